@@ -1,0 +1,154 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from avalanche_agcn.benchmarks.images import ImageFiles, load_image, paper_transforms
+
+RED, GREEN, BLUE = (250, 10, 10), (10, 250, 10), (10, 10, 250)
+
+
+def quadrants(width=32, height=16):
+    """Left half red, right half green, with a blue lower right corner."""
+    image = Image.new("RGB", (width, height), RED)
+    image.paste(GREEN, (width // 2, 0, width, height))
+    image.paste(BLUE, (width // 2, height // 2, width, height))
+    return image
+
+
+def assert_colours(image, *, upper_left=RED, upper_right=GREEN, lower_right=BLUE, tolerance=40):
+    assert image.mode == "RGB"
+    width, height = image.size
+    corners = {(1, 1): upper_left, (width - 2, 1): upper_right, (width - 2, height - 2): lower_right}
+    for corner, colour in corners.items():
+        assert np.abs(np.subtract(image.getpixel(corner), colour)).max() <= tolerance
+
+
+@pytest.mark.parametrize(
+    ("name", "convert"),
+    [
+        ("rgb.jpg", lambda image: image),
+        ("rgb.png", lambda image: image),
+        ("palette.png", lambda image: image.quantize(8)),
+        ("palette.gif", lambda image: image.quantize(8)),
+        ("cmyk.jpg", lambda image: image.convert("CMYK")),
+        ("alpha.png", lambda image: image.convert("RGBA")),
+    ],
+)
+def test_colour_files_come_out_as_rgb(tmp_path, name, convert):
+    convert(quadrants()).save(tmp_path / name)
+    assert_colours(load_image(tmp_path / name))
+
+
+def test_grey_becomes_three_equal_channels(tmp_path):
+    Image.new("L", (8, 8), 77).save(tmp_path / "grey.png")
+    assert load_image(tmp_path / "grey.png").getpixel((3, 3)) == (77, 77, 77)
+
+
+def test_16_bits_are_scaled_not_clipped(tmp_path):
+    values = np.array([[0, 0x4000], [0x8000, 0xFFFF]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    image = np.asarray(load_image(tmp_path / "deep.png"))
+    assert image[..., 0].tolist() == [[0, 0x40], [0x80, 0xFF]]
+    assert (image == image[..., :1]).all()
+
+
+def test_transparent_parts_become_white(tmp_path):
+    image = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+    image.save(tmp_path / "clear.png")
+    assert load_image(tmp_path / "clear.png").getpixel((3, 3)) == (255, 255, 255)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_exif_orientation_comes_out_upright(tmp_path, orientation):
+    stored = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    image = quadrants(64, 32)
+    turned = image.transpose(stored[orientation]) if orientation in stored else image
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned.save(tmp_path / "turned.jpg", exif=exif, quality=95)
+    loaded = load_image(tmp_path / "turned.jpg")
+    assert loaded.size == (64, 32)
+    assert_colours(loaded)
+
+
+@pytest.fixture
+def truncated_file(tmp_path):
+    data = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(data, "jpeg")
+    path = tmp_path / "truncated.jpg"
+    path.write_bytes(data.getvalue()[: len(data.getvalue()) // 2])
+    return path
+
+
+def test_a_truncated_file_is_read_as_far_as_it_goes(truncated_file):
+    with pytest.warns(UserWarning, match=r"truncated\.jpg is truncated"):
+        image = load_image(truncated_file)
+    pixels = np.asarray(image)
+    assert pixels.shape == (64, 64, 3)
+    assert pixels[:16].std() > 20  # what is there
+    assert pixels[-8:].std() == 0  # what is not
+
+
+def test_a_truncated_file_is_refused_if_asked(truncated_file):
+    with pytest.raises(OSError, match=r"truncated\.jpg is truncated.*truncated='warn'"):
+        load_image(truncated_file, truncated="error")
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"\xff\xd8\xff\xe0 a JPEG that is only a header"])
+def test_an_unreadable_file_is_named(tmp_path, content):
+    (tmp_path / "broken.jpg").write_bytes(content)
+    with pytest.raises(OSError, match=r"broken\.jpg.*download it again"):
+        load_image(tmp_path / "broken.jpg")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no image .*missing\.jpg"):
+        load_image(tmp_path / "missing.jpg")
+
+
+def test_files_are_opened_by_their_name_whatever_its_letters(tmp_path):
+    names = ["plain.png", "straße/ñandú.png"]
+    (tmp_path / "straße").mkdir()
+    for name, colour in zip(names, (RED, GREEN)):
+        Image.new("RGB", (4, 4), colour).save(tmp_path / name)
+    files = ImageFiles(tmp_path, names, torch.eye(2))
+    assert [files[i][0].getpixel((0, 0)) for i in range(2)] == [RED, GREEN]
+    assert [files[i][1].tolist() for i in range(2)] == [[1, 0], [0, 1]]
+
+
+def test_an_unknown_way_with_truncated_files_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'warn' or 'error', got 'ignore'"):
+        ImageFiles(tmp_path, [], truncated="ignore")
+
+
+def test_paper_transforms_scale_flip_and_normalise():
+    transforms = paper_transforms(8)
+    torch.manual_seed(0)
+    image = quadrants(40, 20)
+    seen = {tuple(transforms["train_transform"](image)[0, 0].tolist()) for _ in range(20)}
+    assert len(seen) == 2  # flipped or not
+    plain = transforms["eval_transform"](image)
+    assert plain.shape == (3, 8, 8)
+    assert plain.dtype == torch.float32
+    expected = (torch.tensor(RED) / 255 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor(
+        [0.229, 0.224, 0.225]
+    )
+    torch.testing.assert_close(plain[:, 1, 1], expected)
+
+
+def test_given_transforms_replace_the_papers():
+    transforms = paper_transforms(8, train_transform=len)
+    assert transforms["train_transform"] is len
+    assert transforms["eval_transform"] is not len

@@ -1,0 +1,186 @@
+import random
+from itertools import accumulate
+
+import pytest
+import torch
+from PIL import Image
+
+from avalanche_agcn.benchmarks import SplitWIDE
+from avalanche_agcn.benchmarks.split_lists import read_split_lists
+
+# image → its concepts; sky is on 4 images, sun on 3, lake on 2, cat on 1
+IMAGES = {
+    "clouds/0001_11.jpg": "sky sun",
+    "actor/0002_12.jpg": "sky lake",
+    "lake/0003_13.jpg": "lake",
+    "sun/0004_14.jpg": "sky sun cat",
+    "sun/0005_15.jpg": "sun",
+    "misc/0006_16.jpg": "sky",
+}
+CONCEPTS = ["cat", "lake", "sky", "sun"]
+
+
+def make_wide(root, images=IMAGES, concepts=CONCEPTS, test=None):
+    (root / "ImageList").mkdir(parents=True)
+    (root / "Groundtruth" / "AllLabels").mkdir(parents=True)
+    lists = {"Imagelist.txt": list(images)}
+    if test is not None:
+        lists |= {"TestImagelist.txt": test, "TrainImagelist.txt": [i for i in images if i not in test]}
+    for name, lines in lists.items():
+        text = "".join(line.replace("/", "\\") + " \n" for line in lines)  # as NUS-WIDE writes them
+        (root / "ImageList" / name).write_text(text)
+    for concept in concepts:
+        labels = "".join(f"{int(concept in names.split())}\n" for names in images.values())
+        (root / "Groundtruth" / "AllLabels" / f"Labels_{concept}.txt").write_text(labels)
+    for colour, name in enumerate(images):
+        (root / "Flickr" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (40 * colour, 0, 0)).save(root / "Flickr" / name, "png")
+    return root
+
+
+TEST = ["sun/0005_15.jpg", "misc/0006_16.jpg"]
+KEEP = {"train_transform": lambda image: image, "eval_transform": lambda image: image}
+
+
+def images_of(experience):
+    return [experience.dataset[i][0].getpixel((0, 0))[0] // 40 for i in range(len(experience.dataset))]
+
+
+def test_files_in_nus_wides_own_format_become_a_benchmark(tmp_path):
+    benchmark = SplitWIDE(make_wide(tmp_path, test=TEST), n_classes=3, n_experiences=3, **KEEP)
+    assert benchmark.class_names == ["lake", "sky", "sun"]  # on 2, 3 and 2 train images
+    assert sorted(i for e in benchmark.train_stream for i in images_of(e)) == [0, 1, 2, 3]
+    assert [images_of(e) for e in benchmark.test_stream] == [[], [5], [4]]
+    nan = float("nan")
+    for experience in benchmark.train_stream:
+        column = experience.current_experience
+        expected = torch.full((len(experience.dataset), 3), nan)
+        expected[:, column] = 1
+        torch.testing.assert_close(experience.dataset.targets.data, expected, equal_nan=True)
+
+
+def test_without_a_test_list_a_seeded_share_is_held_out(tmp_path, files_of):
+    numbers = [f"all/{number:04}_{number}.jpg" for number in range(300)]
+    root = make_wide(tmp_path, dict.fromkeys(numbers, "sky sun"), ["sky", "sun"])
+
+    def split(seed):
+        benchmark = SplitWIDE(root, n_classes=2, n_experiences=1, seed=seed)
+        return files_of(benchmark.test_stream[0].dataset)
+
+    assert split(0) == split(0) != split(1)
+    assert abs(len(split(0)) / 300 - 0.4) < 4 * (0.24 / 300) ** 0.5
+
+
+def write_lists(folder, lists):
+    for name, rows in lists.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("\n".join(rows))
+    return folder
+
+
+LISTS = {  # columns sun | lake; image 0 is the first line of the image list
+    "task0/train.csv": ["0,1", "3,1"],
+    "task0/test.csv": ["4,1"],
+    "task1/train.csv": ["1,1"],
+    "task1/test.csv": ["4,1,0", "2,0,1"],
+}
+
+
+def test_lists_count_lines_from_0_and_get_names_from_the_ground_truth(tmp_path):
+    lists = write_lists(tmp_path / "lists", LISTS)
+    benchmark = SplitWIDE(make_wide(tmp_path / "wide"), split_lists=lists, **KEEP)
+    assert benchmark.class_names == ["sun", "lake"]
+    assert [images_of(e) for e in benchmark.train_stream] == [[0, 3], [1]]
+    assert [images_of(e) for e in benchmark.test_stream] == [[4], [2]]
+    assert benchmark.complete_train_dataset.targets.data.tolist() == [[1, 0], [1, 0], [0, 1]]
+
+
+def test_lists_without_ground_truth_keep_numbered_columns(tmp_path):
+    root = make_wide(tmp_path / "wide")
+    for path in (root / "Groundtruth" / "AllLabels").iterdir():
+        path.unlink()
+    (root / "Groundtruth" / "AllLabels").rmdir()
+    benchmark = SplitWIDE(root, split_lists=write_lists(tmp_path / "lists", LISTS))
+    assert benchmark.class_names == ["concept 0", "concept 1"]
+
+
+def test_lists_unlike_the_ground_truth_are_used_as_they_are_with_a_warning(tmp_path):
+    lists = write_lists(tmp_path / "lists", LISTS | {"task1/train.csv": ["4,1"], "task1/test.csv": ["4,1,1"]})
+    with pytest.warns(
+        UserWarning, match=r"split lists do not fit the data: .*; the columns stay without names"
+    ):
+        benchmark = SplitWIDE(make_wide(tmp_path / "wide"), split_lists=lists)
+    assert benchmark.class_names == ["concept 0", "concept 1"]
+    assert benchmark.train_stream[1].dataset.targets.data[0, 1] == 1
+
+
+def test_a_line_number_beyond_the_image_list_is_refused(tmp_path):
+    lists = write_lists(tmp_path / "lists", LISTS | {"task1/train.csv": ["6,1"]})
+    with pytest.raises(ValueError, match=r"do not fit the data.*6 is not in range"):
+        SplitWIDE(make_wide(tmp_path / "wide"), split_lists=lists)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda root: (root / "ImageList" / "Imagelist.txt").unlink(), "no image list .*Imagelist.txt"),
+        (
+            lambda root: [p.unlink() for p in (root / "Groundtruth" / "AllLabels").iterdir()],
+            r"no Labels_<concept>\.txt",
+        ),
+        (
+            lambda root: (root / "Groundtruth" / "AllLabels" / "Labels_sky.txt").write_text("1\n0\n"),
+            r"Labels_sky\.txt must have a line of 0 or 1 for each of the 6 images.*has 2",
+        ),
+        (
+            lambda root: (root / "Groundtruth" / "AllLabels" / "Labels_sky.txt").write_text(
+                "1\n0\n1\n2\n1\n0\n"
+            ),
+            r"Labels_sky\.txt must have a line of 0 or 1",
+        ),
+    ],
+)
+def test_missing_or_damaged_files_are_named(tmp_path, damage, message):
+    damage(make_wide(tmp_path))
+    with pytest.raises((FileNotFoundError, ValueError), match=message):
+        SplitWIDE(tmp_path, n_classes=2, n_experiences=1)
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no folder .*absent"):
+        SplitWIDE(tmp_path / "absent")
+
+
+def test_published_lists_against_a_tree_of_nus_wides_size(shared_data, tmp_path):
+    published = shared_data / "agcn_splits" / "Split-WIDE.zip"
+    lists = read_split_lists(published)
+    n_images, n_classes = 269_648, 21
+    labels = torch.zeros(n_images, n_classes, dtype=torch.bool)
+    start = 0
+    for images, own in lists.train:
+        labels[[int(i) for i in images], start : start + 3] = own
+        start += 3
+    for images, every in lists.test:
+        labels[[int(i) for i in images]] = every
+    (tmp_path / "ImageList").mkdir()
+    (tmp_path / "ImageList" / "Imagelist.txt").write_text("".join(f"f\\{i}.jpg\n" for i in range(n_images)))
+    (tmp_path / "Groundtruth" / "AllLabels").mkdir(parents=True)
+    order = list(range(n_classes))
+    random.Random(0).shuffle(order)  # the columns are not in the order of the files
+    for rank, column in enumerate(order):
+        path = tmp_path / "Groundtruth" / "AllLabels" / f"Labels_{rank:02}.txt"
+        path.write_text("\n".join(map(str, labels[:, column].int().tolist())))
+    benchmark = SplitWIDE(tmp_path, split_lists=published)
+    assert benchmark.class_names == [f"{order.index(column):02}" for column in range(n_classes)]
+    assert [len(e.dataset) for e in benchmark.train_stream] == [
+        32994,
+        20639,
+        20723,
+        8249,
+        24710,
+        23931,
+        13612,
+    ]
+    nested = list(accumulate(len(e.dataset) for e in benchmark.test_stream))
+    assert nested == [5872, 11799, 17642, 23520, 29382, 35278, 41146]
+    assert len(benchmark.complete_train_dataset) == 144_858
