@@ -7,5 +7,13 @@ from avalanche_agcn.benchmarks.multilabel import (
     multilabel_benchmark,
 )
 from avalanche_agcn.benchmarks.nus_wide import SplitWIDE
+from avalanche_agcn.benchmarks.scenes import SplitScenes
 
-__all__ = ["MultiLabelAttribute", "MultiLabelBenchmark", "SplitCOCO", "SplitWIDE", "multilabel_benchmark"]
+__all__ = [
+    "MultiLabelAttribute",
+    "MultiLabelBenchmark",
+    "SplitCOCO",
+    "SplitScenes",
+    "SplitWIDE",
+    "multilabel_benchmark",
+]

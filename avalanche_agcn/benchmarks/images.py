@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -69,7 +68,7 @@ class ImageFiles(Dataset):
     ) -> None:
         if truncated not in ("warn", "error"):
             raise ValueError(f"truncated must be 'warn' or 'error', got {truncated!r}")
-        self.root = Path(root)
+        self.root = os.fspath(root)
         # One array instead of a list of strings: loader workers share its pages instead of copying them.
         self.files = np.array([os.fsencode(file) for file in files])
         self.targets = torch.zeros(len(files), 0) if targets is None else targets
@@ -78,9 +77,9 @@ class ImageFiles(Dataset):
     def __len__(self) -> int:
         return len(self.files)
 
-    def path(self, index: int) -> Path:
+    def path(self, index: int) -> str:
         """Where image ``index`` is expected."""
-        return self.root / os.fsdecode(self.files[index])
+        return os.path.join(self.root, os.fsdecode(self.files[index]))
 
     def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
         return load_image(self.path(index), truncated=self.truncated), self.targets[index]

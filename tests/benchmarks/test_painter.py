@@ -1,0 +1,108 @@
+from itertools import combinations
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from avalanche_agcn.benchmarks._cooccurrence import MAX_OBJECTS
+from avalanche_agcn.benchmarks._drawings import DRAWINGS, disc, line
+from avalanche_agcn.benchmarks._painter import (
+    MAX_ROTATION,
+    OBJECT_SIZE,
+    QUARTERS,
+    paint_drawing,
+    paint_scene,
+    random_palette,
+)
+
+SIDE = 96
+SKY = (200, 220, 240)
+SPECK = (disc("k", 0, 0, 0.1),)
+
+
+def paint(
+    drawing, *, centre=(SIDE / 2, SIDE / 2), size=OBJECT_SIZE[1] * SIDE, rotation=0.0, side=SIDE, seed=0
+):
+    canvas = Image.new("RGB", (side, side), SKY)
+    palette = random_palette(np.random.default_rng(seed))
+    paint_drawing(
+        ImageDraw.Draw(canvas), drawing, centre=centre, size=size, rotation=rotation, palette=palette
+    )
+    return np.asarray(canvas)
+
+
+def painted(pixels):
+    return (pixels != SKY).any(-1)
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_drawing_is_visible(name):
+    size = OBJECT_SIZE[0] * SIDE
+    # The thinnest (fork, spoon) cover a tenth of their square.
+    assert painted(paint(DRAWINGS[name], size=size)).sum() >= 0.1 * size**2
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+@pytest.mark.parametrize("rotation", [-MAX_ROTATION, 0, MAX_ROTATION])
+def test_drawing_stays_inside_the_frame(name, rotation):
+    whole = painted(paint(DRAWINGS[name], rotation=rotation)).sum()
+    for centre in [(0, 0), (SIDE, 0), (0, SIDE), (SIDE, SIDE)]:
+        mask = painted(paint(DRAWINGS[name], centre=centre, rotation=rotation))
+        assert not mask[[0, -1]].any()  # nothing touches the edge
+        assert not mask[:, [0, -1]].any()
+        assert mask.sum() == pytest.approx(whole, rel=0.1)  # nothing is cut off
+
+
+def test_no_two_drawings_look_alike():
+    masks = {name: painted(paint(drawing)) for name, drawing in DRAWINGS.items()}
+    images = {name: paint(drawing).astype(int) for name, drawing in DRAWINGS.items()}
+    for one, other in combinations(DRAWINGS, 2):
+        differs = (abs(images[one] - images[other]).max(-1) > 40).sum()
+        assert differs >= 0.25 * (masks[one] | masks[other]).sum(), (one, other)
+
+
+def test_rotation_is_clockwise():
+    to_the_right = (line("k", 1, 0, 0, 10, 0),)
+    y, x = painted(paint(to_the_right, rotation=90)).nonzero()
+    assert y.max() > SIDE / 2 + 15
+    assert np.ptp(x) <= 4
+
+
+def test_colours_vary():
+    images = {paint(DRAWINGS["car"], seed=seed).tobytes() for seed in range(10)}
+    assert len(images) == 10
+
+
+def test_scene_is_determined_by_its_generator():
+    scenes = [
+        paint_scene([DRAWINGS["cat"], DRAWINGS["tv"]], 48, np.random.default_rng(seed)) for seed in (1, 1, 2)
+    ]
+    assert scenes[0].shape == (48, 48, 3)
+    assert scenes[0].dtype == np.uint8
+    np.testing.assert_array_equal(scenes[0], scenes[1])
+    assert (scenes[0] != scenes[2]).any()
+
+
+def test_scene_without_objects_has_background_and_clutter():
+    scenes = [paint_scene([], 32, np.random.default_rng(seed)) for seed in range(20)]
+    colours = [len(np.unique(scene.reshape(-1, 3), axis=0)) for scene in scenes]
+    assert min(colours) <= 4  # wall, floor and the smoothed horizon between
+    assert max(colours) > 10
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_every_object_of_a_full_scene_can_be_seen(name):
+    others = [drawing for other, drawing in DRAWINGS.items() if other != name]
+    rng = np.random.default_rng(0)
+    for seed in range(20):
+        company = [others[c] for c in rng.permutation(len(others))[: MAX_OBJECTS - 1]]
+        # First, and so below all that comes later: the worst place.
+        with_it = paint_scene([DRAWINGS[name], *company], 64, np.random.default_rng(seed))
+        without = paint_scene([SPECK, *company], 64, np.random.default_rng(seed))
+        assert (with_it != without).any(-1).sum() >= 40  # pixels, of 64 × 64
+
+
+def test_scene_takes_as_many_objects_as_the_label_model_gives():
+    assert MAX_OBJECTS <= QUARTERS
+    with pytest.raises(ValueError, match="zip"):
+        paint_scene([SPECK] * (QUARTERS + 1), 32, np.random.default_rng(0))
