@@ -1,0 +1,151 @@
+"""Figures: learning curves and correlation matrices.
+
+They are plain ``matplotlib.figure.Figure`` objects, made without pyplot: nothing needs a display or has to
+be closed, and ``figure.savefig(path)`` writes them. Colours are safe for colour-blind readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+__all__ = ["TextFigure", "correlation_heatmap", "learning_curve"]
+
+# Okabe and Ito's palette, without its yellow, which is too light for lines. Each colour has a marker of its
+# own, and another kind of line when colours come round again.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", ":")
+# Every name is shown up to this many classes; beyond it they would overlap.
+MOST_NAMES = 120
+
+
+class TextFigure(Figure):
+    """A figure that says what it shows where only text can be printed."""
+
+    caption = ""
+
+    def __str__(self) -> str:
+        return self.caption
+
+
+def learning_curve(
+    curves: Mapping[str, Sequence[float] | Sequence[Sequence[float]]],
+    *,
+    ylabel: str = "score (%)",
+    title: str | None = None,
+) -> TextFigure:
+    """Draw scores over the experiences, a line for each name.
+
+    Args:
+        curves: For each name the score (as a fraction) after each experience, or several such rows, of runs
+            with different seeds: then the line is their mean, in a band of one standard deviation. NaN leaves
+            a gap.
+        ylabel: What the scores are.
+        title: Above the figure.
+
+    Raises:
+        ValueError: If there is no curve.
+
+    Example:
+        >>> figure = learning_curve({"mAP": [0.8, 0.7, 0.65]}, ylabel="mAP (%)")
+        >>> print(figure)
+        mAP (%) after each experience: mAP 80.0 70.0 65.0
+    """
+    if not curves:
+        raise ValueError("no curve to draw")
+    figure = TextFigure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    texts = []
+    for k, (name, values) in enumerate(curves.items()):
+        runs = 100 * np.atleast_2d(np.asarray(values, dtype=float))  # [runs, experiences]
+        mean = runs.mean(axis=0)
+        x = np.arange(1, len(mean) + 1)
+        colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+        line = LINES[k // len(COLOURS) % len(LINES)]
+        axes.plot(x, mean, label=name, color=colour, marker=marker, linestyle=line, markersize=5)
+        if len(runs) > 1:
+            spread = runs.std(axis=0, ddof=1)
+            axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+        texts.append(f"{name} " + " ".join(f"{value:.1f}" for value in mean))
+    axes.set(xlabel="experiences learned", ylabel=ylabel, title=title or "")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    _legend(axes, len(curves))
+    figure.caption = f"{ylabel} after each experience: " + "; ".join(texts)
+    return figure
+
+
+def correlation_heatmap(
+    matrices: Mapping[str, Any],
+    *,
+    class_names: Sequence[str] | None = None,
+    block_sizes: Sequence[int] = (),
+) -> TextFigure:
+    """Draw correlation matrices side by side: entry [i, j] is P(class i | class j), from 0 to 1.
+
+    Args:
+        matrices: For each title a square matrix (tensor, array or lists), all of one size.
+        class_names: Names of the rows and columns.
+        block_sizes: Number of classes of each experience; lines are drawn between them.
+
+    Raises:
+        ValueError: If there is no matrix, or sizes do not fit.
+
+    Example:
+        >>> print(correlation_heatmap({"ACM": [[1.0, 0.2], [0.3, 1.0]]}, block_sizes=[1, 1]))
+        P(row | column) of 2 classes: ACM
+    """
+    arrays = {title: np.asarray(matrix, dtype=float) for title, matrix in matrices.items()}
+    n = _common_size(arrays, class_names, block_sizes)
+    side = min(max(3.0, 0.16 * n), 14.0)
+    margin = 1.6 if class_names else 0.6
+    figure = TextFigure(figsize=(len(arrays) * (side + margin) + 0.8, side + margin), layout="constrained")
+    for axes, (title, array) in zip(
+        figure.subplots(1, len(arrays), squeeze=False)[0], arrays.items(), strict=True
+    ):
+        image = axes.imshow(array, cmap="cividis", vmin=0.0, vmax=1.0, interpolation="nearest")
+        axes.set_title(title)
+        _name_ticks(axes, n, class_names, size=min(8.0, 72 * side / n * 0.75))
+        for border in np.cumsum(block_sizes)[:-1] - 0.5:
+            axes.axhline(border, color="white", linewidth=0.8)
+            axes.axvline(border, color="white", linewidth=0.8)
+    figure.colorbar(image, ax=figure.axes, label="P(row | column)", shrink=0.8)
+    figure.caption = f"P(row | column) of {n} classes: {', '.join(arrays)}"
+    return figure
+
+
+def _legend(axes: Axes, n_curves: int) -> None:
+    """Inside for a few curves; beside them for many, where it covers none."""
+    if n_curves > 4:
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    else:
+        axes.legend(frameon=False)
+
+
+def _common_size(
+    arrays: Mapping[str, np.ndarray], class_names: Sequence[str] | None, block_sizes: Sequence[int]
+) -> int:
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) != 1 or len(shape := shapes.pop()) != 2 or shape[0] != shape[1] or not shape[0]:
+        raise ValueError(f"square matrices of one size are needed, got {[a.shape for a in arrays.values()]}")
+    n = shape[0]
+    if class_names is not None and len(class_names) != n:
+        raise ValueError(f"{len(class_names)} class names for a matrix of {n} classes")
+    if len(block_sizes) and sum(block_sizes) != n:
+        raise ValueError(f"block_sizes {list(block_sizes)} add up to {sum(block_sizes)}, not to {n} classes")
+    return n
+
+
+def _name_ticks(axes: Axes, n: int, class_names: Sequence[str] | None, *, size: float) -> None:
+    if class_names is None or n > MOST_NAMES:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        return
+    axes.set_xticks(range(n), class_names, rotation=90, fontsize=size)
+    axes.set_yticks(range(n), class_names, fontsize=size)

@@ -1,0 +1,69 @@
+"""A small stream of vectors with several labels, and strategies that learn it in a moment."""
+
+import pytest
+import torch
+from avalanche.training.supervised import Naive
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from avalanche_agcn.benchmarks import multilabel_benchmark
+from avalanche_agcn.evaluation import multilabel_evaluator
+from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
+
+N_FEATURES, N_CLASSES = 8, 6
+NAMES = ["cat", "dog", "car", "bus", "tree", "sea"]
+
+
+def vectors(n, seed):
+    """Each label depends on a direction of its own; not all images have one."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(N_FEATURES, N_CLASSES, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(n, N_FEATURES, generator=generator)
+    noise = torch.randn(n, N_CLASSES, generator=generator)
+    dataset = TensorDataset(x)
+    dataset.targets = (x @ directions + noise > 2.0).long()
+    return dataset
+
+
+@pytest.fixture(scope="session")
+def benchmark():
+    """Three experiences of two classes, with odd numbers of test images."""
+    return multilabel_benchmark(vectors(160, 1), vectors(151, 2), n_experiences=3, class_names=NAMES)
+
+
+@pytest.fixture(scope="session")
+def test_tensors(benchmark):
+    """For each experience of the test stream its inputs and targets."""
+    tensors = []
+    for experience in benchmark.test_stream:
+        x, y, _ = zip(*(experience.dataset[i] for i in range(len(experience.dataset))))
+        tensors.append((torch.stack(x), torch.stack(y)))
+    return tensors
+
+
+@pytest.fixture
+def model():
+    """Logits of all classes; the same weights each time. New classes change what old ones are scored with."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(N_FEATURES, 5), nn.Tanh(), nn.Linear(5, N_CLASSES))
+
+
+@pytest.fixture
+def make_strategy(model):
+    """A function that makes a strategy over `model`, of seven images a batch."""
+
+    def make(*metrics, evaluator=None, loggers=(), learner=None, **settings):
+        learner = model if learner is None else learner
+        if evaluator is None:
+            evaluator = multilabel_evaluator(*metrics, loggers=list(loggers))
+        return Naive(
+            model=learner,
+            optimizer=torch.optim.SGD(learner.parameters(), lr=0.5),
+            criterion=PartialBCEWithLogitsLoss(),
+            train_mb_size=7,
+            eval_mb_size=7,
+            evaluator=evaluator,
+            **settings,
+        )
+
+    return make
