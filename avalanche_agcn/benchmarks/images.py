@@ -27,16 +27,19 @@ def paper_transforms(
     image_size: int = PAPER_IMAGE_SIZE,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
+    *,
+    mean: Sequence[float] = IMAGENET_MEAN,
+    std: Sequence[float] = IMAGENET_STD,
 ) -> dict[str, Transform]:
     """The paper's transforms, or those given instead, as keyword arguments of a benchmark.
 
-    Both scale to a square whatever the image's shape and normalise as for ImageNet; training also flips
-    half of the images.
+    Both scale to a square whatever the image's shape and normalise, as for ImageNet unless another mean and
+    deviation are given; training also flips half of the images.
     """
     scale = [v2.ToImage(), v2.Resize((image_size, image_size), antialias=True)]
     normalise = [
         v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(IMAGENET_MEAN, IMAGENET_STD),
+        v2.Normalize(mean, std),
         v2.ToPureTensor(),
     ]
     return {

@@ -1,0 +1,194 @@
+"""AGCN's model: image features times classifiers that a GCN makes from a label graph.
+
+=========  ==================================  ============================
+symbol     meaning                             here
+=========  ==================================  ============================
+A^t        graph over the classes seen         ``adjacency``
+H^{t,0}    word vectors of the classes         ``word_vectors``
+H^t        classifiers, AGCN(A^t, H^{t,0})     ``embeddings()``
+CNN(x)     features of an image                ``features(x)``
+ŷ          predictions, Eq. 6                  ``forward(x)``, before σ
+=========  ==================================  ============================
+"""
+
+from typing import Any
+
+import torch
+from avalanche.models import DynamicModule
+from torch import Tensor, nn
+
+from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
+from avalanche_agcn.models.growing import HasSeenClasses, count_features, count_seen
+
+LR_BACKBONE = 1e-4  # of Adam; the authors' program
+LR_GCN = 3e-5
+
+
+class AGCNModel(DynamicModule):
+    """Logits of the classes seen so far: features ⊗ GCN(adjacency, word vectors).
+
+    The model starts with no class and grows with its graph, without new parameters: word vectors
+    and graph are buffers. Avalanche's strategies make it grow before they train on an experience;
+    `ACMPlugin` then keeps the graph up to date. Elsewhere call `set_graph`.
+
+    Args:
+        backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
+        word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
+        hidden_features: width between the layers of the GCN.
+
+    Raises:
+        ValueError: if the backbone has no ``num_features``, or ``word_vectors`` is no matrix.
+
+    Example:
+        >>> from avalanche_agcn.models import create_backbone, load_word_vectors
+        >>> words = load_word_vectors(["person", "car", "dog"])
+        >>> model = AGCNModel(create_backbone("small"), words)
+        >>> model.set_graph(torch.eye(2))
+        >>> model(torch.zeros(4, 3, 64, 64)).shape
+        torch.Size([4, 2])
+    """
+
+    adjacency: Tensor
+    word_vectors: Tensor
+    past_sizes: Tensor
+    past_graphs: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        word_vectors: Tensor,
+        *,
+        hidden_features: int = HIDDEN_FEATURES,
+    ) -> None:
+        super().__init__()
+        if word_vectors.ndim != 2:
+            raise ValueError(
+                f"word_vectors must be a matrix of one row per class, but has shape "
+                f"{tuple(word_vectors.shape)}. load_word_vectors(class_names) makes one."
+            )
+        self.backbone = backbone
+        self.gcn = GCN(word_vectors.shape[1], count_features(backbone), hidden_features=hidden_features)
+        self.register_buffer("word_vectors", word_vectors.detach().clone().float())
+        self.register_buffer("adjacency", torch.zeros(0, 0))
+        # The graphs earlier experiences ended with, one after the other, and their sizes.
+        self.register_buffer("past_graphs", torch.zeros(0))
+        self.register_buffer("past_sizes", torch.zeros(0, dtype=torch.long))
+
+    @property
+    def n_seen(self) -> int:
+        """Number of classes seen so far, and of logits."""
+        return len(self.adjacency)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features of images, ``[B, D]``."""
+        return self.backbone(x)
+
+    def embeddings(self) -> Tensor:
+        """H, one classifier per class seen, ``[n_seen, D]``."""
+        return self._classifiers(self.adjacency)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of the classes seen so far, ``[B, n_seen]``.
+
+        Under autocast only the backbone runs in half precision.
+        """
+        return self._score(self.features(x), self.adjacency)
+
+    def nested_logits(self, x: Tensor | None = None, *, features: Tensor | None = None) -> list[Tensor]:
+        """Logits as each experience's own graph gives them, with the weights of now.
+
+        This is how the authors' program scores the test set of an earlier experience: with the
+        ACM saved at its end. The images go through the backbone once.
+
+        Args:
+            x: images, ``[B, 3, H, W]``.
+            features: instead of images, what `features` gave for them.
+
+        Returns:
+            One ``[B, n_seen_i]`` for each experience i so far; the last equals ``forward(x)``.
+
+        Raises:
+            ValueError: unless exactly one of the two is given.
+        """
+        if (x is None) == (features is None):
+            raise ValueError("Give either images or the features of images.")
+        if features is None:
+            assert x is not None
+            features = self.features(x)
+        return [self._score(features, graph) for graph in (*self._past(), self.adjacency)]
+
+    def set_graph(self, adjacency: Tensor) -> None:
+        """Take a graph over the first classes; a larger one than before opens an experience.
+
+        Args:
+            adjacency: weights ``[n, n]``, no smaller than the graph it replaces.
+
+        Raises:
+            ValueError: if the shape does not fit.
+        """
+        n = len(adjacency)
+        if adjacency.shape != (n, n) or n < self.n_seen:
+            raise ValueError(
+                f"A graph of {tuple(adjacency.shape)} cannot follow one of {self.n_seen} classes: "
+                "it must be square and no smaller."
+            )
+        if n > len(self.word_vectors):
+            raise ValueError(
+                f"A graph of {n} classes needs as many word vectors, but there are "
+                f"{len(self.word_vectors)}: call add_word_vectors(...) first."
+            )
+        if n > self.n_seen > 0:
+            size = self.past_sizes.new_tensor([self.n_seen])
+            self.past_sizes = torch.cat([self.past_sizes, size])
+            self.past_graphs = torch.cat([self.past_graphs, self.adjacency.flatten()])
+        self.adjacency = adjacency.detach().to(self.word_vectors)
+
+    def add_word_vectors(self, word_vectors: Tensor) -> None:
+        """Append rows for classes that were not known when the model was made, ``[n, d]``."""
+        self.word_vectors = torch.cat([self.word_vectors, word_vectors.to(self.word_vectors)])
+
+    def parameter_groups(
+        self, *, lr_backbone: float = LR_BACKBONE, lr_gcn: float = LR_GCN
+    ) -> list[dict[str, Any]]:
+        """Parameters for an optimizer, with the paper's learning rate for each part.
+
+        Example:
+            >>> from avalanche_agcn.models import create_backbone
+            >>> model = AGCNModel(create_backbone("small"), torch.zeros(3, 50))
+            >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_gcn=1e-4))
+        """
+        return [
+            {"params": list(self.backbone.parameters()), "lr": lr_backbone},
+            {"params": list(self.gcn.parameters()), "lr": lr_gcn},
+        ]
+
+    def adaptation(self, experience: HasSeenClasses) -> None:
+        """Avalanche's call before an experience: new classes enter without relations.
+
+        Evaluation does not make the model grow.
+        """
+        if self.training and (n := count_seen(experience)) > self.n_seen:
+            graph = torch.eye(n, device=self.adjacency.device)
+            graph[: self.n_seen, : self.n_seen] = self.adjacency
+            self.set_graph(graph)
+
+    def _classifiers(self, adjacency: Tensor) -> Tensor:
+        with torch.autocast(adjacency.device.type, enabled=False):
+            return self.gcn(adjacency, self.word_vectors[: len(adjacency)])
+
+    def _score(self, features: Tensor, adjacency: Tensor) -> Tensor:
+        classifiers = self._classifiers(adjacency)
+        with torch.autocast(adjacency.device.type, enabled=False):
+            return features.to(classifiers.dtype) @ classifiers.T
+
+    def _past(self) -> list[Tensor]:
+        sizes = self.past_sizes.tolist()
+        graphs = self.past_graphs.split([n * n for n in sizes])
+        return [graph.view(n, n) for n, graph in zip(sizes, graphs, strict=True)]
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
+        """Take over the size of saved buffers, which need not be the size of now."""
+        for name, buffer in list(self.named_buffers(recurse=False)):
+            if prefix + name in state_dict:
+                setattr(self, name, buffer.new_empty(state_dict[prefix + name].shape))
+        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]

@@ -1,0 +1,71 @@
+"""Graph convolutions over the classes of a label graph."""
+
+import torch
+from torch import Tensor, nn
+
+HIDDEN_FEATURES = 1024  # width between the two layers; paper's program and ML-GCN
+NEGATIVE_SLOPE = 0.2  # of the LeakyReLU between them; ML-GCN
+
+
+class GraphConvolution(nn.Module):
+    """One layer: every node becomes the weighted sum of its neighbours, then is transformed.
+
+    Its only parameter does not depend on the number of nodes, so the graph can grow.
+
+    Args:
+        in_features: width of a node's vector.
+        out_features: width of the result.
+
+    Example:
+        >>> layer = GraphConvolution(3, 2)
+        >>> layer(torch.eye(4), torch.ones(4, 3)).shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        bound = out_features**-0.5  # ±1/√out, as in ML-GCN
+        self.weight = nn.Parameter(torch.empty(in_features, out_features).uniform_(-bound, bound))
+
+    def forward(self, adjacency: Tensor, nodes: Tensor) -> Tensor:
+        """``adjacency [n, n]`` times ``nodes [n, in]`` times the weight, ``[n, out]``."""
+        return adjacency @ (nodes @ self.weight)
+
+    def extra_repr(self) -> str:
+        """Sizes shown by ``print``."""
+        return "in_features={}, out_features={}".format(*self.weight.shape)
+
+
+class GCN(nn.Module):
+    """Two graph convolutions that turn word vectors into one linear classifier per class.
+
+    Args:
+        in_features: dimension d of the word vectors.
+        out_features: dimension D of the image features.
+        hidden_features: width in between.
+
+    Example:
+        >>> gcn = GCN(50, 128)
+        >>> gcn(torch.eye(4), torch.randn(4, 50)).shape
+        torch.Size([4, 128])
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, hidden_features: int = HIDDEN_FEATURES
+    ) -> None:
+        super().__init__()
+        self.first = GraphConvolution(in_features, hidden_features)
+        self.second = GraphConvolution(hidden_features, out_features)
+        self.activation = nn.LeakyReLU(NEGATIVE_SLOPE)
+
+    def forward(self, adjacency: Tensor, nodes: Tensor) -> Tensor:
+        """H, the classifiers of all nodes (Eq. 5).
+
+        Args:
+            adjacency: weights of the graph, ``[n, n]``.
+            nodes: word vectors, ``[n, d]``.
+
+        Returns:
+            Classifiers ``[n, D]``.
+        """
+        return self.second(adjacency, self.activation(self.first(adjacency, nodes)))

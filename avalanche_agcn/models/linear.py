@@ -1,0 +1,72 @@
+"""A linear classifier over a backbone, for the baselines."""
+
+import torch
+from avalanche.models import DynamicModule
+from torch import Tensor, nn
+
+from avalanche_agcn.models.growing import HasSeenClasses, count_features, count_seen
+
+
+class MultiLabelClassifier(DynamicModule):
+    """Backbone and one linear layer; gives logits of the classes seen so far.
+
+    The layer has an output for every class from the start, so that no parameter is ever added.
+    Avalanche's strategies tell the model of each experience they train on; before the first, and
+    outside Avalanche, logits of all classes are given.
+
+    Args:
+        backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
+        n_classes: number of classes in the whole stream.
+
+    Raises:
+        ValueError: if the backbone has no ``num_features``.
+
+    Example:
+        >>> from avalanche_agcn.models import create_backbone
+        >>> model = MultiLabelClassifier(create_backbone("small"), 20)
+        >>> model(torch.zeros(2, 3, 64, 64)).shape
+        torch.Size([2, 20])
+    """
+
+    def __init__(self, backbone: nn.Module, n_classes: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classifier = nn.Linear(count_features(backbone), n_classes)
+        self._seen: int | None = None
+
+    @property
+    def n_seen(self) -> int:
+        """Number of logits."""
+        return self.classifier.out_features if self._seen is None else self._seen
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features of images, ``[B, D]``."""
+        return self.backbone(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of the classes seen so far, ``[B, n_seen]``."""
+        return self.classifier(self.features(x))[:, : self.n_seen]
+
+    def adaptation(self, experience: HasSeenClasses) -> None:
+        """Avalanche's call before an experience; evaluation does not make the model grow.
+
+        Raises:
+            ValueError: if the experience has more classes than the model.
+        """
+        if not self.training:
+            return
+        seen = count_seen(experience)
+        if seen > self.classifier.out_features:
+            raise ValueError(
+                f"The stream has {seen} classes by now, but the model was made for "
+                f"{self.classifier.out_features}: give it n_classes=benchmark.n_classes."
+            )
+        self._seen = max(seen, self._seen or 0)
+
+    def get_extra_state(self) -> Tensor:
+        """The number of classes seen, for ``state_dict``."""
+        return torch.tensor(-1 if self._seen is None else self._seen)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """The number of classes seen, from ``load_state_dict``."""
+        self._seen = None if state < 0 else int(state)

@@ -1,0 +1,70 @@
+"""Strategies, plugins and losses for multi-label continual learning."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
+    from avalanche_agcn.training.contrastive import MultiLabelContrastiveLoss
+    from avalanche_agcn.training.graph import adjacency
+    from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
+    from avalanche_agcn.training.storage import OCDMBuffer, PRSBuffer, ReservoirBuffer
+    from avalanche_agcn.training.strategies import (
+        AGCN,
+        AGEM,
+        ER,
+        EWC,
+        OCDM,
+        PRS,
+        SCR,
+        FineTuning,
+        LwF,
+        MultiTask,
+    )
+
+__all__ = [
+    "AGCN",
+    "AGEM",
+    "ER",
+    "EWC",
+    "OCDM",
+    "PRS",
+    "SCR",
+    "AugmentedCorrelationMatrix",
+    "FineTuning",
+    "LwF",
+    "MultiLabelContrastiveLoss",
+    "MultiTask",
+    "OCDMBuffer",
+    "PRSBuffer",
+    "PartialBCEWithLogitsLoss",
+    "ReservoirBuffer",
+    "adjacency",
+]
+
+# Imported at first use: losses and statistics do not need Avalanche, which takes seconds.
+_MODULES = {
+    "AGCN": "strategies",
+    "AGEM": "strategies",
+    "ER": "strategies",
+    "EWC": "strategies",
+    "OCDM": "strategies",
+    "PRS": "strategies",
+    "SCR": "strategies",
+    "AugmentedCorrelationMatrix": "acm",
+    "FineTuning": "strategies",
+    "LwF": "strategies",
+    "MultiLabelContrastiveLoss": "contrastive",
+    "MultiTask": "strategies",
+    "OCDMBuffer": "storage",
+    "PRSBuffer": "storage",
+    "PartialBCEWithLogitsLoss": "losses",
+    "ReservoirBuffer": "storage",
+    "adjacency": "graph",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

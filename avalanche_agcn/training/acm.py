@@ -1,0 +1,204 @@
+"""The Augmented Correlation Matrix: label relations counted as the stream flows (Eq. 1 to 4).
+
+==========================  ===================================================  ==============
+symbol                      meaning                                              here
+==========================  ===================================================  ==============
+A^t                         relations among all classes seen by experience t      ``matrix()``
+A^{t-1} (Old-Old)           the matrix as the previous experience left it         ``_old``
+B^t (New-New), Eq. 2        N_ij / N_j                                            ``_hard``
+R^t (Old-New), Eq. 3        Σ ẑ_i y_j / N_j                                       ``_cross``
+Q^t (New-Old), Eq. 4        Σ ẑ_i y_j / Σ ẑ_i                                     ``_soft``
+ẑ                           the expert's soft labels of old classes               ``soft_old``
+y                           the hard labels of new classes                        ``targets_new``
+==========================  ===================================================  ==============
+
+Entry [i, j] of every block is P(class i | class j).
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+QCounts = Literal["experience", "stream"]
+
+
+class AugmentedCorrelationMatrix:
+    """Conditional probabilities between all classes seen so far, updated batch by batch.
+
+    The statistics are sums in float64, so any split of an experience into batches gives the same
+    matrix. Nothing here is differentiated through.
+
+    Args:
+        q_counts: what the denominator of Q, Σ ẑ_i, runs over. ``"experience"`` is Eq. 4: the
+            images of the current experience, which show the new classes far more often than the
+            stream does, so that Q comes out too high. ``"stream"`` adds how often class i was
+            counted in the earlier experiences: by hard labels in its own, by soft labels since.
+
+    Raises:
+        ValueError: for another ``q_counts``.
+
+    Example:
+        >>> acm = AugmentedCorrelationMatrix()
+        >>> acm.begin(2)
+        >>> acm.update(torch.tensor([[1.0, 1.0], [1.0, 0.0]]))
+        >>> acm.matrix()  # class 1 was never seen without class 0
+        tensor([[1.0000, 1.0000],
+                [0.5000, 1.0000]], dtype=torch.float64)
+        >>> acm.begin(1)
+        >>> acm.update(torch.tensor([[1.0], [0.0]]), torch.tensor([[0.8, 0.0], [0.2, 0.0]]))
+        >>> acm.matrix()[0, 2], acm.matrix()[2, 0]  # R: 0.8 / 1, Q: 0.8 / (0.8 + 0.2)
+        (tensor(0.8000, dtype=torch.float64), tensor(0.8000, dtype=torch.float64))
+    """
+
+    def __init__(self, *, q_counts: QCounts = "experience") -> None:
+        if q_counts not in get_args(QCounts):
+            raise ValueError(f"q_counts must be one of {get_args(QCounts)}, not {q_counts!r}.")
+        self.q_counts = q_counts
+        self._sizes: list[int] = []
+        self._old = _zeros(0, 0)  # A^{t-1}, [n_old, n_old]
+        self._earlier = _zeros(0)  # counts of old classes in earlier experiences, [n_old]
+        self._open_sums(0, 0)
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Number of classes each experience brought, oldest first."""
+        return tuple(self._sizes)
+
+    @property
+    def n_seen(self) -> int:
+        """Number of classes seen so far."""
+        return sum(self._sizes)
+
+    @property
+    def n_old(self) -> int:
+        """Number of classes of earlier experiences."""
+        return sum(self._sizes[:-1])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the statistics are kept: with the batches they are counted from."""
+        return self._hard.device
+
+    def begin(self, n_new: int) -> None:
+        """Open an experience with ``n_new`` new classes; what was counted before is frozen.
+
+        Raises:
+            ValueError: if ``n_new`` is negative.
+        """
+        if n_new < 0:
+            raise ValueError(f"An experience cannot have {n_new} new classes.")
+        self._old = self.matrix()
+        self._earlier = torch.cat([self._earlier + self._soft, self._hard.diagonal()])
+        self._open_sums(self.n_seen, n_new)
+        self._sizes.append(n_new)
+
+    def update(self, targets_new: Tensor, soft_old: Tensor | None = None, *, reduce: bool = False) -> None:
+        """Count a batch.
+
+        A row with a NaN among its new classes is left out altogether: it is an image of another
+        experience, such as a replayed one, and says nothing of how often new classes appear.
+
+        Args:
+            targets_new: 0 or 1 for the classes of the open experience, ``[B, n_new]``.
+            soft_old: probabilities of the old classes, ``[B, n_old]``. None counts as zeros: with
+                no expert, new and old classes have no relations.
+            reduce: add up the batches of all processes of `torch.distributed`, so that all hold
+                the same sums. A collective call: every process must make it.
+
+        Raises:
+            RuntimeError: if no experience is open.
+            ValueError: if a shape does not fit.
+        """
+        self._check(targets_new, soft_old)
+        self._move_to(targets_new.device)
+        hard = targets_new.detach().to(self.device, torch.float64)
+        kept = ~hard.isnan().any(dim=1, keepdim=True)  # [B, 1]
+        hard = hard.where(kept, 0.0)
+        sums = [hard.T @ hard]
+        if soft_old is not None:
+            soft = soft_old.detach().to(self.device, torch.float64).where(kept, 0.0)
+            sums += [soft.T @ hard, soft.sum(dim=0)]
+        if reduce:
+            sums = _sum_over_processes(sums)
+        for total, batch in zip((self._hard, self._cross, self._soft), sums, strict=False):
+            total += batch
+
+    def matrix(self) -> Tensor:
+        """Conditional probabilities ``[n_seen, n_seen]``, float64, unit diagonal.
+
+        A class that was not met yet has no relations: zeros beside its 1 on the diagonal.
+        """
+        met = self._hard.diagonal()  # N_j
+        of_old = self._soft + self._earlier if self.q_counts == "stream" else self._soft
+        new_new = _divide(self._hard, met).fill_diagonal_(1.0)
+        old_new = _divide(self._cross, met)
+        new_old = _divide(self._cross.T, of_old)
+        return torch.cat([torch.cat([self._old, old_new], dim=1), torch.cat([new_old, new_new], dim=1)])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All statistics as tensors; they are not copied."""
+        return {"sizes": torch.tensor(self._sizes, dtype=torch.long)} | {
+            name: getattr(self, f"_{name}") for name in _SUMS
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over the statistics that `state_dict` gave.
+
+        Raises:
+            ValueError: if an entry is missing or unknown.
+        """
+        if set(state) != {"sizes", *_SUMS}:
+            raise ValueError(
+                f"The state of a correlation matrix has {sorted(['sizes', *_SUMS])}, but this "
+                f"one has {sorted(state)}."
+            )
+        self._sizes = state["sizes"].tolist()
+        for name in _SUMS:
+            setattr(self, f"_{name}", state[name].detach().clone())
+
+    def _open_sums(self, n_old: int, n_new: int) -> None:
+        device = self._old.device
+        self._hard = _zeros(n_new, n_new, device=device)  # Σ y_i y_j, its diagonal is N_j
+        self._cross = _zeros(n_old, n_new, device=device)  # Σ ẑ_i y_j
+        self._soft = _zeros(n_old, device=device)  # Σ ẑ_i
+
+    def _move_to(self, device: torch.device) -> None:
+        if device.type == "mps":
+            device = torch.device("cpu")  # Apple's has no float64
+        if self.device != device:
+            for name in _SUMS:
+                setattr(self, f"_{name}", getattr(self, f"_{name}").to(device))
+
+    def _check(self, targets_new: Tensor, soft_old: Tensor | None) -> None:
+        if not self._sizes:
+            raise RuntimeError("No experience is open: call begin(n_new) before update(...).")
+        if targets_new.ndim != 2 or targets_new.shape[1] != self._sizes[-1]:
+            raise ValueError(
+                f"targets_new must be [images, {self._sizes[-1]}], one column per class of the "
+                f"open experience, but is {tuple(targets_new.shape)}."
+            )
+        if soft_old is not None and soft_old.shape != (len(targets_new), self.n_old):
+            raise ValueError(
+                f"soft_old must be {(len(targets_new), self.n_old)}, one column per old class, "
+                f"but is {tuple(soft_old.shape)}."
+            )
+
+
+_SUMS = ("old", "earlier", "hard", "cross", "soft")
+
+
+def _zeros(*shape: int, device: torch.device | None = None) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.float64, device=device)
+
+
+def _divide(counts: Tensor, totals: Tensor) -> Tensor:
+    """Each column by its total; a column whose total is 0 becomes 0."""
+    return torch.where(totals > 0, counts / totals, 0.0)
+
+
+def _sum_over_processes(sums: list[Tensor]) -> list[Tensor]:
+    flat = torch.cat([part.flatten() for part in sums])  # one message instead of three
+    torch.distributed.all_reduce(flat)
+    parts = flat.split([part.numel() for part in sums])
+    return [part.view_as(like) for part, like in zip(parts, sums, strict=True)]

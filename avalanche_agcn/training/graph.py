@@ -1,0 +1,181 @@
+"""From label relations to the graph that a GCN multiplies by.
+
+All constants of the ``official`` graph were read in the authors' published program; where the
+paper leaves a step open, the graph of ML-GCN (Chen et al., 2019) is followed, which AGCN is built
+on.
+"""
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
+
+Graph = Literal["paper", "official", "plain", "identity"]
+
+NEIGHBOUR_WEIGHT = 0.25  # what a node's neighbours weigh together; ML-GCN, authors' program
+NORMALISATION_POWER = -0.5  # of the degrees; ML-GCN, authors' program
+NEW_THRESHOLD = 0.4  # New-New is binarised at it; authors' program
+CROSS_THRESHOLD = 0.3  # Old-New and New-Old are binarised at it; authors' program
+NEW_OLD_FACTOR = 0.5  # New-Old is halved before that; authors' program
+COLUMN_EPSILON = 1e-6  # added to column sums; authors' program
+FIRST_NEIGHBOUR_WEIGHT = 0.28  # the first experience has constants of its own; authors' program
+FIRST_NORMALISATION_POWER = -0.8
+
+
+def adjacency(
+    acm: AugmentedCorrelationMatrix,
+    preset: Graph = "paper",
+    *,
+    cross_blocks: bool = True,
+    neighbour_weight: float = NEIGHBOUR_WEIGHT,
+    new_threshold: float | None = None,
+    cross_threshold: float | None = None,
+) -> Tensor:
+    """The graph over all classes seen so far, for the layers of a `GCN`.
+
+    Its cost is that of a few passes over the matrix, whatever the number of experiences.
+
+    Args:
+        acm: the statistics; they are not changed.
+        preset: how relations become weights.
+
+            - ``"paper"``: the off-diagonal entries of each row are scaled to sum to
+              ``neighbour_weight``, the identity is added, and the result A normalised to
+              D^-½ A D^-½ with D its row sums. The paper only says "similar to ML-GCN"; without
+              such re-weighting all classifiers are smoothed into one.
+            - ``"official"``: block by block as in the authors' program. New-Old is halved, blocks
+              are binarised, each column of a block is scaled to sum to ``neighbour_weight``, and
+              only New-New gets the identity and is normalised, to D^-½ Aᵀ D^-½. The block of
+              the first experience does not depend on the data.
+            - ``"plain"``: the probabilities as they are, normalised to D^-½ A D^-½.
+            - ``"identity"``: no relations; the GCN is then a perceptron over word vectors.
+        cross_blocks: with False, classes of different experiences have no relations (R and Q
+            are left out: the paper's Table 2, line 1).
+        neighbour_weight: weight of all neighbours of a node together, beside its own of 1.
+        new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
+        cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
+
+    Returns:
+        The matrix ``[n_seen, n_seen]``, float64, on the device of the statistics.
+
+    Raises:
+        ValueError: for an unknown preset, a weight or threshold out of range, or a threshold
+            for a preset that has none.
+
+    Example:
+        >>> acm = AugmentedCorrelationMatrix()
+        >>> acm.begin(4)
+        >>> adjacency(acm, "official")[0]
+        tensor([0.7209, 0.0472, 0.0472, 0.0472], dtype=torch.float64)
+    """
+    check_graph(preset, neighbour_weight, new_threshold, cross_threshold)
+    relations, blocks = acm.matrix(), _Blocks.of(acm)
+    if preset == "identity":
+        return torch.eye(len(relations), dtype=relations.dtype, device=relations.device)
+    if not cross_blocks:
+        relations = relations.where(blocks.same, 0.0)
+    if preset == "plain":
+        return _normalise(relations)
+    if preset == "paper":
+        return _normalise(_reweight_rows(relations, neighbour_weight))
+    return _official(
+        relations,
+        blocks,
+        neighbour_weight,
+        NEW_THRESHOLD if new_threshold is None else new_threshold,
+        CROSS_THRESHOLD if cross_threshold is None else cross_threshold,
+    )
+
+
+def check_graph(
+    preset: str,
+    neighbour_weight: float = NEIGHBOUR_WEIGHT,
+    new_threshold: float | None = None,
+    cross_threshold: float | None = None,
+) -> None:
+    """Refuse settings of `adjacency` that make no sense.
+
+    Raises:
+        ValueError: naming the setting, its value and the choices.
+    """
+    if preset not in get_args(Graph):
+        raise ValueError(f"preset must be one of {get_args(Graph)}, not {preset!r}.")
+    if neighbour_weight < 0:
+        raise ValueError(f"neighbour_weight must not be negative, but is {neighbour_weight}.")
+    thresholds = {"new_threshold": new_threshold, "cross_threshold": cross_threshold}
+    for name, value in thresholds.items():
+        if value is not None and preset != "official":
+            raise ValueError(f"{name} belongs to preset 'official'; {preset!r} has no threshold.")
+        if value is not None and not 0 < value <= 1:
+            raise ValueError(f"{name} must be in (0, 1], a probability, but is {value}.")
+
+
+class _Blocks(NamedTuple):
+    """Where the blocks of the experiences lie in the matrix."""
+
+    owner: Tensor  # [n], the experience each class belongs to
+    n_blocks: int
+    same: Tensor  # [n, n], New-New: row and column of one experience
+    above: Tensor  # [n, n], Old-New: the row's experience came before the column's
+
+    @classmethod
+    def of(cls, acm: AugmentedCorrelationMatrix) -> "_Blocks":
+        sizes = torch.tensor(acm.block_sizes, dtype=torch.long)
+        owner = torch.arange(len(sizes)).repeat_interleave(sizes).to(acm.device)
+        rows, columns = owner[:, None], owner[None, :]
+        return cls(owner, len(sizes), rows == columns, rows < columns)
+
+
+def _reweight_rows(relations: Tensor, neighbour_weight: float) -> Tensor:
+    neighbours = relations.clone().fill_diagonal_(0.0)
+    totals = neighbours.sum(dim=1, keepdim=True)
+    weights = torch.where(totals > 0, neighbours * (neighbour_weight / totals), 0.0)
+    return weights.fill_diagonal_(1.0)
+
+
+def _normalise(weights: Tensor) -> Tensor:
+    scale = weights.sum(dim=1).pow(NORMALISATION_POWER)
+    return scale[:, None] * weights * scale[None, :]
+
+
+def _official(
+    relations: Tensor,
+    blocks: _Blocks,
+    neighbour_weight: float,
+    new_threshold: float,
+    cross_threshold: float,
+) -> Tensor:
+    first = blocks.owner == 0  # [n]
+    first_block = first[:, None] & first[None, :]
+    below = ~(blocks.same | blocks.above)  # New-Old
+    scaled = torch.where(below, NEW_OLD_FACTOR * relations, relations)
+    edges = torch.where(blocks.same, scaled >= new_threshold, scaled >= cross_threshold)
+    # The program counts no class with itself, but its first threshold of 0 lets all pass.
+    edges = edges.fill_diagonal_(False) | first_block
+
+    weights = edges * _choose(first_block, FIRST_NEIGHBOUR_WEIGHT, neighbour_weight)
+    weights /= _column_sums(edges, blocks) + COLUMN_EPSILON
+    weights.diagonal().add_(1.0)
+
+    power = _choose(first, FIRST_NORMALISATION_POWER, NORMALISATION_POWER)
+    scale = weights.where(blocks.same, 0.0).sum(dim=1).pow(power)
+    return torch.where(blocks.same, scale[:, None] * weights.T * scale[None, :], weights)
+
+
+def _column_sums(edges: Tensor, blocks: _Blocks) -> Tensor:
+    """For each entry, the sum of its column over the rows of the block it lies in.
+
+    New-New and New-Old blocks have the rows of one experience, Old-New of all before the column.
+    """
+    counts = edges.double()
+    per_experience = counts.new_zeros(blocks.n_blocks, len(counts))
+    per_experience.index_add_(0, blocks.owner, counts)
+    before = (counts * blocks.above).sum(dim=0, keepdim=True)
+    return torch.where(blocks.above, before, per_experience[blocks.owner])
+
+
+def _choose(mask: Tensor, inside: float, outside: float) -> Tensor:
+    """In float64, which `torch.where` with two numbers is not."""
+    return torch.full_like(mask, outside, dtype=torch.float64).masked_fill_(mask, inside)

@@ -1,0 +1,108 @@
+"""Feeds the Augmented Correlation Matrix and hands the model its graph."""
+
+from typing import Any, Literal, get_args
+
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
+
+from avalanche_agcn.models.agcn import AGCNModel
+from avalanche_agcn.models.growing import count_seen
+from avalanche_agcn.training.acm import AugmentedCorrelationMatrix, QCounts
+from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
+from avalanche_agcn.training.plugins.agcn import AGCNPlugin, unwrap
+
+SoftLabels = Literal["sigmoid", "softmax"]
+
+
+class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Counts label relations batch by batch and keeps the graph of an `AGCNModel` up to date.
+
+    Old classes have no labels in a batch; their soft labels come from the expert of the
+    `AGCNPlugin` beside this one. Without one, classes of different experiences have no relations.
+    A batch is counted after its step, so it shapes the graph from the next step on. With several
+    epochs every image counts once per epoch, which leaves probabilities of hard labels as they
+    are.
+
+    Args:
+        preset: ``"paper"`` or ``"official"``: sets the next two if these are None.
+        soft_labels: ``"sigmoid"`` of the expert's logits (the paper) or their ``"softmax"`` (the
+            authors' program).
+        graph: how relations become the graph; see `adjacency`.
+        cross_blocks: False leaves out R and Q (the paper's Table 2, line 1); see `adjacency`.
+        neighbour_weight: see `adjacency`.
+        new_threshold: see `adjacency`.
+        cross_threshold: see `adjacency`.
+        q_counts: see `AugmentedCorrelationMatrix`.
+
+    Raises:
+        ValueError: for a setting that is unknown or makes no sense.
+
+    Example:
+        >>> plugin = ACMPlugin(preset="official", cross_blocks=False)
+        >>> plugin.soft_labels, plugin.graph
+        ('softmax', 'official')
+    """
+
+    def __init__(
+        self,
+        *,
+        preset: Literal["paper", "official"] = "paper",
+        soft_labels: SoftLabels | None = None,
+        graph: Graph | None = None,
+        cross_blocks: bool = True,
+        neighbour_weight: float = NEIGHBOUR_WEIGHT,
+        new_threshold: float | None = None,
+        cross_threshold: float | None = None,
+        q_counts: QCounts = "experience",
+    ) -> None:
+        super().__init__()
+        if preset not in ("paper", "official"):
+            raise ValueError(f"preset must be 'paper' or 'official', not {preset!r}.")
+        self.soft_labels = soft_labels or ("sigmoid" if preset == "paper" else "softmax")
+        self.graph: Graph = graph or preset
+        if self.soft_labels not in get_args(SoftLabels):
+            raise ValueError(f"soft_labels must be one of {get_args(SoftLabels)}, not {soft_labels!r}.")
+        check_graph(self.graph, neighbour_weight, new_threshold, cross_threshold)
+        self.graph_settings: dict[str, Any] = {
+            "cross_blocks": cross_blocks,
+            "neighbour_weight": neighbour_weight,
+            "new_threshold": new_threshold,
+            "cross_threshold": cross_threshold,
+        }
+        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts)
+
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Open the experience, unless it was open already and training goes on."""
+        n_new = count_seen(strategy.experience) - self.acm.n_seen
+        if n_new > 0:
+            self.acm.begin(n_new)
+            self._hand_over_graph(strategy)
+
+    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Count the batch."""
+        targets_new = strategy.mb_y[:, self.acm.n_old : self.acm.n_seen]
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self.acm.update(targets_new, self._soft_labels(strategy), reduce=distributed)
+        self._hand_over_graph(strategy)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The statistics; see `AugmentedCorrelationMatrix`."""
+        return self.acm.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over statistics; the model has its graph in a state of its own."""
+        self.acm.load_state_dict(state)
+
+    def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:
+        for plugin in strategy.plugins:
+            if isinstance(plugin, AGCNPlugin) and plugin.expert_logits is not None:
+                logits = plugin.expert_logits.double()
+                return logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
+        return None
+
+    def _hand_over_graph(self, strategy: SupervisedTemplate) -> None:
+        model = unwrap(strategy.model)
+        if isinstance(model, AGCNModel):
+            model.set_graph(adjacency(self.acm, self.graph, **self.graph_settings))

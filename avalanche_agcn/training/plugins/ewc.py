@@ -1,0 +1,149 @@
+"""Elastic weight consolidation (Kirkpatrick et al., 2017)."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from avalanche_agcn.training.plugins.agcn import unwrap
+
+Named = dict[str, Tensor]
+
+
+class EWCPlugin(SupervisedPlugin):
+    """Adds λ/2 Σ_t Σ_i F_ti (θ_i − θ*_ti)² over the earlier experiences t.
+
+    θ*_t are the parameters after experience t and F_t is the diagonal of the empirical Fisher information
+    there (`fisher_diagonal`): the mean over the images of the experience, without augmentation, of the
+    squared gradient of an image's own loss. Avalanche's ``EWCPlugin`` squares the gradient of a batch,
+    which is smaller by up to the size of the batch.
+
+    The sum of the experiences' parabolas is one parabola: its curvature F and its centre are kept, not a
+    pair of each for every experience.
+
+    Args:
+        ewc_lambda: λ.
+        fisher_images: how many images of an experience F is averaged over, the first in a random order; all
+            if None. Each costs a step with a batch of one.
+        seed: of that order.
+
+    Raises:
+        ValueError: if a setting makes no sense.
+    """
+
+    def __init__(self, *, ewc_lambda: float, fisher_images: int | None = None, seed: int = 0) -> None:
+        super().__init__()
+        if ewc_lambda < 0:
+            raise ValueError(f"ewc_lambda must not be negative, but is {ewc_lambda}.")
+        if fisher_images is not None and fisher_images < 1:
+            raise ValueError(f"fisher_images must be at least 1 or None, but is {fisher_images}.")
+        self.ewc_lambda, self.fisher_images = ewc_lambda, fisher_images
+        self.fisher: Named = {}  # Σ_t F_t
+        self.centre: Named = {}  # Σ_t F_t θ*_t / Σ_t F_t
+        self.offset = torch.zeros(())  # the penalty at the centre
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Add the penalty."""
+        if self.fisher:
+            strategy.loss = strategy.loss + self.ewc_lambda / 2 * self.penalty(unwrap(strategy.model))
+
+    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Measure the experience's Fisher information and add its parabola."""
+        dataset = strategy.experience.dataset.eval()
+        order = torch.randperm(len(dataset), generator=self._generator)[: self.fisher_images]
+        loader = DataLoader(
+            dataset.subset(order.tolist()),
+            num_workers=kwargs.get("num_workers", 0),
+            collate_fn=dataset.collate_fn,
+        )
+        images = ((batch[0].to(strategy.device), batch[1].to(strategy.device)) for batch in loader)
+        model = unwrap(strategy.model)
+        self.add(fisher_diagonal(model, strategy._criterion, images), dict(model.named_parameters()))
+
+    def penalty(self, model: nn.Module) -> Tensor:
+        """Σ_t Σ_i F_ti (θ_i − θ*_ti)²."""
+        parameters = dict(model.named_parameters())
+        terms = [
+            (f * (parameters[name] - self.centre[name]).square()).sum() for name, f in self.fisher.items()
+        ]
+        return torch.stack(terms).sum() + self.offset
+
+    @torch.no_grad()
+    def add(self, fisher: Named, parameters: Named) -> None:
+        """Add the parabola of an experience."""
+        for name, new in fisher.items():
+            here = parameters[name].detach()
+            if name not in self.fisher:
+                self.fisher[name], self.centre[name] = new.clone(), here.clone()
+                continue
+            total = self.fisher[name] + new
+            share = torch.where(total > 0, new / total, 0.0)  # of the new parabola
+            distance = here - self.centre[name]
+            self.offset = self.offset.to(here.device) + (self.fisher[name] * share * distance.square()).sum()
+            self.centre[name] += share * distance
+            self.fisher[name] = total
+
+    def state_dict(self) -> Named:
+        """Fisher information, centre and offset."""
+        state = {f"fisher.{name}": tensor for name, tensor in self.fisher.items()}
+        state |= {f"centre.{name}": tensor for name, tensor in self.centre.items()}
+        return state | {"offset": self.offset, "generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Named) -> None:
+        """Take over what `state_dict` gave."""
+        self.fisher, self.centre = (
+            {
+                name.removeprefix(part): tensor.clone()
+                for name, tensor in state.items()
+                if name.startswith(part)
+            }
+            for part in ("fisher.", "centre.")
+        )
+        self.offset = state["offset"].clone()
+        self._generator.set_state(state["generator"])
+
+
+def fisher_diagonal(
+    model: nn.Module,
+    criterion: Callable[[Tensor, Tensor], Tensor],
+    images: Iterable[tuple[Tensor, Tensor]],
+) -> Named:
+    """Mean over images of the squared gradient of each image's own loss, in evaluation mode.
+
+    Args:
+        model: network from images to logits; its gradients and modes are left as they were.
+        criterion: of logits and targets.
+        images: image and target of one image each, ``[1, ...]`` and ``[1, n_classes]``; at least one.
+
+    Returns:
+        The mean for each parameter that is trained, by name.
+    """
+    names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
+    sums = [torch.zeros_like(parameter) for parameter in parameters]
+    count = 0
+    with _evaluating(model), torch.enable_grad():
+        for x, y in images:
+            count += 1
+            loss = criterion(model(x), y)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total.addcmul_(gradient, gradient)
+    return {name: total / count for name, total in zip(names, sums, strict=True)}
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; each module gets its own mode back, as parts of a network may be frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

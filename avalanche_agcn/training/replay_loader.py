@@ -1,0 +1,85 @@
+"""Batches of the stream together with images from memory."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
+
+from avalanche_agcn.training.storage.base import Key, OnlineBuffer
+
+
+class ReplayBatchSampler(Sampler[list[Key]]):
+    """Keys of a batch of the stream, followed by keys drawn from memory.
+
+    The loader's workers open memory and stream alike. Keys are drawn when a batch is handed to them: without
+    workers right before its step, with w workers up to ``2 w`` steps before, so that images may be replayed
+    that have just left the memory.
+
+    Args:
+        buffer: the memory.
+        experience: number of the experience that streams; it is open in the buffer.
+        batch_size: images of the stream a batch.
+        mem_batch_size: images from memory a batch; as many as of the stream if None.
+        views: how often all of them stand in the batch, each time with an augmentation of its own.
+        shuffle: random order of the stream, as Avalanche's own.
+        drop_last: leave out a last batch that is not full.
+    """
+
+    def __init__(
+        self,
+        buffer: OnlineBuffer,
+        experience: int,
+        *,
+        batch_size: int,
+        mem_batch_size: int | None = None,
+        views: int = 1,
+        shuffle: bool = True,
+        drop_last: bool = False,
+    ) -> None:
+        stream = range(len(buffer.datasets[experience]))
+        order = RandomSampler(stream) if shuffle else SequentialSampler(stream)
+        self.batches = BatchSampler(order, batch_size, drop_last)
+        self.buffer, self.experience = buffer, experience
+        self.mem_batch_size, self.views = mem_batch_size, views
+        self._handed_out: deque[Tensor] = deque()
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        self._handed_out.clear()  # of an epoch that was stopped
+        for indices in self.batches:
+            self._handed_out.append(torch.tensor(indices))
+            n = len(indices) if self.mem_batch_size is None else self.mem_batch_size
+            keys = [(self.experience, index) for index in indices] + self.buffer.draw(n)
+            yield keys * self.views
+
+    def next_stream_indices(self) -> Tensor:
+        """Indices of the stream's images in the oldest batch not asked for; batches come in order."""
+        return self._handed_out.popleft()
+
+
+class _Pool(Dataset[Any]):
+    """Images of several experiences, asked for by their key."""
+
+    def __init__(self, datasets: Mapping[int, Dataset[Any]]) -> None:
+        self.datasets = dict(datasets)
+
+    def __getitem__(self, key: Key) -> Any:
+        experience, index = key
+        return self.datasets[experience][index]
+
+
+def make_replay_loader(sampler: ReplayBatchSampler, **settings: Any) -> DataLoader[Any]:
+    """A loader of the sampler's batches.
+
+    Args:
+        sampler: which images.
+        settings: for ``DataLoader``, such as ``num_workers``.
+    """
+    datasets = sampler.buffer.datasets
+    collate_fn = datasets[sampler.experience].collate_fn
+    return DataLoader(_Pool(datasets), batch_sampler=sampler, collate_fn=collate_fn, **settings)

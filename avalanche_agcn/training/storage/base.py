@@ -1,0 +1,229 @@
+"""What all memories share: which images are kept, how they are found again, what is saved."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from avalanche.benchmarks.utils import AvalancheDataset, concat_datasets
+from avalanche.training.storage_policy import ExemplarsBuffer
+from torch import Tensor
+
+Key = tuple[int, int]
+"""An image: the number of its experience and its index in that experience's dataset."""
+
+
+class OnlineBuffer(ExemplarsBuffer, ABC):
+    """An Avalanche storage policy that takes images in as the stream flows.
+
+    It keeps no pixels but which images are stored: a replayed image is opened again, its augmentation drawn
+    anew, and its target has NaN outside of the columns of the experience it came from.
+
+    Two ways to fill it: `observe`, batch by batch (`OnlineReplayPlugin`), or Avalanche's own
+    ``ReplayPlugin``, which calls `post_adapt` at the end of an experience. An image that is offered again,
+    in a second epoch or because an experience is trained on twice, is no new item of the stream and is
+    ignored.
+
+    Args:
+        max_size: largest number of images. With 0 nothing is ever stored.
+        seed: fixes what is stored and what is drawn for replay, by generators of the buffer's own.
+
+    Raises:
+        ValueError: if ``max_size`` is negative.
+    """
+
+    def __init__(self, max_size: int, *, seed: int = 0) -> None:
+        if max_size < 0:
+            raise ValueError(f"max_size is a number of images and cannot be {max_size}.")
+        super().__init__(max_size)
+        self._datasets: dict[int, AvalancheDataset] = {}
+        self._offered: dict[int, Tensor] = {}  # per experience, [n_images] bool
+        self._size = 0
+        self._keys = torch.empty(0, 2, dtype=torch.long)  # [capacity, 2]
+        self._labels = torch.empty(0, 0, dtype=torch.float64)  # [capacity, n_classes], 1 where positive
+        self._n_seen = 0  # images of the stream so far
+        self._class_counts = torch.zeros(0, dtype=torch.float64)  # n_i: positives in the stream so far
+        # Apart, so that what is stored does not depend on how much is replayed.
+        self._storing = torch.Generator().manual_seed(seed)
+        self._replaying = torch.Generator().manual_seed(seed + 1)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def keys(self) -> Tensor:
+        """Experience and index of each stored image, ``[n, 2]``."""
+        return self._keys[: self._size]
+
+    @property
+    def labels(self) -> Tensor:
+        """Positives of each stored image, ``[n, n_classes]``; unlabelled cells count as 0."""
+        return self._labels[: self._size]
+
+    @property
+    def class_counts(self) -> Tensor:
+        """n_i: how many images of the stream had class i so far, ``[n_classes]``."""
+        return self._class_counts
+
+    @property
+    def datasets(self) -> dict[int, AvalancheDataset]:
+        """The datasets behind the keys, by experience."""
+        return self._datasets
+
+    @property
+    def buffer(self) -> AvalancheDataset:
+        """The stored images as a dataset, oldest experience first."""
+        experiences, indices = self.keys.unbind(1)
+        return concat_datasets(
+            [
+                self._datasets[e].subset(indices[experiences == e].tolist())
+                for e in experiences.unique().tolist()
+            ]
+        )
+
+    def open(self, experience: int, dataset: AvalancheDataset) -> None:
+        """Make an experience's dataset known, before its images are observed."""
+        known = self._offered.get(experience)
+        if known is not None and len(known) != len(dataset):
+            raise ValueError(
+                f"Experience {experience} had {len(known)} images and now has {len(dataset)}: the memory "
+                "finds its images by their index, so an experience must keep its dataset."
+            )
+        self._datasets[experience] = dataset
+        if known is None:
+            self._offered[experience] = torch.zeros(len(dataset), dtype=torch.bool)
+
+    def observe(self, experience: int, indices: Tensor) -> None:
+        """Take in the next images of the stream.
+
+        Args:
+            experience: number of an experience that was opened.
+            indices: of the images in its dataset, ``[B]``.
+
+        Raises:
+            ValueError: if the experience is unknown or has no multi-hot targets.
+        """
+        if experience not in self._datasets:
+            raise ValueError(f"Experience {experience} is unknown: call open({experience}, dataset) before.")
+        indices = indices[~self._offered[experience][indices]]
+        if len(indices) == 0:
+            return
+        self._offered[experience][indices] = True
+        labels = _positives(self._datasets[experience], indices)
+        if len(self._class_counts) == 0:
+            self._class_counts = torch.zeros(labels.shape[1], dtype=torch.float64)
+        keys = torch.stack([torch.full_like(indices, experience), indices], dim=1)
+        self._insert(keys, labels)
+
+    def post_adapt(self, agent_state: Any, exp: Any) -> None:
+        """Take in a whole experience in random order, in batches of the strategy's size."""
+        self.open(exp.current_experience, exp.dataset.train())
+        order = torch.randperm(len(exp.dataset), generator=self._storing)
+        for batch in order.split(getattr(agent_state, "train_mb_size", 1)):
+            self.observe(exp.current_experience, batch)
+
+    def draw(self, n: int) -> list[Key]:
+        """``n`` different stored images for replay, or all if there are fewer."""
+        positions = torch.randperm(self._size, generator=self._replaying)[:n]
+        return [(experience, index) for experience, index in self.keys[positions].tolist()]
+
+    def resize(self, strategy: Any, new_size: int) -> None:
+        """Change the capacity; what is too much leaves by the memory's own rule."""
+        while self._size > new_size:
+            self._drop(self._victim())
+        self.max_size = new_size
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What is stored and what was counted, as plain tensors; no images."""
+        return {
+            "keys": self.keys.clone(),
+            "n_seen": torch.tensor(self._n_seen),
+            "class_counts": self._class_counts.clone(),
+            "storing": self._storing.get_state(),
+            "replaying": self._replaying.get_state(),
+            **{f"offered.{experience}": mask.clone() for experience, mask in self._offered.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor], train_stream: Sequence[Any]) -> None:
+        """Take over the state that `state_dict` gave.
+
+        Args:
+            state: of a memory no larger than this one.
+            train_stream: the benchmark's, to find the stored images in.
+
+        Raises:
+            ValueError: if the stored images do not fit the memory or the stream.
+        """
+        keys = state["keys"]
+        if len(keys) > self.max_size:
+            raise ValueError(f"{len(keys)} images were saved, but this memory holds {self.max_size}.")
+        self._size, self._datasets, self._offered = 0, {}, {}
+        for name in (name for name in state if name.startswith("offered.")):
+            experience = int(name.removeprefix("offered."))
+            if experience >= len(train_stream) or len(train_stream[experience].dataset) != len(state[name]):
+                raise ValueError(
+                    f"The memory was filled from {len(state[name])} images of experience {experience}, which "
+                    "this stream does not have: give the train_stream of the same benchmark and seed."
+                )
+            self.open(experience, train_stream[experience].dataset.train())
+            self._offered[experience] = state[name].clone()
+        for key in keys:
+            experience, index = key.tolist()
+            self._put(self._size, key, _positives(self._datasets[experience], torch.tensor([index]))[0])
+        self._n_seen = int(state["n_seen"])
+        self._class_counts = state["class_counts"].clone()
+        self._storing.set_state(state["storing"])
+        self._replaying.set_state(state["replaying"])
+
+    @abstractmethod
+    def _insert(self, keys: Tensor, labels: Tensor) -> None:
+        """Decide about new images, ``[B, 2]`` and ``[B, n_classes]``, and count them."""
+
+    @abstractmethod
+    def _victim(self) -> int:
+        """Position of the stored image that should leave first."""
+
+    def _put(self, position: int, key: Tensor, labels: Tensor) -> None:
+        """Store an image, behind the others or in place of one."""
+        if position == len(self._keys):  # doubled, so that filling the memory copies each row once or twice
+            capacity = min(max(2 * position, 64), self.max_size)
+            self._keys = _enlarged(self._keys, capacity, 2)
+            self._labels = _enlarged(self._labels, capacity, len(labels))
+        self._keys[position], self._labels[position] = key, labels
+        self._size = max(self._size, position + 1)
+
+    def _drop(self, position: int) -> None:
+        """Forget an image; the last one takes its place."""
+        self._size -= 1
+        self._keys[position], self._labels[position] = self._keys[self._size], self._labels[self._size]
+
+    def _uniform(self, *shape: int) -> Tensor:
+        """Numbers in [0, 1) that decide what is stored."""
+        return torch.rand(*shape, generator=self._storing, dtype=torch.float64)
+
+
+def target_shares(class_counts: Tensor, rho: float) -> Tensor:
+    """p_i = n_i^ρ / Σ n_j^ρ over the classes seen; 0 for the others.
+
+    Example:
+        >>> target_shares(torch.tensor([100.0, 0.0, 1.0]), rho=0.5)
+        tensor([0.9091, 0.0000, 0.0909])
+    """
+    weights = torch.where(class_counts > 0, class_counts**rho, 0.0)
+    return weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def _positives(dataset: AvalancheDataset, indices: Tensor) -> Tensor:
+    targets: Any = getattr(dataset, "targets", None)
+    if not hasattr(targets, "codes"):  # a MultiLabelAttribute; importing it would import all benchmarks
+        raise ValueError(
+            f"The dataset's targets are {type(targets).__name__}, but a memory needs a MultiLabelAttribute: "
+            "make the benchmark with multilabel_benchmark(...)."
+        )
+    return (targets[indices] == 1).double()
+
+
+def _enlarged(rows: Tensor, capacity: int, width: int) -> Tensor:
+    larger = rows.new_zeros(capacity, width)
+    larger[: len(rows), : rows.shape[1]] = rows  # at first a 0×0 matrix
+    return larger

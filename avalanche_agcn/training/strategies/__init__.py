@@ -1,0 +1,30 @@
+"""One short file per method."""
+
+from avalanche_agcn.training.strategies.agcn import AGCN
+from avalanche_agcn.training.strategies.agem import AGEM
+from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+from avalanche_agcn.training.strategies.er import ER
+from avalanche_agcn.training.strategies.ewc import EWC
+from avalanche_agcn.training.strategies.fine_tuning import FineTuning
+from avalanche_agcn.training.strategies.lwf import LwF
+from avalanche_agcn.training.strategies.multi_task import MultiTask, multi_task_experience
+from avalanche_agcn.training.strategies.ocdm import OCDM
+from avalanche_agcn.training.strategies.prs import PRS
+from avalanche_agcn.training.strategies.replay import Replay
+from avalanche_agcn.training.strategies.scr import SCR
+
+__all__ = [
+    "AGCN",
+    "AGEM",
+    "ER",
+    "EWC",
+    "OCDM",
+    "PRS",
+    "SCR",
+    "FineTuning",
+    "LwF",
+    "MultiLabelTemplate",
+    "MultiTask",
+    "Replay",
+    "multi_task_experience",
+]

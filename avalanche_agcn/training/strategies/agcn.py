@@ -1,0 +1,111 @@
+"""AGCN: Augmented Graph Convolutional Network (Du et al., 2022)."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from avalanche.core import BasePlugin
+from torch.optim import Optimizer
+
+from avalanche_agcn.models.agcn import AGCNModel
+from avalanche_agcn.training.acm import QCounts
+from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
+from avalanche_agcn.training.losses import Reduction
+from avalanche_agcn.training.plugins.acm import ACMPlugin, SoftLabels
+from avalanche_agcn.training.plugins.agcn import LAMBDA_CLS, LAMBDA_DST, LAMBDA_GPH, AGCNPlugin, agcn_model
+from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+
+
+class AGCN(MultiLabelTemplate):
+    """The paper's method: label relations across experiences, and an expert that preserves them.
+
+    The same as any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
+    `PartialBCEWithLogitsLoss` and ``train(..., reset_optimizer_state=True)``.
+
+    Args:
+        model: features times GCN.
+        optimizer: ``Adam(model.parameter_groups())`` has the paper's learning rates.
+        preset: ``"paper"``, the equations, or ``"official"``, what the authors' program computes:
+            their soft labels and graph; see `ACMPlugin` and `adjacency`.
+        lambda_cls: λ₁, weight of the classification loss; see `AGCNPlugin`.
+        lambda_dst: λ₂, weight of the distillation loss; see `AGCNPlugin`.
+        lambda_gph: λ₃, weight of the relationship-preserving loss; see `AGCNPlugin`.
+        reduction: mean or sum over classes; see `AGCNPlugin`.
+        gph_reduction: mean or sum over embeddings; see `AGCNPlugin`.
+        soft_labels: of old classes; see `ACMPlugin`.
+        graph: how relations become a graph; see `adjacency`.
+        cross_blocks: relations between experiences; see `adjacency`.
+        neighbour_weight: of the graph; see `adjacency`.
+        new_threshold: of the official graph; see `adjacency`.
+        cross_threshold: of the official graph; see `adjacency`.
+        q_counts: what New-Old is counted over; see `AugmentedCorrelationMatrix`.
+        plugins: further plugins, such as a replay memory; the list is not changed.
+        base_kwargs: see `MultiLabelTemplate`.
+
+    Raises:
+        ValueError: for a setting that is unknown or makes no sense.
+        TypeError: if the model is not an `AGCNModel`.
+
+    Example:
+        >>> from avalanche.training.plugins import EvaluationPlugin
+        >>> from torch.optim import Adam
+        >>> from avalanche_agcn.benchmarks.scenes import SplitScenes
+        >>> from avalanche_agcn.models import create_backbone, load_word_vectors
+        >>> benchmark = SplitScenes(n_classes=8, n_experiences=2, n_train=60, n_test=30)
+        >>> model = AGCNModel(create_backbone("small"), load_word_vectors(benchmark.class_names))
+        >>> strategy = AGCN(
+        ...     model=model,
+        ...     optimizer=Adam(model.parameter_groups()),
+        ...     evaluator=EvaluationPlugin(),
+        ... )
+        >>> for experience in benchmark.train_stream:
+        ...     _ = strategy.train(experience)
+        >>> model.n_seen
+        8
+    """
+
+    def __init__(
+        self,
+        *,
+        model: AGCNModel,
+        optimizer: Optimizer,
+        preset: Literal["paper", "official"] = "paper",
+        lambda_cls: float = LAMBDA_CLS,
+        lambda_dst: float = LAMBDA_DST,
+        lambda_gph: float = LAMBDA_GPH,
+        reduction: Reduction = "mean",
+        gph_reduction: Reduction = "mean",
+        soft_labels: SoftLabels | None = None,
+        graph: Graph | None = None,
+        cross_blocks: bool = True,
+        neighbour_weight: float = NEIGHBOUR_WEIGHT,
+        new_threshold: float | None = None,
+        cross_threshold: float | None = None,
+        q_counts: QCounts = "experience",
+        plugins: Sequence[BasePlugin] | None = None,
+        **base_kwargs: Any,
+    ) -> None:
+        self.agcn = AGCNPlugin(
+            lambda_cls=lambda_cls,
+            lambda_dst=lambda_dst,
+            lambda_gph=lambda_gph,
+            reduction=reduction,
+            gph_reduction=gph_reduction,
+        )
+        self.acm = ACMPlugin(
+            preset=preset,
+            soft_labels=soft_labels,
+            graph=graph,
+            cross_blocks=cross_blocks,
+            neighbour_weight=neighbour_weight,
+            new_threshold=new_threshold,
+            cross_threshold=cross_threshold,
+            q_counts=q_counts,
+        )
+        # Before the user's: λ₁ weighs the criterion, not what other plugins add to the loss.
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            plugins=[self.agcn, self.acm, *(plugins or [])],
+            **base_kwargs,
+        )
+        agcn_model(self)

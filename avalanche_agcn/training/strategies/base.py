@@ -1,0 +1,110 @@
+"""What all strategies of this package share."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from avalanche.core import BasePlugin
+from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
+
+
+class MultiLabelTemplate(SupervisedTemplate):
+    """Avalanche's supervised template with defaults that fit multi-hot targets.
+
+    Args:
+        model: gives logits of the classes seen so far.
+        optimizer: over the model's parameters, in as many groups as you like.
+        criterion: of logits and targets; `PartialBCEWithLogitsLoss` if None.
+        train_mb_size: images a step.
+        train_epochs: passes over an experience; 1 in the online setting of the paper.
+        eval_mb_size: images a batch of evaluation; as in training if None.
+        device: where to train.
+        plugins: further plugins; the list is not changed.
+        evaluator: metrics and loggers, or a function that makes them; multi-label metrics if
+            None. For none at all pass ``EvaluationPlugin()``.
+        amp: half precision for the forward pass: ``torch.bfloat16``, or ``torch.float16``, whose
+            gradients are scaled. None for full precision.
+        clip_grad_norm: largest norm of the gradient, or None.
+        reset_optimizer: forget the optimizer's moments when an experience begins, as the authors'
+            program does ("Adam made anew each task").
+        base_kwargs: for Avalanche's ``SupervisedTemplate``, such as ``eval_every``.
+
+    Raises:
+        ValueError: if ``amp`` or ``clip_grad_norm`` makes no sense.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+        train_mb_size: int = 8,
+        train_epochs: int = 1,
+        eval_mb_size: int | None = None,
+        device: str | torch.device = "cpu",
+        plugins: Sequence[BasePlugin] | None = None,
+        evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] | None = None,
+        amp: torch.dtype | None = None,
+        clip_grad_norm: float | None = None,
+        reset_optimizer: bool = True,
+        **base_kwargs: Any,
+    ) -> None:
+        if amp not in (None, torch.bfloat16, torch.float16):
+            raise ValueError(f"amp must be torch.bfloat16, torch.float16 or None, not {amp}.")
+        if clip_grad_norm is not None and not clip_grad_norm > 0:
+            raise ValueError(f"clip_grad_norm must be positive, but is {clip_grad_norm}.")
+        super().__init__(
+            model=model,
+            optimizer=optimizer,
+            criterion=PartialBCEWithLogitsLoss() if criterion is None else criterion,
+            train_mb_size=train_mb_size,
+            train_epochs=train_epochs,
+            eval_mb_size=eval_mb_size,
+            device=device,
+            plugins=plugins,
+            evaluator=_multilabel_evaluator if evaluator is None else evaluator,
+            **base_kwargs,
+        )
+        self.amp = amp
+        self.clip_grad_norm = clip_grad_norm
+        self.reset_optimizer = reset_optimizer
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
+
+    def autocast(self) -> AbstractContextManager:
+        """The precision of forward passes, also for plugins that make some."""
+        return torch.autocast(self.device.type, dtype=self.amp, enabled=self.amp is not None)
+
+    def forward(self) -> Tensor:
+        """Logits of the batch."""
+        with self.autocast():
+            return super().forward()
+
+    def backward(self) -> None:
+        """Gradients of the loss, scaled if in float16."""
+        self.scaler.scale(self.loss).backward(retain_graph=self.retain_graph)
+
+    def optimizer_step(self) -> None:
+        """Clip and step."""
+        if self.clip_grad_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def check_model_and_optimizer(self, reset_optimizer_state: bool | None = None, **kwargs: Any) -> None:
+        """Avalanche's call before an experience; ``train(reset_optimizer_state=…)`` overrules."""
+        reset = self.reset_optimizer if reset_optimizer_state is None else reset_optimizer_state
+        super().check_model_and_optimizer(reset_optimizer_state=reset, **kwargs)
+
+
+def _multilabel_evaluator() -> EvaluationPlugin:
+    from avalanche_agcn.evaluation import multilabel_evaluator
+
+    return multilabel_evaluator()

@@ -1,0 +1,74 @@
+"""Multi-Task, the upper bound."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
+from avalanche.benchmarks.scenarios.generic_scenario import EagerCLStream
+from avalanche.benchmarks.utils import AvalancheDataset
+
+from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+
+
+class HasCompleteData(Protocol):
+    """A benchmark that knows all labels of its training images."""
+
+    @property
+    def complete_train_dataset(self) -> AvalancheDataset:
+        """All training images with all their labels."""
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns of a target."""
+
+
+class MultiTask(MultiLabelTemplate):
+    """Trains once on all images of the stream with all their labels: what no stream allows.
+
+    The paper's upper bound. Give `train` the benchmark: ``strategy.train(benchmark)``. Evaluation is as for
+    the other strategies. Args: see `MultiLabelTemplate`.
+    """
+
+    def train(
+        self,
+        experiences: Any,
+        eval_streams: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Train on a benchmark, or on what `multi_task_experience` made of one.
+
+        Raises:
+            ValueError: if labels are missing, as they are in the experiences of a train stream.
+        """
+        if not isinstance(experiences, Iterable) and hasattr(experiences, "complete_train_dataset"):
+            experiences = multi_task_experience(experiences)
+        for experience in experiences if isinstance(experiences, Iterable) else [experiences]:
+            _refuse_partial_labels(experience)
+        return super().train(experiences, eval_streams, **kwargs)
+
+
+def multi_task_experience(benchmark: HasCompleteData) -> DatasetExperience:
+    """One experience of all training images, each once, with all their labels.
+
+    Example:
+        >>> from avalanche_agcn.benchmarks.scenes import SplitScenes
+        >>> benchmark = SplitScenes(n_classes=4, n_experiences=2, n_train=40, n_test=10)
+        >>> experience = multi_task_experience(benchmark)
+        >>> len(experience.dataset), experience.classes_seen_so_far
+        (40, [0, 1, 2, 3])
+    """
+    experience: Any = DatasetExperience(dataset=benchmark.complete_train_dataset, current_experience=0)
+    experience.classes_in_this_experience = list(range(benchmark.n_classes))
+    experience.classes_seen_so_far = list(range(benchmark.n_classes))
+    experience.previous_classes, experience.future_classes = [], []
+    EagerCLStream("train", [experience])  # names the experience's stream, as metrics need it
+    return experience
+
+
+def _refuse_partial_labels(experience: Any) -> None:
+    targets = experience.dataset.targets[:]
+    if targets.isnan().any():
+        raise ValueError(
+            "Multi-Task needs all labels of every image, but these are partly unknown (NaN). What the stream "
+            "shows is not the upper bound: call train(benchmark), not train(benchmark.train_stream)."
+        )

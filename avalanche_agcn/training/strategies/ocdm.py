@@ -1,0 +1,39 @@
+"""OCDM: replay from a memory of optimised class distribution (Liang and Li, 2022)."""
+
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from avalanche_agcn.training.storage.ocdm import OCDMBuffer
+from avalanche_agcn.training.strategies.replay import MEM_SIZE, Replay
+
+
+class OCDM(Replay):
+    """Replays from a memory that greedily keeps its label distribution near n_i^ρ.
+
+    Args:
+        model: gives logits of the classes seen so far.
+        optimizer: over the model's parameters.
+        mem_size: images in memory.
+        rho: see `OCDMBuffer`.
+        seed: of the memory.
+        replay_kwargs: ``mem_batch_size`` and ``negatives_of_newer``, see `OnlineReplayPlugin`; the rest see
+            `MultiLabelTemplate`.
+
+    Raises:
+        ValueError: if a setting makes no sense.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        mem_size: int = MEM_SIZE,
+        rho: float = 0.0,
+        seed: int = 0,
+        **replay_kwargs: Any,
+    ) -> None:
+        buffer = OCDMBuffer(mem_size, rho=rho, seed=seed)
+        super().__init__(model=model, optimizer=optimizer, buffer=buffer, **replay_kwargs)

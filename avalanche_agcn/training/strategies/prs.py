@@ -1,0 +1,39 @@
+"""PRS: replay from a partitioning reservoir (Kim, Jeong and Kim, 2020)."""
+
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from avalanche_agcn.training.storage.prs import RHO, PRSBuffer
+from avalanche_agcn.training.strategies.replay import MEM_SIZE, Replay
+
+
+class PRS(Replay):
+    """Replays from a memory whose shares of the classes are near n_i^ρ, so that rare ones are kept.
+
+    Args:
+        model: gives logits of the classes seen so far.
+        optimizer: over the model's parameters.
+        mem_size: images in memory.
+        rho: see `PRSBuffer`.
+        seed: of the memory.
+        replay_kwargs: ``mem_batch_size`` and ``negatives_of_newer``, see `OnlineReplayPlugin`; the rest see
+            `MultiLabelTemplate`.
+
+    Raises:
+        ValueError: if a setting makes no sense.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        mem_size: int = MEM_SIZE,
+        rho: float = RHO,
+        seed: int = 0,
+        **replay_kwargs: Any,
+    ) -> None:
+        buffer = PRSBuffer(mem_size, rho=rho, seed=seed)
+        super().__init__(model=model, optimizer=optimizer, buffer=buffer, **replay_kwargs)

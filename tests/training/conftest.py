@@ -1,0 +1,51 @@
+"""A stream of tiny images, and a model that learns from it in a moment."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from avalanche_agcn.benchmarks import multilabel_benchmark
+from avalanche_agcn.models import AGCNModel, Backbone
+
+N_CLASSES = 6
+
+
+class Patterns(Dataset):
+    """Each class adds a pattern of its own to noise; classes c and c + 3 often come together."""
+
+    def __init__(self, n_images, seed):
+        generator = torch.Generator().manual_seed(seed)
+        targets = (torch.rand(n_images, N_CLASSES, generator=generator) < 0.3).float()
+        together = torch.rand(n_images, N_CLASSES, generator=generator) < 0.5
+        targets = torch.maximum(targets, targets.roll(3, dims=1) * together)
+        targets[torch.arange(n_images), torch.arange(n_images) % N_CLASSES] = 1
+        patterns = torch.randn(N_CLASSES, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        noise = torch.randn(n_images, 3, 8, 8, generator=generator)
+        self.images = torch.einsum("nc,cijk->nijk", targets, patterns) + 0.5 * noise
+        self.targets = targets.long()
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.images[index], self.targets[index]
+
+
+@pytest.fixture(scope="session")
+def benchmark():
+    """Three experiences of two classes."""
+    return multilabel_benchmark(Patterns(90, 1), Patterns(30, 2), n_experiences=3)
+
+
+@pytest.fixture
+def make_model():
+    """A function that makes the same model each time."""
+
+    def make(seed=0, **backbone_settings):
+        torch.manual_seed(seed)
+        layers = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 3))
+        backbone = Backbone(layers, num_features=16, pool="avg", **backbone_settings)
+        return AGCNModel(backbone, torch.randn(N_CLASSES, 5), hidden_features=12)
+
+    return make

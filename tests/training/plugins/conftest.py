@@ -1,0 +1,26 @@
+"""A small classifier under a strategy, for the plugins."""
+
+import pytest
+import torch
+from avalanche.training.plugins import EvaluationPlugin
+from torch import nn
+
+from avalanche_agcn.models import Backbone, MultiLabelClassifier
+from avalanche_agcn.training import FineTuning
+
+
+@pytest.fixture
+def make_strategy():
+    """Fine-Tuning with given plugins; the same weights and the same random numbers each time."""
+
+    def make(*plugins, lr=0.1, model=None, **settings):
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU())
+        model = model or MultiLabelClassifier(Backbone(layers, num_features=8, pool="avg"), 6)
+        optimizer = torch.optim.SGD(model.parameters(), lr)
+        torch.manual_seed(0)
+        return FineTuning(
+            model=model, optimizer=optimizer, plugins=plugins, evaluator=EvaluationPlugin(), **settings
+        )
+
+    return make

@@ -1,0 +1,156 @@
+import pytest
+import torch
+from avalanche.benchmarks import split_online_stream
+from avalanche.training import Naive
+from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
+from avalanche.training.storage_policy import ReservoirSamplingBuffer
+from torch import nn
+from torch.optim import SGD
+
+from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
+from avalanche_agcn.training.graph import adjacency
+from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
+from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
+
+
+def strategy_of(model, *plugins, **settings):
+    return Naive(
+        model=model,
+        optimizer=SGD(model.parameters(), lr=0.1),
+        criterion=PartialBCEWithLogitsLoss(),
+        train_mb_size=8,
+        plugins=list(plugins),
+        evaluator=EvaluationPlugin(),
+        **settings,
+    )
+
+
+def whole_dataset(experience):
+    images, targets, _ = zip(*experience.dataset, strict=True)
+    return torch.stack(images), torch.stack(targets)
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_matrix_after_training_equals_a_count_of_the_whole_stream(benchmark, make_model, preset):
+    model, agcn, acm = make_model(), AGCNPlugin(lambda_gph=1.0), ACMPlugin(preset=preset)
+    strategy = strategy_of(model, agcn, acm)
+    expected = AugmentedCorrelationMatrix()
+    for t, experience in enumerate(benchmark.train_stream):
+        strategy.train(experience)
+        images, targets = whole_dataset(experience)
+        soft = None
+        if t > 0:
+            with torch.no_grad():
+                logits = agcn.expert(images)
+            soft = logits.sigmoid() if preset == "paper" else logits.softmax(dim=1)
+        expected.begin(2)
+        expected.update(targets[:, 2 * t : 2 * t + 2], soft)
+    torch.testing.assert_close(acm.acm.matrix(), expected.matrix(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(model.adjacency, adjacency(acm.acm, preset).float())
+
+
+def test_graph_is_refreshed_after_every_step(benchmark, make_model):
+    graphs = []
+
+    class Watch(ACMPlugin):
+        def after_training_iteration(self, strategy, **kwargs):
+            graphs.append(strategy.model.adjacency)
+            super().after_training_iteration(strategy, **kwargs)
+
+    strategy_of(make_model(), Watch()).train(benchmark.train_stream[0])
+    assert torch.equal(graphs[0], torch.eye(2))  # nothing counted before the first step
+    assert not torch.equal(graphs[1], graphs[0])
+
+
+def test_without_expert_experiences_are_unrelated(benchmark, make_model):
+    plugin = ACMPlugin()
+    strategy = strategy_of(make_model(), plugin)
+    for experience in benchmark.train_stream:
+        strategy.train(experience)
+    matrix = plugin.acm.matrix()
+    blocks = torch.block_diag(*[torch.ones(2, 2)] * 3).bool()
+    assert matrix[~blocks].eq(0).all()
+    assert matrix[blocks].gt(0).all()
+
+
+def test_statistics_of_any_model_can_be_counted(benchmark):
+    plugin = ACMPlugin()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 6))
+    strategy_of(model, plugin).train(benchmark.train_stream[0])
+    assert plugin.acm.n_seen == 2
+
+
+def test_replayed_images_are_not_counted(benchmark, make_model):
+    acm = ACMPlugin()
+    replay = ReplayPlugin(mem_size=20, storage_policy=ReservoirSamplingBuffer(max_size=20))
+    strategy = strategy_of(make_model(), acm, replay)
+    for t, experience in enumerate(benchmark.train_stream):
+        strategy.train(experience)
+        own = slice(2 * t, 2 * t + 2)
+        counted = AugmentedCorrelationMatrix()
+        counted.begin(2)
+        counted.update(whole_dataset(experience)[1][:, own])
+        assert torch.equal(acm.state_dict()["hard"], counted.state_dict()["hard"])
+
+
+def test_online_experiences_belong_to_the_one_they_are_part_of(benchmark, make_model):
+    model, agcn, acm = make_model(), AGCNPlugin(lambda_gph=1.0), ACMPlugin()
+    strategy = strategy_of(model, agcn, acm)
+    for experience in split_online_stream(benchmark.train_stream, experience_size=8):
+        strategy.train(experience)
+    assert acm.acm.block_sizes == (2, 2, 2)
+    assert agcn.expert.n_seen == 4
+
+
+def test_training_again_on_an_experience_goes_on_counting(benchmark, make_model):
+    once, twice = ACMPlugin(), ACMPlugin()
+    strategy_of(make_model(), once).train(benchmark.train_stream[0])
+    strategy = strategy_of(make_model(), twice)
+    strategy.train(benchmark.train_stream[0])
+    strategy.train(benchmark.train_stream[0])
+    assert twice.acm.block_sizes == (2,)
+    torch.testing.assert_close(twice.acm.matrix(), once.acm.matrix())
+    assert twice.acm.state_dict()["hard"].sum() == 2 * once.acm.state_dict()["hard"].sum()
+
+
+def test_evaluation_neither_counts_nor_grows(benchmark, make_model):
+    model, acm = make_model(), ACMPlugin()
+    strategy = strategy_of(model, acm)
+    strategy.train(benchmark.train_stream[0])
+    before = acm.acm.matrix().clone()
+    strategy.eval(benchmark.test_stream)
+    assert torch.equal(acm.acm.matrix(), before)
+    assert model.n_seen == 2
+
+
+def test_settings_reach_the_graph(benchmark, make_model):
+    for settings in (
+        {"graph": "identity"},
+        {"graph": "plain"},
+        {"cross_blocks": False},
+        {"neighbour_weight": 0.9},
+        {"preset": "official", "new_threshold": 0.9, "cross_threshold": 0.05},
+    ):
+        model, acm = make_model(), ACMPlugin(**settings)
+        strategy = strategy_of(model, AGCNPlugin(lambda_gph=1.0), acm)
+        for experience in benchmark.train_stream[:2]:
+            strategy.train(experience)
+        settings = {"preset": "paper"} | settings
+        if "graph" in settings:
+            settings["preset"] = settings.pop("graph")
+        torch.testing.assert_close(model.adjacency, adjacency(acm.acm, **settings).float())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preset": "plain"}, "'paper' or 'official'"),
+        ({"soft_labels": "hard"}, "'sigmoid', 'softmax'"),
+        ({"graph": "none"}, "'identity'"),
+        ({"new_threshold": 0.4}, "belongs to preset 'official'"),
+        ({"q_counts": "all"}, "'experience', 'stream'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ACMPlugin(**settings)

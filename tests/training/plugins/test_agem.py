@@ -1,0 +1,88 @@
+import pytest
+import torch
+from avalanche.core import SupervisedPlugin
+from hypothesis import given
+from hypothesis import strategies as st
+
+from avalanche_agcn.training.plugins.agem import AGEMPlugin, project
+from avalanche_agcn.training.storage import ExperienceReservoirBuffer
+
+
+def dot(a, b):
+    return sum((x.double() * y.double()).sum() for x, y in zip(a, b))
+
+
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-4, 1.0, 1e4]))
+def test_projected_gradient_has_no_part_against_the_reference(seed, scale):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(4, 3), (3,), (2, 2, 2)]
+    g = [torch.randn(shape, generator=generator) for shape in shapes]
+    r = [scale * torch.randn(shape, generator=generator) for shape in shapes]
+    projected = project(g, r)
+    if dot(g, r) >= 0:
+        assert all(p is original for p, original in zip(projected, g))
+    else:
+        rounding = 1e-6 * (dot(g, g) * dot(r, r)).sqrt()
+        assert dot(projected, r).abs() < rounding
+        # The nearest such gradient: what was taken away is a multiple of the reference.
+        removed = [original - p for original, p in zip(g, projected)]
+        assert dot(removed, removed) * dot(r, r) == pytest.approx(float(dot(removed, r) ** 2), rel=1e-4)
+
+
+def test_projection_by_hand():
+    projected = project([torch.tensor([1.0, -1.0])], [torch.tensor([-1.0, 2.0])])  # g·r = -3, r·r = 5
+    torch.testing.assert_close(projected[0], torch.tensor([1.0 - 3 / 5, -1.0 + 6 / 5]))
+
+
+class Checker(SupervisedPlugin):
+    """Stands behind A-GEM and compares the gradient with the reference."""
+
+    def __init__(self, agem):
+        super().__init__()
+        self.agem, self.along, self.rows, self.references = agem, [], [], []
+
+    def after_backward(self, strategy, **kwargs):
+        self.rows.append(len(strategy.mb_output))
+        self.references.append(self.agem._reference is not None)
+        if self.agem._reference is not None:
+            gradients = [p.grad for p in strategy.model.parameters()]
+            size = dot(gradients, gradients).sqrt() * dot(self.agem._reference, self.agem._reference).sqrt()
+            self.along.append(float(dot(gradients, self.agem._reference) / size))
+
+
+@pytest.fixture
+def train(benchmark, make_strategy):
+    def run(mem_size, mem_batch_size=None):
+        plugin = AGEMPlugin(ExperienceReservoirBuffer(mem_size), mem_batch_size=mem_batch_size)
+        checker = Checker(plugin)
+        strategy = make_strategy(plugin, checker)
+        for experience in benchmark.train_stream:
+            strategy.train(experience, eval_streams=[])
+        return checker, strategy.model
+
+    return run
+
+
+def test_no_step_goes_against_the_memory(train):
+    checker, _ = train(30)
+    assert len(checker.along) > 5
+    assert min(checker.along) > -1e-5
+    assert any(abs(along) < 1e-5 for along in checker.along)  # some were projected
+    assert any(along > 1e-3 for along in checker.along)  # and some left alone
+
+
+def test_reference_is_of_earlier_experiences_and_not_in_the_batch(train, benchmark):
+    checker, _ = train(30, mem_batch_size=16)
+    n_first = -(-len(benchmark.train_stream[0].dataset) // 8)
+    assert checker.references == [False] * n_first + [True] * (len(checker.references) - n_first)
+    assert max(checker.rows) == 8
+    assert checker.agem.buffer.keys[:, 0].bincount().tolist() == [10, 10, 10]
+
+
+def test_memory_of_none_trains_like_fine_tuning(train, benchmark, make_strategy):
+    checker, model = train(0)
+    assert not any(checker.references)
+    plain = make_strategy()
+    for experience in benchmark.train_stream:
+        plain.train(experience, eval_streams=[])
+    assert torch.equal(plain.model.classifier.weight, model.classifier.weight)

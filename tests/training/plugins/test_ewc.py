@@ -1,0 +1,124 @@
+import pytest
+import torch
+from avalanche.training.plugins import EWCPlugin as AvalancheEWC
+from torch import nn
+
+from avalanche_agcn.training import PartialBCEWithLogitsLoss
+from avalanche_agcn.training.plugins.ewc import EWCPlugin, fisher_diagonal
+
+
+def test_fisher_of_a_linear_model_is_the_mean_squared_gradient_written_down():
+    """The gradient of one image's loss is (σ(Wx + b) − y) ⊗ x / annotated, and nothing where unlabelled."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Linear(4, 3).double()
+    x = torch.randn(7, 4, generator=generator, dtype=torch.float64)
+    y = (torch.rand(7, 3, generator=generator) < 0.5).double()
+    y[:4, 2] = torch.nan
+    images = list(zip(x.split(1), y.split(1)))
+    fisher = fisher_diagonal(model, PartialBCEWithLogitsLoss(), images)
+    known = ~y.isnan()
+    residual = torch.where(known, model(x).sigmoid().detach() - y, 0.0) / known.sum(1, keepdim=True)
+    torch.testing.assert_close(fisher["bias"], residual.square().mean(0))
+    torch.testing.assert_close(fisher["weight"], torch.einsum("ni,nj->nij", residual, x).square().mean(0))
+
+
+def test_fisher_leaves_modes_gradients_and_statistics_as_they_were():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
+    model[1].eval()
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    model[3].weight.requires_grad_(False)
+    statistics = model[1].running_mean.clone()
+    fisher = fisher_diagonal(model, PartialBCEWithLogitsLoss(), [(torch.randn(1, 4), torch.ones(1, 2))])
+    assert model.training
+    assert not model[1].training
+    assert torch.equal(model[1].running_mean, statistics)
+    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
+    assert "3.weight" not in fisher
+
+
+def test_avalanches_importance_is_this_fisher_for_batches_of_one_only(benchmark, make_strategy):
+    strategy, dataset = make_strategy(), benchmark.train_stream[0].dataset.eval()
+    images = [(dataset[i][0][None], dataset[i][1][None]) for i in range(len(dataset))]
+    ours = fisher_diagonal(strategy.model, PartialBCEWithLogitsLoss(), images)["backbone.layers.0.weight"]
+    theirs = [
+        AvalancheEWC(1.0)
+        .compute_importances(
+            strategy.model, PartialBCEWithLogitsLoss(), strategy.optimizer, dataset, "cpu", batch_size
+        )["backbone.layers.0.weight"]
+        .data
+        for batch_size in (1, len(dataset))
+    ]
+    torch.testing.assert_close(ours, theirs[0])
+    assert theirs[1].sum() < 0.7 * ours.sum()
+
+
+def test_one_parabola_equals_the_sum_over_experiences():
+    torch.manual_seed(0)
+    model, plugin = nn.Linear(3, 2).double(), EWCPlugin(ewc_lambda=1.0)
+    pairs = []
+    for _ in range(4):
+        fisher = {name: torch.rand_like(p).sub(0.3).clamp(min=0) for name, p in model.named_parameters()}
+        optimum = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+        plugin.add(fisher, optimum)
+        pairs.append((fisher, optimum))
+    ours = plugin.penalty(model)
+    literal = sum((f[n] * (p - o[n]) ** 2).sum() for f, o in pairs for n, p in model.named_parameters())
+    torch.testing.assert_close(ours, literal)
+    gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (ours, literal)]
+    for a, b in zip(*gradients):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.fixture
+def train(benchmark, make_strategy):
+    def run(ewc_lambda, n_experiences=3, **settings):
+        plugin = EWCPlugin(ewc_lambda=ewc_lambda, **settings)
+        strategy = make_strategy(plugin, lr=0.3, train_epochs=8)
+        for experience in benchmark.train_stream[:n_experiences]:
+            strategy.train(experience, eval_streams=[])
+        return plugin, strategy.model
+
+    return run
+
+
+def test_fisher_in_the_loop_is_that_of_the_experience(train, benchmark):
+    plugin, model = train(1.0, n_experiences=1)
+    dataset = benchmark.train_stream[0].dataset.eval()
+    images = [(dataset[i][0][None], dataset[i][1][None]) for i in range(len(dataset))]
+    expected = fisher_diagonal(model, PartialBCEWithLogitsLoss(), images)
+    for name, fisher in plugin.fisher.items():
+        torch.testing.assert_close(fisher, expected[name])
+    assert (plugin.fisher["classifier.weight"][2:] == 0).all()  # classes not seen yet are free
+    assert (plugin.fisher["classifier.weight"][:2] > 0).any()
+
+
+def test_strong_penalty_holds_important_parameters(train):
+    moved = []
+    for ewc_lambda in (0.0, 200.0):
+        first, _ = train(ewc_lambda, n_experiences=1)
+        _, model = train(ewc_lambda, n_experiences=2)
+        moved.append(first.penalty(model).item())
+    assert 0 < moved[1] < 0.5 * moved[0]
+
+
+def test_fewer_fisher_images_are_drawn_by_the_seed(train):
+    plugins = [train(1.0, n_experiences=1, fisher_images=3, seed=seed)[0] for seed in (0, 0, 1)]
+    values = [plugin.fisher["classifier.bias"] for plugin in plugins]
+    assert torch.equal(values[0], values[1])
+    assert not torch.equal(values[0], values[2])
+
+
+def test_state_gives_the_same_penalty(train, tmp_path):
+    plugin, model = train(1.0)
+    torch.save(plugin.state_dict(), tmp_path / "ewc.pt")
+    again = EWCPlugin(ewc_lambda=1.0)
+    again.load_state_dict(torch.load(tmp_path / "ewc.pt", weights_only=True))
+    with torch.no_grad():
+        model.classifier.weight += 1
+    torch.testing.assert_close(again.penalty(model), plugin.penalty(model))
+
+
+@pytest.mark.parametrize("settings", [{"ewc_lambda": -1.0}, {"ewc_lambda": 1.0, "fisher_images": 0}])
+def test_wrong_settings_are_refused(settings):
+    with pytest.raises(ValueError, match="must"):
+        EWCPlugin(**settings)

@@ -1,0 +1,74 @@
+"""What each method is for, on the embedded benchmark: minutes, so run with ``-m slow``."""
+
+import pytest
+import torch
+from avalanche.training.plugins import EvaluationPlugin
+
+from avalanche_agcn.benchmarks.scenes import SplitScenes
+from avalanche_agcn.evaluation.functional import mean_average_precision, nested_summary
+from avalanche_agcn.models import MultiLabelClassifier, create_backbone
+from avalanche_agcn.training import AGEM, ER, EWC, OCDM, PRS, SCR, FineTuning, LwF, MultiTask
+
+SEEDS = (0, 1, 2)
+MEMORY = {"mem_size": 200}
+METHODS = {
+    FineTuning: {},
+    EWC: {},
+    LwF: {},
+    AGEM: MEMORY,
+    ER: MEMORY,
+    PRS: MEMORY,
+    OCDM: MEMORY,
+    SCR: MEMORY | {"mem_batch_size": 32},
+}
+
+
+def scores_after(model, benchmark, t):
+    """MAP on each nested test set, one pass over the images."""
+    model.eval()
+    logits, targets, row = [], [], []
+    for i, experience in enumerate(benchmark.test_stream[: t + 1]):
+        images = torch.stack([experience.dataset[k][0] for k in range(len(experience.dataset))])
+        with torch.no_grad():
+            logits.append(model(images))
+        targets.append(experience.dataset.targets[:])
+        n = len(benchmark.train_stream[i].classes_seen_so_far)
+        row.append(100 * mean_average_precision(torch.cat(logits)[:, :n], torch.cat(targets)[:, :n]))
+    model.train()
+    return row
+
+
+def train(method, settings, seed, benchmark):
+    torch.manual_seed(seed)
+    model = MultiLabelClassifier(create_backbone("small"), benchmark.n_classes)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    strategy = method(model=model, optimizer=optimizer, evaluator=EvaluationPlugin(), **settings)
+    if method is MultiTask:
+        strategy.train(benchmark)
+        return scores_after(model, benchmark, len(benchmark.test_stream) - 1)[-1]
+    matrix = []
+    for t, experience in enumerate(benchmark.train_stream):
+        strategy.train(experience, eval_streams=[])
+        matrix.append(scores_after(model, benchmark, t))
+    return nested_summary(matrix)
+
+
+@pytest.mark.slow
+def test_multi_task_is_best_and_the_others_forget_less_than_fine_tuning():
+    upper, summaries = [], {method: [] for method in METHODS}
+    for seed in SEEDS:
+        benchmark = SplitScenes(
+            n_classes=20, n_experiences=5, n_train=1500, n_test=800, image_size=32, seed=seed
+        )
+        upper.append(train(MultiTask, {}, seed, benchmark))
+        for method, settings in METHODS.items():
+            summaries[method].append(train(method, settings, seed, benchmark))
+
+    def mean(method, name):
+        return sum(getattr(summary, name) for summary in summaries[method]) / len(SEEDS)
+
+    for method in METHODS:
+        assert mean(method, "last") < sum(upper) / len(SEEDS)
+        if method is not FineTuning:
+            forgotten = mean(method, "forgetting_absolute")
+            assert forgotten < mean(FineTuning, "forgetting_absolute"), method.__name__
