@@ -1,0 +1,179 @@
+"""From settings to a benchmark and a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Any
+
+import torch
+from avalanche.benchmarks.scenarios.generic_scenario import EagerCLStream
+from avalanche.core import BasePlugin
+from avalanche.training.plugins import EvaluationPlugin
+
+from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitWIDE
+from avalanche_agcn.benchmarks.images import paper_transforms
+from avalanche_agcn.experiments.settings import Settings
+from avalanche_agcn.models import AGCNModel, MultiLabelClassifier, create_backbone, load_word_vectors
+from avalanche_agcn.models.backbones import Backbone
+from avalanche_agcn.training import AGCN, AGEM, ER, EWC, OCDM, PRS, SCR, FineTuning, LwF, MultiTask
+from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
+from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
+from avalanche_agcn.training.strategies import MultiLabelTemplate
+
+AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
+MEMORIES = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
+
+OwnSettings = Callable[[Settings], dict[str, Any]]
+
+
+def _of_memory(settings: Settings) -> dict[str, Any]:
+    chosen = {"mem_size": settings.memory} if settings.memory else {}
+    return {**chosen, "seed": settings.seed}
+
+
+def _of_replay(settings: Settings) -> dict[str, Any]:
+    own = _of_memory(settings) | {"negatives_of_newer": settings.negatives_of_newer}
+    return own | ({} if settings.memory_batch is None else {"mem_batch_size": settings.memory_batch})
+
+
+BASELINES: dict[str, tuple[type[MultiLabelTemplate], OwnSettings]] = {
+    "multitask": (MultiTask, lambda settings: {}),
+    "finetuning": (FineTuning, lambda settings: {}),
+    "ewc": (EWC, lambda settings: {"ewc_lambda": settings.ewc_lambda, "seed": settings.seed}),
+    "lwf": (LwF, lambda settings: {"lambda_dst": settings.lwf_lambda}),
+    "agem": (AGEM, _of_memory),
+    "er": (ER, _of_replay),
+    "prs": (PRS, _of_replay),
+    "ocdm": (OCDM, _of_replay),
+    "scr": (SCR, _of_replay),
+}
+"""Methods over a linear classifier, with what each takes from the settings."""
+
+METHODS = (*BASELINES, "agcn")
+
+
+def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:
+    """The benchmark, its images normalised as the backbone wants them."""
+    shared: dict[str, Any] = {
+        "n_classes": settings.n_classes,
+        "n_experiences": settings.n_experiences,
+        "seed": settings.seed,
+        "validation_size": settings.validation,
+    }
+    if settings.benchmark == "scenes":
+        return _limited(
+            SplitScenes(
+                image_size=settings.image_size, n_train=settings.n_train, n_test=settings.n_test, **shared
+            ),
+            settings.limit,
+        )
+    make = SplitCOCO if settings.benchmark == "coco" else SplitWIDE
+    if settings.data is None:
+        raise ValueError(f"the benchmark {settings.benchmark!r} needs its images: say where with --data")
+    shared |= paper_transforms(settings.image_size, mean=backbone.mean, std=backbone.std)
+    return _limited(make(settings.data, split_lists=settings.split_lists, **shared), settings.limit)
+
+
+def _limited(benchmark: MultiLabelBenchmark, limit: int | None) -> MultiLabelBenchmark:
+    """The first images of each experience only."""
+    if limit is None:
+        return benchmark
+
+    def first(dataset: Any) -> Any:
+        return dataset.subset(list(range(min(limit, len(dataset)))))
+
+    streams = []
+    for name, stream in benchmark.streams.items():
+        experiences = [copy(experience) for experience in stream]
+        for experience in experiences:
+            experience._dataset = first(experience.dataset)
+        streams.append(EagerCLStream(name, experiences))
+    return MultiLabelBenchmark(
+        streams,
+        complete_train_dataset=first(benchmark.complete_train_dataset),
+        class_names=benchmark.class_names,
+        classes_per_experience=benchmark.classes_per_experience,
+    )
+
+
+def make_backbone(settings: Settings) -> Backbone:
+    """The network of the settings."""
+    return create_backbone(
+        settings.backbone,
+        pretrained=settings.pretrained,
+        pool=settings.pool,  # type: ignore[arg-type]
+        freeze_batchnorm=settings.freeze_batchnorm,
+        compile=settings.compile,
+    )
+
+
+def make_strategy(
+    settings: Settings,
+    backbone: Backbone,
+    class_names: Sequence[str],
+    *,
+    plugins: Sequence[BasePlugin] = (),
+    evaluator: EvaluationPlugin,
+) -> MultiLabelTemplate:
+    """The method of the settings, over the backbone.
+
+    Raises:
+        ValueError: If there is no such method.
+    """
+    if settings.method not in METHODS:
+        raise ValueError(f"unknown method {settings.method!r}; known are {', '.join(METHODS)}")
+    shared: dict[str, Any] = {
+        "train_mb_size": settings.batch_size,
+        "eval_mb_size": settings.eval_batch_size,
+        "train_epochs": settings.epochs,
+        "device": settings.device,
+        "amp": AMP[settings.amp],
+        "evaluator": evaluator,
+    }
+    if settings.method == "agcn":
+        return _make_agcn(settings, backbone, class_names, plugins, **shared)
+    method, own_settings = BASELINES[settings.method]
+    model = MultiLabelClassifier(backbone, len(class_names))
+    groups = [
+        {"params": list(model.backbone.parameters()), "lr": settings.lr},
+        {"params": list(model.classifier.parameters()), "lr": settings.lr_head},
+    ]
+    return method(
+        model=model,
+        optimizer=torch.optim.Adam(groups),
+        plugins=plugins,
+        **own_settings(settings),
+        **shared,
+    )
+
+
+def _make_agcn(
+    settings: Settings,
+    backbone: Backbone,
+    class_names: Sequence[str],
+    plugins: Sequence[BasePlugin],
+    **shared: Any,
+) -> AGCN:
+    model = AGCNModel(backbone, load_word_vectors(class_names, settings.word_vectors))
+    if settings.memory:
+        buffer = MEMORIES[settings.memory_kind](settings.memory, seed=settings.seed)
+        replay = OnlineReplayPlugin(
+            buffer,
+            mem_batch_size=settings.memory_batch,
+            negatives_of_newer=settings.negatives_of_newer,
+        )
+        plugins = [replay, *plugins]
+    return AGCN(
+        model=model,
+        optimizer=torch.optim.Adam(model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_head)),
+        preset=settings.preset,  # type: ignore[arg-type]
+        graph=settings.graph,  # type: ignore[arg-type]
+        cross_blocks=settings.cross_blocks,
+        q_counts=settings.q_counts,  # type: ignore[arg-type]
+        lambda_cls=settings.lambda_cls,
+        lambda_dst=settings.lambda_dst,
+        lambda_gph=settings.lambda_gph,
+        plugins=plugins,
+        **shared,
+    )

@@ -1,0 +1,154 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.run import STATE_FILE, Run
+from avalanche_agcn.experiments.settings import SMOKE, make_settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def smoke(**changes):
+    return make_settings("scenes", **{**SMOKE, **changes})
+
+
+def figures(results):
+    return results.nested, results.per_class_ap, results.acm
+
+
+def run_to_end(settings, out, **options):
+    return Run(settings, out, say=lambda text: None, **options).go()
+
+
+class Killed(Exception):
+    """Stands for a process that ends at once."""
+
+
+def stop_at(monkeypatch, moment):
+    """Let the ``moment``-th saving of a run be its last deed."""
+    from avalanche_agcn.experiments import run
+
+    saved = 0
+    save_state = run.save_state
+
+    def save_and_stop(path, state):
+        nonlocal saved
+        save_state(path, state)
+        saved += 1
+        if saved == moment:
+            raise Killed
+
+    monkeypatch.setattr(run, "save_state", save_and_stop)
+
+
+def stop_and_resume(settings, out, monkeypatch, moment):
+    with monkeypatch.context() as patch:
+        stop_at(patch, moment)
+        with pytest.raises(Killed):
+            run_to_end(settings, out)
+    return run_to_end(settings, out, resume=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Results of uninterrupted runs, each made once."""
+    made = {}
+
+    def results(settings):
+        if settings not in made:
+            made[settings] = run_to_end(settings, tmp_path_factory.mktemp("whole"))
+        return made[settings]
+
+    return results
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_and_its_seed_fixes_the_figures(tmp_path, method, whole):
+    first = whole(smoke(method=method))
+    assert [len(row) for row in first.nested["mAP"]] == ([0, 2] if method == "multitask" else [1, 2])
+    assert figures(run_to_end(smoke(method=method), tmp_path)) == figures(first)
+    assert figures(run_to_end(smoke(method=method, seed=1), tmp_path)) != figures(first)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("moment", [2, 5])  # within the first experience, within the second or in evaluation
+def test_a_stopped_run_ends_in_the_same_figures(tmp_path, monkeypatch, method, moment, whole):
+    settings = smoke(method=method, checkpoint_minutes=0.0)
+    assert figures(stop_and_resume(settings, tmp_path, monkeypatch, moment)) == figures(whole(settings))
+
+
+@pytest.mark.parametrize("moment", [1, 4, 6, 9])
+def test_a_run_stopped_in_any_epoch_ends_in_the_same_figures(tmp_path, monkeypatch, moment, whole):
+    settings = smoke(checkpoint_minutes=0.0, epochs=2, memory_kind="prs", negatives_of_newer=True)
+    assert figures(stop_and_resume(settings, tmp_path, monkeypatch, moment)) == figures(whole(settings))
+
+
+def test_other_settings_are_refused_with_the_difference(tmp_path):
+    run_to_end(smoke(method="finetuning"), tmp_path)
+    with pytest.raises(ValueError, match=r"other settings \(lr: 0.001, now 0.01\).*another --out"):
+        Run(smoke(method="finetuning", lr=0.01), tmp_path, resume=True, say=lambda text: None)
+
+
+@pytest.mark.parametrize("content", [b"", b"something else", None])
+def test_a_damaged_state_is_named_and_not_used(tmp_path, content):
+    settings = smoke(method="finetuning")
+    whole = run_to_end(settings, tmp_path)
+    path = tmp_path / settings.name / STATE_FILE
+    path.write_bytes(path.read_bytes()[:-10] if content is None else content)
+    said = []
+    again = Run(settings, tmp_path, resume=True, say=said.append)
+    assert any(str(path) in text and "not used" in text for text in said)
+    assert figures(again.go()) == figures(whole)
+
+
+def test_a_run_that_had_ended_is_not_trained_again(tmp_path):
+    settings = smoke(method="finetuning")
+    whole = run_to_end(settings, tmp_path)
+    again = Run(settings, tmp_path, resume=True, say=lambda text: None)
+    assert again.experience == 2
+    assert again.go() == whole
+
+
+def command(out, *options):
+    script = [sys.executable, str(ROOT / "runs" / "split_coco.py"), "--smoke", "--out", str(out), *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return {"args": script, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.3, 0.8, 1.5])
+def test_a_killed_process_goes_on_to_the_same_figures(tmp_path, delay):
+    options = ["--method", "agcn", "--checkpoint-minutes", "0"]
+    subprocess.run(**command(tmp_path / "whole", *options), check=True)
+    process = subprocess.Popen(**command(tmp_path / "killed", *options))
+    state = tmp_path / "killed" / "agcn-seed0" / STATE_FILE
+    while not state.exists() and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = subprocess.run(**command(tmp_path / "killed", *options, "--resume"), check=True, text=True)
+    assert "going on with experience" in done.stdout or "results are in" in done.stdout
+    nested = [
+        json.loads((tmp_path / name / "agcn-seed0" / "results.json").read_text())["nested"]
+        for name in ("whole", "killed")
+    ]
+    assert nested[0] == nested[1]
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    process = subprocess.Popen(**command(tmp_path, "--method", "all", "--checkpoint-minutes", "0"), text=True)
+    state = tmp_path / "multitask-seed0" / STATE_FILE
+    while not state.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "the same command with --resume goes on from there" in output
