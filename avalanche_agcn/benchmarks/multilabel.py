@@ -46,6 +46,8 @@ class MultiLabelBenchmark(CLScenario):
         classes_per_experience: Sequence[int],
     ) -> None:
         super().__init__(streams)
+        for stream in streams:
+            stream.benchmark = self  # by which metrics find the names of the classes
         self._complete_train_dataset = complete_train_dataset
         self.class_names = list(class_names)
         self.classes_per_experience = list(classes_per_experience)

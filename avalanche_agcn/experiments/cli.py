@@ -68,10 +68,10 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
     how.add_argument("--image-size", type=int, metavar="PX", help="side of the network's input")
     how.add_argument("--batch-size", type=int, metavar="N", help="images a step")
     how.add_argument("--epochs", type=int, metavar="N", help="passes over an experience")
-    how.add_argument("--lr", type=float, metavar="RATE", help="learning rate of the backbone")
     how.add_argument(
-        "--lr-head", type=float, metavar="RATE", help="learning rate of the GCN or the classifier"
+        "--lr", type=float, metavar="RATE", help="learning rate of the backbone and a linear classifier"
     )
+    how.add_argument("--lr-gcn", type=float, metavar="RATE", help="learning rate of AGCN's GCN")
     how.add_argument("--memory", type=int, metavar="N", help="images in memory, also beside AGCN")
     how.add_argument("--preset", choices=("paper", "official"), help="AGCN by its equations or its program")
     how.add_argument("--lambda-gph", type=float, metavar="WEIGHT", help="λ₃ of AGCN")

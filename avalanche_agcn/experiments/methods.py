@@ -135,13 +135,9 @@ def make_strategy(
         return _make_agcn(settings, backbone, class_names, plugins, **shared)
     method, own_settings = BASELINES[settings.method]
     model = MultiLabelClassifier(backbone, len(class_names))
-    groups = [
-        {"params": list(model.backbone.parameters()), "lr": settings.lr},
-        {"params": list(model.classifier.parameters()), "lr": settings.lr_head},
-    ]
     return method(
         model=model,
-        optimizer=torch.optim.Adam(groups),
+        optimizer=torch.optim.Adam(model.parameters(), lr=settings.lr),
         plugins=plugins,
         **own_settings(settings),
         **shared,
@@ -166,7 +162,7 @@ def _make_agcn(
         plugins = [replay, *plugins]
     return AGCN(
         model=model,
-        optimizer=torch.optim.Adam(model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_head)),
+        optimizer=torch.optim.Adam(model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)),
         preset=settings.preset,  # type: ignore[arg-type]
         graph=settings.graph,  # type: ignore[arg-type]
         cross_blocks=settings.cross_blocks,

@@ -226,6 +226,11 @@ def test_concatenated_experiences_keep_their_masks(benchmark):
     assert_same(both[len(first)][1], second[0][1])
 
 
+def test_an_experience_leads_to_the_names_of_its_classes(benchmark):
+    stream = benchmark.test_stream[:1][0].origin_stream
+    assert stream.benchmark.class_names == benchmark.class_names
+
+
 def test_repr_says_what_there_is(benchmark):
     n_train, n_test = (
         len(benchmark.complete_train_dataset),

