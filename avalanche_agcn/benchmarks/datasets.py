@@ -38,12 +38,15 @@ class _RelabelledImages(Dataset):
 
     def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor) -> None:
         self.source, self.positions, self.codes = source, positions, codes
+        self._image = getattr(source, "image_alone", None)  # spares reading targets that are not used
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def __getitem__(self, index: int) -> tuple[Any, Tensor]:
-        return self.source[int(self.positions[index])][0], decode(self.codes[index])
+        position = int(self.positions[index])
+        image = self.source[position][0] if self._image is None else self._image(position)
+        return image, decode(self.codes[index])
 
 
 def make_dataset(

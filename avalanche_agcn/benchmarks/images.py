@@ -84,8 +84,12 @@ class ImageFiles(Dataset):
         """Where image ``index`` is expected."""
         return os.path.join(self.root, os.fsdecode(self.files[index]))
 
+    def image_alone(self, index: int) -> Image.Image:
+        """Image ``index`` alone."""
+        return load_image(self.path(index), truncated=self.truncated)
+
     def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
-        return load_image(self.path(index), truncated=self.truncated), self.targets[index]
+        return self.image_alone(index), self.targets[index]
 
 
 def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:
