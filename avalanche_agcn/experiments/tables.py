@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from avalanche_agcn.experiments.paper import TABLE_1, Figures
+from avalanche_agcn.experiments.paper import STREAMS, TABLE_1, Figures
 from avalanche_agcn.experiments.results import METRICS, Results
 
 METHOD_NAMES = {
@@ -56,7 +56,7 @@ def table_1(results: Sequence[Results]) -> Table:
 
     ``last`` is the score on all test images after the last experience, ``nested`` the mean over the nested
     test sets, which is what the paper's program reports. Forgetting is that of mAP. Where the paper has
-    figures for the benchmark they stand in columns of their own.
+    figures for the same stream they stand in columns of their own.
 
     Raises:
         ValueError: If the results are of several benchmarks or classes.
@@ -69,7 +69,9 @@ def table_1(results: Sequence[Results]) -> Table:
             "one table is for one stream, but the results are of different classes or experiences; "
             "give folders of comparable runs"
         )
-    published = TABLE_1.get(benchmarks.pop(), {})
+    stream = (len(results[0].class_names), len(results[0].nested["mAP"]))
+    benchmark = benchmarks.pop()
+    published = TABLE_1[benchmark] if STREAMS.get(benchmark) == stream else {}
     header = ["Method", "seeds"]
     header += [f"{metric} {kind}" for metric in METRICS for kind in ("last", "nested")]
     header += ["forgetting", "forgetting %", "seconds"]

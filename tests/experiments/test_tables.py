@@ -5,14 +5,17 @@ from avalanche_agcn.experiments.results import Results
 from avalanche_agcn.experiments.tables import METHOD_NAMES, Table, mean_and_deviation, table_1
 
 
-def make(method, seed, last, benchmark="SplitScenes", **settings):
+def make(method, seed, last, benchmark="SplitScenes", n_classes=2, **settings):
     return Results(
         benchmark=benchmark,
         method=method,
         seed=seed,
         settings=settings,
-        class_names=[],
-        nested={metric: [[80.0], [60.0, last]] for metric in ("mAP", "CF1", "OF1")},
+        class_names=[str(column) for column in range(n_classes)],
+        nested={
+            metric: [[80.0], *[[]] * (n_classes // 4 - 2), [60.0] * (max(n_classes // 4, 2) - 1) + [last]]
+            for metric in ("mAP", "CF1", "OF1")
+        },
         per_class_ap={},
         seconds={"train": 60.0, "eval": 40.0, "total": 100.0 + seed},
         environment={},
@@ -30,11 +33,15 @@ def test_rows_are_mean_and_deviation_over_seeds_in_the_papers_order():
 
 
 def test_the_papers_figures_stand_in_columns_marked_as_such():
-    table = table_1([make("agcn", 0, 50.0, "SplitCOCO"), make("ocdm", 0, 50.0, "SplitCOCO")])
+    table = table_1([make(method, 0, 50.0, "SplitCOCO", n_classes=40) for method in ("agcn", "ocdm")])
     assert table.header[-4:] == ["paper: mAP", "paper: CF1", "paper: OF1", "paper: forgetting %"]
     by_method = {row[0]: row[-4:] for row in table.rows}
     assert by_method["AGCN"] == ["34.11", "35.49", "42.37", "23.71"]
     assert by_method["OCDM"] == ["–"] * 4
+
+
+def test_results_of_another_stream_do_not_stand_beside_the_papers():
+    assert not any("paper" in title for title in table_1([make("agcn", 0, 50.0, "SplitCOCO")]).header)
 
 
 def test_variants_of_a_method_are_rows_of_their_own():
