@@ -15,6 +15,7 @@ from avalanche_agcn.benchmarks.classes import select_classes
 from avalanche_agcn.benchmarks.datasets import Transform
 from avalanche_agcn.benchmarks.images import ImageFiles, Truncated
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble, multilabel_benchmark
+from avalanche_agcn.benchmarks.plan import Images, Plan
 from avalanche_agcn.benchmarks.split_lists import SplitLists
 
 MOST_DISAGREEMENT = 0.05
@@ -122,14 +123,16 @@ def benchmark_from_lists(
 
     train, train_positions = images_and_positions(train_rows)
     test, test_positions = images_and_positions(test_rows)
-    return assemble(
-        train=(train, train_labels, train_positions),
-        evaluation={"test": (test, torch.cat([listed for _, listed in lists.test]), test_positions)},
+    test_labels = torch.cat([listed for _, listed in lists.test])
+    plan = Plan(
+        train=Images(train, train_labels, train_positions),
+        evaluation={"test": Images(test, test_labels, test_positions)},
         class_names=class_names,
         classes_per_experience=lists.classes_per_experience,
         labels_complete=labels is not None,
         **transforms,
     )
+    return assemble(plan)
 
 
 def _rows(images: Sequence[str], row_of: Callable[[str], int]) -> Tensor:

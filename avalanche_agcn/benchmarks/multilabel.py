@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
@@ -20,6 +20,7 @@ from avalanche_agcn.benchmarks.datasets import (
     make_dataset,
     mask_columns,
 )
+from avalanche_agcn.benchmarks.plan import Images, Plan
 
 __all__ = ["MultiLabelAttribute", "MultiLabelBenchmark", "assemble", "multilabel_benchmark"]
 
@@ -35,6 +36,7 @@ class MultiLabelBenchmark(CLScenario):
         valid_stream: As the test stream, from images held out of training; only with a validation size.
         class_names: Name of each column, in order of appearance.
         classes_per_experience: Number of columns each experience adds.
+        plan: What it was made from.
     """
 
     def __init__(
@@ -42,15 +44,15 @@ class MultiLabelBenchmark(CLScenario):
         streams: Sequence[EagerCLStream],
         *,
         complete_train_dataset: AvalancheDataset | None,
-        class_names: Sequence[str],
-        classes_per_experience: Sequence[int],
+        plan: Plan,
     ) -> None:
         super().__init__(streams)
         for stream in streams:
             stream.benchmark = self  # by which metrics find the names of the classes
         self._complete_train_dataset = complete_train_dataset
-        self.class_names = list(class_names)
-        self.classes_per_experience = list(classes_per_experience)
+        self.plan = plan
+        self.class_names = list(plan.class_names)
+        self.classes_per_experience = list(plan.classes_per_experience)
 
     @property
     def complete_train_dataset(self) -> AvalancheDataset:
@@ -157,76 +159,52 @@ def multilabel_benchmark(
         train_images = rules.every_relevant(labels, sizes)
     else:
         train_images = rules.once(labels, sizes, assignment=assignment, seed=seed)
-    streams = {"test": (test, test_labels, rules.first_relevant(test_labels, sizes))}
+    streams = {"test": Images(test, test_labels, rules.first_relevant(test_labels, sizes))}
     if held_out.any():
         valid_labels = train_labels & held_out[:, None]
-        streams["valid"] = (train, train_labels, rules.first_relevant(valid_labels, sizes))
-    return assemble(
-        train=(train, train_labels, train_images),
+        streams["valid"] = Images(train, train_labels, rules.first_relevant(valid_labels, sizes))
+    plan = Plan(
+        train=Images(train, train_labels, train_images),
         evaluation=streams,
         class_names=names,
         classes_per_experience=sizes,
         train_transform=train_transform,
         eval_transform=eval_transform,
     )
+    return assemble(plan)
 
 
-Images = tuple[MultiLabelSource, Tensor, Sequence[Tensor]]
-"""A source, its labels ([N, C] bool, columns in order of appearance), its positions per experience."""
-
-
-def assemble(
-    *,
-    train: Images,
-    evaluation: Mapping[str, Images],
-    class_names: Sequence[str],
-    classes_per_experience: Sequence[int],
-    train_transform: Transform | None = None,
-    eval_transform: Transform | None = None,
-    labels_complete: bool = True,
-) -> MultiLabelBenchmark:
-    """Make the benchmark once it is settled which image goes where.
-
-    Args:
-        train: Training images. Outside of an image's own experience its labels are used for the complete
-            training set only.
-        evaluation: The other streams by name.
-        class_names: Name of each column.
-        classes_per_experience: Number of columns each experience adds.
-        train_transform: Applied to each training image.
-        eval_transform: Applied to each image in evaluation.
-        labels_complete: Whether the training labels are known outside of an image's own experience.
-    """
-    blocks = rules.class_blocks(classes_per_experience)
-    transforms = {"train": train_transform, "eval": eval_transform}
-    source, labels, positions = train
+def assemble(plan: Plan) -> MultiLabelBenchmark:
+    """Make the benchmark once it is settled which image goes where."""
+    blocks = rules.class_blocks(plan.classes_per_experience)
+    transforms = {"train": plan.train_transform, "eval": plan.eval_transform}
+    source, labels, positions = plan.train
     for t, (images, block) in enumerate(zip(positions, blocks, strict=True)):
         if len(images) == 0:
             raise ValueError(
-                f"experience {t} ({', '.join(class_names[c] for c in block)}) has no training image; "
+                f"experience {t} ({', '.join(plan.class_names[c] for c in block)}) has no training image; "
                 "use fewer experiences, another class order or repeat_images=True"
             )
-    _warn_of_starved_classes(labels, positions, blocks, class_names)
+    _warn_of_starved_classes(labels, positions, blocks, plan.class_names)
     datasets = [
         make_dataset(source, images, mask_columns(labels[images], block), transforms)
         for images, block in zip(positions, blocks, strict=True)
     ]
     streams = [_stream("train", datasets, blocks)]
-    for name, (source_, labels_, positions_) in evaluation.items():
+    for name, (source_, labels_, positions_) in plan.evaluation.items():
         datasets = [
             make_dataset(source_, images, labels_[images].to(torch.int8), transforms).eval()
             for images in positions_
         ]
         streams.append(_stream(name, datasets, blocks))
     complete = None
-    if labels_complete:
+    if plan.labels_complete:
         every = torch.cat(list(positions)).unique()
         complete = make_dataset(source, every, labels[every].to(torch.int8), transforms)
     return MultiLabelBenchmark(
         streams,
         complete_train_dataset=complete,
-        class_names=class_names,
-        classes_per_experience=classes_per_experience,
+        plan=plan,
     )
 
 

@@ -206,8 +206,7 @@ class SplitScenes(MultiLabelBenchmark):
         super().__init__(
             list(made.streams.values()),
             complete_train_dataset=made.complete_train_dataset,
-            class_names=made.class_names,
-            classes_per_experience=made.classes_per_experience,
+            plan=made.plan,
         )
         self.true_cooccurrence = true_cooccurrence(self.class_names)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from avalanche_agcn.evaluation import ProgressLogger
 from avalanche_agcn.experiments.ablations import Variant
+from avalanche_agcn.experiments.memory import keep_freed_memory
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.report import write_report
 from avalanche_agcn.experiments.results import Results
@@ -65,6 +67,9 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
     how.add_argument("--n-classes", type=int, metavar="N", help="classes")
     how.add_argument("--n-experiences", type=int, metavar="N", help="experiences")
     how.add_argument("--backbone", metavar="NAME", help="resnet101, efficientnet_lite0, small, …")
+    how.add_argument(
+        "--freeze-backbone", action="store_true", help="train heads alone, on features computed once"
+    )
     how.add_argument("--image-size", type=int, metavar="PX", help="side of the network's input")
     how.add_argument("--batch-size", type=int, metavar="N", help="images a step")
     how.add_argument("--epochs", type=int, metavar="N", help="passes over an experience")
@@ -76,10 +81,14 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
     how.add_argument("--preset", choices=("paper", "official"), help="AGCN by its equations or its program")
     how.add_argument("--lambda-gph", type=float, metavar="WEIGHT", help="λ₃ of AGCN")
     how.add_argument("--word-vectors", metavar="SOURCE", help="embedded, or a GloVe file")
+    how.add_argument(
+        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="any setting: --set pool=avg epochs=2"
+    )
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", help="cuda if there is one by default")
     machine.add_argument("--amp", choices=("bf16", "fp16"), help="half precision")
     machine.add_argument("--workers", type=int, metavar="N", help="processes that load images")
+    machine.add_argument("--cache", metavar="DIR", help="folder for features of a frozen backbone")
     machine.add_argument("--compile", action="store_true", help="compile the backbone")
     machine.add_argument(
         "--checkpoint-minutes", type=float, metavar="M", help="save within an experience this often; 10"
@@ -101,6 +110,7 @@ def settings_of(
     chosen |= SMOKE if given.get("smoke") else {}
     chosen |= read_config(given["config"]) if "config" in given else {}
     chosen |= {name: value for name, value in given.items() if name in _SETTINGS}
+    chosen |= dict(map(_named_value, given["set"]))
     methods, seeds = _as_list(chosen.pop("method", "agcn")), _as_list(chosen.pop("seed", 0))
     named: BenchmarkName = chosen.pop("benchmark")
     benchmark: BenchmarkName = named if chosen.get("data") else "scenes"
@@ -142,6 +152,7 @@ def main(
     if wanted[0].benchmark == "scenes":
         print(NOT_THE_REAL_THING.format(name="COCO" if benchmark == "coco" else "NUS-WIDE"))
     out = getattr(arguments, "out", Path("results"))
+    keep_freed_memory()
     try:
         finished = [_run(settings, out, getattr(arguments, "resume", False)) for settings in wanted]
         write_report(finished, out)
@@ -157,6 +168,17 @@ def main(
 
 def _run(settings: Settings, out: Path, resume: bool) -> Results:
     return Run(settings, out, resume=resume, loggers=[ProgressLogger(metrics=False)]).go()
+
+
+def _named_value(text: str) -> tuple[str, Any]:
+    """``"lr=1e-3"`` as a name and a value of TOML's kinds, or else a string."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--set wants NAME=VALUE, such as lr=1e-3, got {text!r}")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import Any
 
 import torch
-from avalanche.benchmarks.scenarios.generic_scenario import EagerCLStream
 from avalanche.core import BasePlugin
 from avalanche.training.plugins import EvaluationPlugin
+from torch import nn
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitWIDE
 from avalanche_agcn.benchmarks.images import paper_transforms
+from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.experiments.settings import Settings
 from avalanche_agcn.models import AGCNModel, MultiLabelClassifier, create_backbone, load_word_vectors
 from avalanche_agcn.models.backbones import Backbone
@@ -46,7 +46,7 @@ BASELINES: dict[str, tuple[type[MultiLabelTemplate], OwnSettings]] = {
     "er": (ER, _of_replay),
     "prs": (PRS, _of_replay),
     "ocdm": (OCDM, _of_replay),
-    "scr": (SCR, _of_replay),
+    "scr": (SCR, lambda settings: _of_replay(settings) | {"contrast_weight": settings.scr_weight}),
 }
 """Methods over a linear classifier, with what each takes from the settings."""
 
@@ -62,39 +62,15 @@ def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmar
         "validation_size": settings.validation,
     }
     if settings.benchmark == "scenes":
-        return _limited(
-            SplitScenes(
-                image_size=settings.image_size, n_train=settings.n_train, n_test=settings.n_test, **shared
-            ),
-            settings.limit,
-        )
-    make = SplitCOCO if settings.benchmark == "coco" else SplitWIDE
-    if settings.data is None:
+        shared |= {"image_size": settings.image_size, "n_train": settings.n_train, "n_test": settings.n_test}
+        benchmark: MultiLabelBenchmark = SplitScenes(**shared)
+    elif settings.data is None:
         raise ValueError(f"the benchmark {settings.benchmark!r} needs its images: say where with --data")
-    shared |= paper_transforms(settings.image_size, mean=backbone.mean, std=backbone.std)
-    return _limited(make(settings.data, split_lists=settings.split_lists, **shared), settings.limit)
-
-
-def _limited(benchmark: MultiLabelBenchmark, limit: int | None) -> MultiLabelBenchmark:
-    """The first images of each experience only."""
-    if limit is None:
-        return benchmark
-
-    def first(dataset: Any) -> Any:
-        return dataset.subset(list(range(min(limit, len(dataset)))))
-
-    streams = []
-    for name, stream in benchmark.streams.items():
-        experiences = [copy(experience) for experience in stream]
-        for experience in experiences:
-            experience._dataset = first(experience.dataset)
-        streams.append(EagerCLStream(name, experiences))
-    return MultiLabelBenchmark(
-        streams,
-        complete_train_dataset=first(benchmark.complete_train_dataset),
-        class_names=benchmark.class_names,
-        classes_per_experience=benchmark.classes_per_experience,
-    )
+    else:
+        make = SplitCOCO if settings.benchmark == "coco" else SplitWIDE
+        shared |= paper_transforms(settings.image_size, mean=backbone.mean, std=backbone.std)
+        benchmark = make(settings.data, split_lists=settings.split_lists, **shared)
+    return benchmark if settings.limit is None else assemble(benchmark.plan.limited(settings.limit))
 
 
 def make_backbone(settings: Settings) -> Backbone:
@@ -104,13 +80,15 @@ def make_backbone(settings: Settings) -> Backbone:
         pretrained=settings.pretrained,
         pool=settings.pool,  # type: ignore[arg-type]
         freeze_batchnorm=settings.freeze_batchnorm,
+        fold_batchnorm=settings.fold_batchnorm,
+        channels_last=settings.channels_last,
         compile=settings.compile,
     )
 
 
 def make_strategy(
     settings: Settings,
-    backbone: Backbone,
+    backbone: nn.Module,
     class_names: Sequence[str],
     *,
     plugins: Sequence[BasePlugin] = (),
@@ -146,7 +124,7 @@ def make_strategy(
 
 def _make_agcn(
     settings: Settings,
-    backbone: Backbone,
+    backbone: nn.Module,
     class_names: Sequence[str],
     plugins: Sequence[BasePlugin],
     **shared: Any,

@@ -14,14 +14,20 @@ from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
 from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, restore, restore_drawing
 from avalanche_agcn.experiments.environment import describe_environment
+from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.methods import make_backbone, make_benchmark, make_strategy
 from avalanche_agcn.experiments.results import METRICS, Results, none_if_nan
 from avalanche_agcn.experiments.settings import Settings, differences
 from avalanche_agcn.experiments.state import DamagedState, load_state, save_state, seed_everything
+from avalanche_agcn.models import Precomputed
 from avalanche_agcn.training import AGCN, MultiTask
 
 STATE_FILE, RESULTS_FILE = "state.bin", "results.json"
 BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "scenes": "SplitScenes"}
+
+
+class OtherSettings(ValueError):
+    """A saved state is of a run with other settings."""
 
 
 class Run:
@@ -35,7 +41,7 @@ class Run:
         say: Where messages go.
 
     Raises:
-        ValueError: If the saved state is of other settings.
+        OtherSettings: If the saved state is of other settings.
     """
 
     def __init__(
@@ -53,9 +59,20 @@ class Run:
         backbone = make_backbone(settings)
         self.benchmark: MultiLabelBenchmark = make_benchmark(settings, backbone)
         self.say(f"{settings.name}: {self.benchmark}")
+        head_only = settings.freeze_backbone
+        if head_only:
+            self.benchmark = feature_benchmark(
+                self.benchmark,
+                backbone,
+                settings.cache,
+                batch_size=settings.eval_batch_size,
+                workers=settings.workers,
+                device=settings.device,
+                say=say,
+            )
         self.strategy = make_strategy(
             settings,
-            backbone,
+            Precomputed(backbone.num_features) if head_only else backbone,
             self.benchmark.class_names,
             evaluator=multilabel_evaluator(loggers=list(loggers)),
         )
@@ -169,7 +186,7 @@ class Run:
             return
         changed = differences(state["settings"], self.settings.as_dict())
         if changed:
-            raise ValueError(
+            raise OtherSettings(
                 f"{path} was saved with other settings ({'; '.join(changed)}); run with those, or choose "
                 "another --out"
             )

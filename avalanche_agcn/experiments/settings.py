@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 BenchmarkName = Literal["scenes", "coco", "wide"]
 
-WITHOUT_EFFECT = frozenset({"workers", "checkpoint_minutes"})
+WITHOUT_EFFECT = frozenset({"workers", "cache", "checkpoint_minutes"})
 """Settings that change how a run is done, not what comes out: it may be resumed with others."""
 
 
@@ -41,6 +41,9 @@ class Settings:
         pretrained: Whether to start from its ImageNet weights.
         pool: Global pooling, ``"max"`` or ``"avg"``.
         freeze_batchnorm: Whether batch normalisation keeps its statistics.
+        fold_batchnorm: Whether it is then folded into the convolutions, which is faster.
+        channels_last: Whether images and weights are kept in that layout, faster on most machines.
+        freeze_backbone: Whether heads alone are trained, on features that are computed once.
         image_size: Side of the network's input.
         batch_size: Images a step.
         eval_batch_size: Images a batch of evaluation.
@@ -61,10 +64,12 @@ class Settings:
         negatives_of_newer: Whether replayed images are negatives of newer classes.
         ewc_lambda: λ of EWC.
         lwf_lambda: Weight of LwF's distillation.
+        scr_weight: Weight of SCR's contrastive loss.
         device: Where to compute, ``"cuda"`` if there is one by default.
         amp: ``"bf16"``, ``"fp16"`` or None.
         compile: Whether to compile the backbone.
         workers: Processes that load images.
+        cache: Folder for features of a frozen backbone; one of the user's if None.
         checkpoint_minutes: How often the state is saved within an experience.
     """
 
@@ -84,6 +89,9 @@ class Settings:
     pretrained: bool = True
     pool: str = "max"
     freeze_batchnorm: bool = False
+    fold_batchnorm: bool = False
+    channels_last: bool = True
+    freeze_backbone: bool = False
     image_size: int = 448
     batch_size: int = 8
     eval_batch_size: int = 32
@@ -104,10 +112,12 @@ class Settings:
     negatives_of_newer: bool = False
     ewc_lambda: float = 1e3
     lwf_lambda: float = 1.0
+    scr_weight: float = 0.1
     device: str = "cpu"
     amp: str | None = None
     compile: bool = False
     workers: int = 0
+    cache: str | None = None
     checkpoint_minutes: float = 10.0
 
     @property

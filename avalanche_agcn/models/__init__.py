@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from avalanche_agcn.models.backbones import Backbone, create_backbone
     from avalanche_agcn.models.gcn import GCN
     from avalanche_agcn.models.linear import MultiLabelClassifier
+    from avalanche_agcn.models.precomputed import Precomputed
     from avalanche_agcn.models.word_vectors import load_word_vectors
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "AGCNModel",
     "Backbone",
     "MultiLabelClassifier",
+    "Precomputed",
     "create_backbone",
     "load_word_vectors",
 ]
@@ -25,6 +27,7 @@ _MODULES = {
     "Backbone": "backbones",
     "GCN": "gcn",
     "MultiLabelClassifier": "linear",
+    "Precomputed": "precomputed",
     "create_backbone": "backbones",
     "load_word_vectors": "word_vectors",
 }

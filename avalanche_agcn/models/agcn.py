@@ -157,10 +157,9 @@ class AGCNModel(DynamicModule):
             >>> model = AGCNModel(create_backbone("small"), torch.zeros(3, 50))
             >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_gcn=1e-4))
         """
-        return [
-            {"params": list(self.backbone.parameters()), "lr": lr_backbone},
-            {"params": list(self.gcn.parameters()), "lr": lr_gcn},
-        ]
+        parts = [(self.backbone, lr_backbone), (self.gcn, lr_gcn)]
+        groups = [{"params": list(part.parameters()), "lr": lr} for part, lr in parts]
+        return [group for group in groups if group["params"]]  # precomputed features have none
 
     def adaptation(self, experience: HasSeenClasses) -> None:
         """Avalanche's call before an experience: new classes enter without relations.

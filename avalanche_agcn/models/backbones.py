@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_agcn.models import folding
 from avalanche_agcn.models.networks import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -33,13 +34,15 @@ class Backbone(nn.Module):
         std: deviation of each colour, likewise.
         freeze_batchnorm: keep the running statistics of batch normalisation as they are, also in
             training. With small batches, or streams that change, they do more harm than good.
+        fold_batchnorm: fold normalisations with frozen statistics into the convolutions before them: the
+            same features, faster (see `fold_batchnorm` in ``folding.py`` for what it means in training).
         frozen: names of layers, or parts of their names before a dot, whose parameters are not
             trained and which stay in evaluation mode; ``"all"`` for the whole network.
         channels_last: keep images and weights in this layout, faster on many machines.
         compile: run the layers through `torch.compile`.
 
     Raises:
-        ValueError: for an unknown pooling or layer.
+        ValueError: for an unknown pooling or layer, or folding without frozen statistics.
 
     Example:
         >>> backbone = Backbone(nn.Conv2d(3, 8, 3), num_features=8)
@@ -56,12 +59,17 @@ class Backbone(nn.Module):
         mean: RGB = IMAGENET_MEAN,
         std: RGB = IMAGENET_STD,
         freeze_batchnorm: bool = False,
+        fold_batchnorm: bool = False,
         frozen: Sequence[str] | Literal["all"] = (),
         channels_last: bool = False,
         compile: bool = False,
     ) -> None:
         super().__init__()
         check_pool(pool)
+        if fold_batchnorm:
+            if not freeze_batchnorm:
+                raise ValueError("fold_batchnorm needs statistics that do not change: freeze_batchnorm=True.")
+            folding.fold_batchnorm(layers)
         self.layers = layers
         self.num_features = num_features
         self.pool = pool
@@ -98,6 +106,10 @@ class Backbone(nn.Module):
                     module.eval()
         return self
 
+    def extra_repr(self) -> str:
+        """What tells apart two backbones of the same layers."""
+        return f"pool={self.pool!r}"
+
     def _frozen_modules(self) -> list[nn.Module]:
         return [self.layers.get_submodule(name) for name in self._frozen]
 
@@ -108,6 +120,7 @@ def create_backbone(
     pretrained: Weights = False,
     pool: Pool = "max",
     freeze_batchnorm: bool = False,
+    fold_batchnorm: bool = False,
     frozen: Sequence[str] | Literal["all"] = (),
     channels_last: bool = False,
     compile: bool = False,
@@ -128,6 +141,7 @@ def create_backbone(
         pool: ``"max"`` (the paper) or ``"avg"``. Networks that give vectors, such as vision
             transformers, are not pooled, unless they come from timm.
         freeze_batchnorm: see `Backbone`.
+        fold_batchnorm: see `Backbone`.
         frozen: see `Backbone`.
         channels_last: see `Backbone`.
         compile: see `Backbone`.
@@ -155,6 +169,7 @@ def create_backbone(
         mean=mean,
         std=std,
         freeze_batchnorm=freeze_batchnorm,
+        fold_batchnorm=fold_batchnorm,
         frozen=frozen,
         channels_last=channels_last,
         compile=compile,

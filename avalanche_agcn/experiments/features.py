@@ -1,0 +1,231 @@
+"""A benchmark of features instead of images, for heads over a network that is not trained.
+
+Each image goes through the network once. What comes out is kept in files of a few thousand images, each named
+after what it was made from: network, weights, transform and images. A file of something else is therefore
+never found, and a process that is killed has lost one file at most.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from avalanche_agcn.benchmarks.datasets import MultiLabelSource, Transform
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble
+from avalanche_agcn.benchmarks.plan import Images
+from avalanche_agcn.experiments.state import DamagedState, load_state, save_state
+
+IMAGES_A_FILE = 4096
+
+
+def default_cache() -> Path:
+    """``avalanche_agcn`` in the user's folder for caches."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "avalanche_agcn"
+
+
+def feature_benchmark(
+    benchmark: MultiLabelBenchmark,
+    backbone: nn.Module,
+    cache: str | os.PathLike | None = None,
+    *,
+    batch_size: int = 32,
+    workers: int = 0,
+    device: str | torch.device = "cpu",
+    say: Callable[[str], None] = print,
+) -> MultiLabelBenchmark:
+    """The same streams and labels, with the backbone's features in place of images.
+
+    The images are transformed as in evaluation, also those of training: there are no augmentations. Train
+    models over `avalanche_agcn.models.Precomputed` on it.
+
+    Args:
+        benchmark: Any benchmark of this package.
+        backbone: From images to ``[B, D]``; it is used in evaluation mode.
+        cache: Folder for the features; `default_cache` if None.
+        batch_size: Images that go through the backbone at a time.
+        workers: Processes that load images.
+        device: Where the backbone computes.
+        say: Where messages go.
+
+    Raises:
+        OSError: If an image cannot be opened or the cache not be written.
+    """
+    network = _Network(backbone, benchmark.plan.eval_transform, batch_size, workers, torch.device(device))
+    folder = default_cache() if cache is None else Path(cache)
+    plan = benchmark.plan
+    streams = {"train": plan.train, **plan.evaluation}
+    made: dict[int, tuple[_Features, Tensor]] = {}  # by source: two streams may have the same one
+    for source in {id(images.source): images.source for images in streams.values()}.values():
+        used = [p for images in streams.values() if images.source is source for p in images.positions]
+        positions = torch.cat(used).unique()
+        made[id(source)] = _Features(network.features(source, positions, folder, say)), positions
+
+    def in_place_of(images: Images) -> Images:
+        features, kept = made[id(images.source)]
+        moved = [torch.searchsorted(kept, positions) for positions in images.positions]
+        return Images(features, images.labels[kept], moved)
+
+    evaluation = {name: in_place_of(images) for name, images in plan.evaluation.items()}
+    return assemble(
+        replace(
+            plan,
+            train=in_place_of(plan.train),
+            evaluation=evaluation,
+            train_transform=None,
+            eval_transform=None,
+        )
+    )
+
+
+class _Features(Dataset):
+    """Features as the images of a benchmark; their labels are in its plan."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+        self.targets = torch.zeros(len(features), 0)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def image_alone(self, index: int) -> Tensor:
+        """Features of one image."""
+        return self.features[index]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.features[index], self.targets[index]
+
+
+class _Network:
+    """A backbone with all that its features depend on beside the images."""
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        transform: Transform | None,
+        batch_size: int,
+        workers: int,
+        device: torch.device,
+    ) -> None:
+        self.backbone, self.transform = backbone, transform
+        self.batch_size, self.workers, self.device = batch_size, workers, device
+        self.has_name = " at 0x" not in repr(transform)  # else two transforms may look the same
+        self._key = _digest(
+            [
+                torch.__version__.encode(),
+                torchvision.__version__.encode(),
+                repr(backbone).encode(),
+                *(part for name, value in _state(backbone) for part in (name.encode(), _bytes(value))),
+                repr(transform).encode(),
+            ]
+        )
+
+    def features(
+        self, source: MultiLabelSource, positions: Tensor, folder: Path, say: Callable[[str], None]
+    ) -> Tensor:
+        """Features of a source's images, from the cache as far as it has them."""
+        if not self.has_name:
+            say(f"Features are not kept, for the transform does not say what it does: {self.transform!r}")
+            with _bar(len(positions)) as bar:
+                return self._compute(source, positions, bar)
+        parts = positions.split(IMAGES_A_FILE)
+        paths = [folder / f"features-{self._name(source, part)}.bin" for part in parts]
+        known = [_read(path, len(part), say) for path, part in zip(paths, parts, strict=True)]
+        missing = sum(len(part) for part, features in zip(parts, known, strict=True) if features is None)
+        if missing == 0:
+            say(f"Features of {len(positions)} images are from {folder}")
+        with _bar(missing) as bar:
+            for k, part in enumerate(parts):
+                if known[k] is None:
+                    known[k] = self._compute(source, part, bar)
+                    save_state(paths[k], {"features": known[k]})
+        return torch.cat([features for features in known if features is not None])
+
+    def _name(self, source: MultiLabelSource, positions: Tensor) -> str:
+        return _digest([self._key.encode(), *_fingerprint(source, positions)])[:32]
+
+    @torch.inference_mode()
+    def _compute(self, source: MultiLabelSource, positions: Tensor, bar: tqdm) -> Tensor:
+        loader = DataLoader(
+            _Transformed(source, positions, self.transform),
+            batch_size=self.batch_size,
+            num_workers=self.workers,
+        )
+        training, self.backbone = self.backbone.training, self.backbone.to(self.device).eval()
+        parts = []
+        for images in loader:
+            parts.append(self.backbone(images.to(self.device)).float().cpu())
+            bar.update(len(images))
+        self.backbone.train(training)
+        return torch.cat(parts)
+
+
+class _Transformed(Dataset):
+    def __init__(self, source: MultiLabelSource, positions: Tensor, transform: Transform | None) -> None:
+        self.source, self.positions, self.transform = source, positions, transform
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, index: int) -> Any:
+        image = self.source[int(self.positions[index])][0]
+        return image if self.transform is None else self.transform(image)
+
+
+def _bar(n_images: int) -> tqdm:
+    seconds = 0.2 if sys.stderr.isatty() else 30.0
+    return tqdm(total=n_images, desc="Features", unit=" images", mininterval=seconds, disable=n_images == 0)
+
+
+def _read(path: Path, n_images: int, say: Callable[[str], None]) -> Tensor | None:
+    try:
+        features = load_state(path).get("features")
+    except FileNotFoundError:
+        return None
+    except DamagedState as error:
+        say(f"{error}; its features are made anew")
+        return None
+    if not isinstance(features, Tensor) or len(features) != n_images:
+        say(f"{path} does not have features of {n_images} images; they are made anew")
+        return None
+    return features
+
+
+def _fingerprint(source: MultiLabelSource, positions: Tensor) -> Iterable[bytes]:
+    """What changes when the images do: the files' names, sizes and times, or else the images themselves."""
+    if hasattr(source, "path"):
+        for position in positions.tolist():
+            status = os.stat(source.path(position))
+            name = os.path.relpath(source.path(position), source.root)  # type: ignore[attr-defined]
+            yield f"{name} {status.st_size} {status.st_mtime_ns}\n".encode()
+    else:
+        for position in positions.tolist():
+            image = np.asarray(source[position][0])
+            yield f"{image.shape} {image.dtype}\n".encode()
+            yield image.tobytes()
+
+
+def _state(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    return ((name, value) for name, value in module.state_dict().items() if isinstance(value, Tensor))
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

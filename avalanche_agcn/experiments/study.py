@@ -1,0 +1,193 @@
+"""Methods compared on one benchmark: settings chosen with one budget for all, then several seeds of each."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from avalanche_agcn.experiments.files import write_json
+from avalanche_agcn.experiments.memory import keep_freed_memory
+from avalanche_agcn.experiments.results import Results, read_results
+from avalanche_agcn.experiments.run import RESULTS_FILE, STATE_FILE, OtherSettings, Run
+from avalanche_agcn.experiments.settings import Settings, differences
+
+CHOSEN_FILE = "chosen.json"
+
+
+@dataclass(frozen=True)
+class Between:
+    """A setting drawn between two values, evenly in its logarithm."""
+
+    low: float
+    high: float
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """A value of two digits."""
+        value = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
+        return float(f"{value:.1e}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A row of the comparison.
+
+    Attributes:
+        label: Its name.
+        settings: What it does, where nothing is chosen.
+        space: Settings to choose: a `Between`, or a list of alternatives, each with its settings.
+        like: Instead of choosing, take what was chosen for the entry of this label.
+    """
+
+    label: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    space: Mapping[str, Between | Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    like: str | None = None
+
+    def draw_trials(self, n: int) -> list[dict[str, Any]]:
+        """``n`` settings, drawn at random but always the same for the same label and space."""
+        generator = np.random.default_rng(zlib.crc32(self.label.encode()))
+        return [self._draw(generator) for _ in range(n)]
+
+    def _draw(self, generator: np.random.Generator) -> dict[str, Any]:
+        drawn: dict[str, Any] = {}
+        for name, choice in self.space.items():
+            if isinstance(choice, Between):
+                drawn[name] = choice.draw(generator)
+            else:
+                drawn |= choice[int(generator.integers(len(choice)))]
+        return drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Entries on one benchmark.
+
+    Attributes:
+        base: Settings that all share.
+        entries: The rows.
+        trials: How many settings are tried for each entry that has a space.
+        validation: Share of the train images that they are judged on; the test images have no part in it.
+        trial_seed: Seed of the trials.
+        trial_settings: Settings of the trials alone, such as ``limit``.
+        seeds: Seeds of the runs with the chosen settings.
+    """
+
+    base: Settings
+    entries: Sequence[Entry]
+    trials: int
+    validation: float = 0.2
+    trial_seed: int = 100
+    trial_settings: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Sequence[int] = (0, 1, 2)
+
+    def go(self, out: Path, *, jobs: int = 1, say: Callable[[str], None] = print) -> list[Results]:
+        """Do what is not yet done below ``out``; the results of all entries and seeds.
+
+        Args:
+            out: Folder for results; trials are below ``out/trials``, choices in ``out/chosen.json``.
+            jobs: Runs at a time, each with one thread. It does not change what comes out.
+            say: Where messages go.
+        """
+        trials = {entry.label: self._trials(entry) for entry in self.entries if entry.space}
+        tried = _run_all([s for own in trials.values() for s in own], out / "trials", jobs, say)
+        chosen = self._choose(trials, tried)
+        write_json(out / CHOSEN_FILE, chosen)
+        wanted = [
+            replace(
+                self.base,
+                **entry.settings,
+                **chosen.get(entry.like or entry.label, {}).get("settings", {}),
+                label=entry.label,
+                seed=seed,
+            )
+            for seed in self.seeds
+            for entry in self.entries
+        ]
+        return list(_run_all(wanted, out, jobs, say).values())
+
+    def _trials(self, entry: Entry) -> list[Settings]:
+        shared = {**entry.settings, **self.trial_settings, "validation": self.validation}
+        return [
+            replace(self.base, **shared | drawn, label=f"{entry.label} {k}", seed=self.trial_seed)
+            for k, drawn in enumerate(entry.draw_trials(self.trials))
+        ]
+
+    def _choose(
+        self, trials: Mapping[str, Sequence[Settings]], tried: Mapping[str, Results]
+    ) -> dict[str, dict[str, Any]]:
+        chosen = {}
+        for entry in self.entries:
+            if entry.label not in trials:
+                continue
+            scores = [tried[settings.name].summary["mAP"]["last"] for settings in trials[entry.label]]
+            best = max(range(len(scores)), key=lambda k: scores[k] or 0.0)
+            drawn = entry.draw_trials(self.trials)
+            chosen[entry.label] = {
+                "settings": drawn[best],
+                "validation mAP": scores[best],
+                "tried": [{**own, "validation mAP": score} for own, score in zip(drawn, scores, strict=True)],
+            }
+        return chosen
+
+
+def read_choices(folder: Path) -> dict[str, dict[str, Any]]:
+    """What `Study.go` chose."""
+    return json.loads((folder / CHOSEN_FILE).read_text(encoding="utf-8"))
+
+
+def _run_all(
+    wanted: Sequence[Settings], out: Path, jobs: int, say: Callable[[str], None]
+) -> dict[str, Results]:
+    """Results by the name of the run; those that are there already are taken as they are."""
+    done = {settings.name: _finished(settings, out) for settings in wanted}
+    missing = [settings for settings in wanted if done[settings.name] is None]
+    say(f"{out}: {len(wanted)} runs, {len(missing)} of them to do")
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        running = {pool.submit(_run, settings, out): settings for settings in missing}
+        for k, future in enumerate(as_completed(running), start=1):
+            result = done[running[future].name] = future.result()
+            last, total = result.summary["mAP"]["last"], result.seconds["total"]
+            say(f"{k} of {len(missing)}: {running[future].name}: mAP {last:.1f} in {total:.0f} s")
+    return {name: result for name, result in done.items() if result is not None}
+
+
+def _finished(settings: Settings, out: Path) -> Results | None:
+    path = out / settings.name / RESULTS_FILE
+    if not path.is_file():
+        return None
+    result = read_results(path)
+    return None if differences(result.settings, settings.as_dict()) else result
+
+
+def _one_thread() -> None:
+    import torch
+
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - pycocotools prints at each run
+    torch.set_num_threads(1)
+    keep_freed_memory()
+
+
+def _run(settings: Settings, out: Path) -> Results:
+    state = out / settings.name / STATE_FILE
+
+    def quiet(message: str) -> None:
+        pass
+
+    try:
+        run = Run(settings, out, resume=True, say=quiet)
+    except OtherSettings:  # left by another version of the study
+        run = Run(settings, out, say=quiet)
+    results = run.go()
+    state.unlink(missing_ok=True)
+    return results
