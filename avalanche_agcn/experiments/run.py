@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from avalanche.logging import BaseLogger
+from avalanche.training.plugins import EvaluationPlugin
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
@@ -24,6 +26,12 @@ from avalanche_agcn.training import AGCN, MultiTask
 
 STATE_FILE, RESULTS_FILE = "state.bin", "results.json"
 BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "scenes": "SplitScenes"}
+
+
+def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
+        return multilabel_evaluator(loggers=list(loggers))
 
 
 class OtherSettings(ValueError):
@@ -74,7 +82,7 @@ class Run:
             settings,
             Precomputed(backbone.num_features) if head_only else backbone,
             self.benchmark.class_names,
-            evaluator=multilabel_evaluator(loggers=list(loggers)),
+            evaluator=_evaluator(loggers),
         )
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)

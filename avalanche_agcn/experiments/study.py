@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
-import os
-import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from avalanche_agcn.experiments.files import write_json
 from avalanche_agcn.experiments.memory import keep_freed_memory
@@ -153,12 +154,11 @@ def _run_all(
     done = {settings.name: _finished(settings, out) for settings in wanted}
     missing = [settings for settings in wanted if done[settings.name] is None]
     say(f"{out}: {len(wanted)} runs, {len(missing)} of them to do")
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        running = {pool.submit(_run, settings, out): settings for settings in missing}
-        for k, future in enumerate(as_completed(running), start=1):
-            result = done[running[future].name] = future.result()
-            last, total = result.summary["mAP"]["last"], result.seconds["total"]
-            say(f"{k} of {len(missing)}: {running[future].name}: mAP {last:.1f} in {total:.0f} s")
+    for k, result in enumerate(_new_results(missing, out, jobs), start=1):
+        settings = replace(wanted[0], **result.settings)
+        done[settings.name] = result
+        last, total = result.summary["mAP"]["last"], result.seconds["total"]
+        say(f"{k} of {len(missing)}: {settings.name}: mAP {last:.1f} in {total:.0f} s")
     return {name: result for name, result in done.items() if result is not None}
 
 
@@ -170,24 +170,31 @@ def _finished(settings: Settings, out: Path) -> Results | None:
     return None if differences(result.settings, settings.as_dict()) else result
 
 
-def _one_thread() -> None:
-    import torch
-
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - pycocotools prints at each run
-    torch.set_num_threads(1)
-    keep_freed_memory()
+def _new_results(missing: Sequence[Settings], out: Path, jobs: int) -> Iterator[Results]:
+    """Results as they come."""
+    if jobs == 1 or len(missing) < 2:
+        yield from (_run(settings, out) for settings in missing)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=keep_freed_memory) as pool:
+        for future in as_completed([pool.submit(_run, settings, out) for settings in missing]):
+            yield future.result()
 
 
 def _run(settings: Settings, out: Path) -> Results:
-    state = out / settings.name / STATE_FILE
-
-    def quiet(message: str) -> None:
-        pass
-
+    """One run with one thread, so that the number of jobs does not change what comes out."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        run = Run(settings, out, resume=True, say=quiet)
-    except OtherSettings:  # left by another version of the study
-        run = Run(settings, out, say=quiet)
-    results = run.go()
-    state.unlink(missing_ok=True)
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints at each run
+            results = _started(settings, out).go()
+    finally:
+        torch.set_num_threads(threads)
+    (out / settings.name / STATE_FILE).unlink(missing_ok=True)
     return results
+
+
+def _started(settings: Settings, out: Path) -> Run:
+    try:
+        return Run(settings, out, resume=True)
+    except OtherSettings:  # left by another version of the study
+        return Run(settings, out)

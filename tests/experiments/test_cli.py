@@ -87,3 +87,15 @@ def test_a_report_of_nothing_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         report([str(tmp_path)])
     assert "no results.json below" in capsys.readouterr().err
+
+
+def test_any_setting_can_be_given_by_name():
+    arguments = make_parser("coco", None).parse_args(["--set", "pool=avg", "lr=1e-2", "cross_blocks=false"])
+    (settings,) = settings_of(arguments)
+    assert (settings.pool, settings.lr, settings.cross_blocks) == ("avg", 1e-2, False)
+
+
+@pytest.mark.parametrize(("given", "message"), [("pool", "NAME=VALUE"), ("polo=avg", "polo")])
+def test_a_setting_that_is_none_is_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        settings_of(make_parser("coco", None).parse_args(["--set", given]))

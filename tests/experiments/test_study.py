@@ -1,0 +1,84 @@
+"""Trials with one budget, the choice among them, and the runs that follow."""
+
+import json
+
+import numpy as np
+import pytest
+
+from avalanche_agcn.experiments.settings import make_settings
+from avalanche_agcn.experiments.study import Between, Entry, Study, read_choices
+
+TINY = {"n_classes": 4, "n_experiences": 2, "n_train": 80, "n_test": 30, "image_size": 16}
+
+
+def test_between_stays_in_its_bounds_and_is_even_in_the_logarithm():
+    generator = np.random.default_rng(0)
+    drawn = [Between(1e-4, 1e-2).draw(generator) for _ in range(2000)]
+    assert 1e-4 <= min(drawn) < max(drawn) <= 1e-2
+    assert 0.45 < np.mean(np.array(drawn) < 1e-3) < 0.55
+
+
+def test_trials_are_the_same_each_time_and_differ_between_entries():
+    space = {"lr": Between(1e-4, 1e-2), "weights": [{"lambda_cls": 0.3}, {"lambda_cls": 0.5}]}
+    entry = Entry(label="a", space=space)
+    trials = entry.draw_trials(20)
+    assert trials == entry.draw_trials(20)
+    assert trials[:5] == entry.draw_trials(5)
+    assert trials != Entry(label="b", space=space).draw_trials(20)
+    assert {trial["lambda_cls"] for trial in trials} == {0.3, 0.5}
+    assert all(set(trial) == {"lr", "lambda_cls"} for trial in trials)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return Study(
+        base=make_settings("scenes", **TINY),
+        entries=[
+            Entry(label="tuned", settings={"method": "finetuning"}, space={"lr": Between(1e-6, 1e-2)}),
+            Entry(label="the same", settings={"method": "finetuning"}, like="tuned"),
+            Entry(label="fixed", settings={"method": "finetuning", "lr": 2e-3}),
+        ],
+        trials=3,
+        seeds=(0, 1),
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(study, tmp_path_factory):
+    out = tmp_path_factory.mktemp("study")
+    messages = []
+    return out, study.go(out, say=messages.append), messages
+
+
+def test_every_entry_runs_with_every_seed_and_the_chosen_settings(finished):
+    out, results, _ = finished
+    chosen = read_choices(out)["tuned"]
+    runs = {(result.label, result.seed): result for result in results}
+    assert set(runs) == {(label, seed) for label in ("tuned", "the same", "fixed") for seed in (0, 1)}
+    for seed in (0, 1):
+        assert runs["tuned", seed].settings["lr"] == chosen["settings"]["lr"]
+        assert runs["the same", seed].nested == runs["tuned", seed].nested
+        assert runs["fixed", seed].settings["lr"] == 2e-3
+
+
+def test_the_best_on_held_out_training_images_is_chosen(finished):
+    out, _, _ = finished
+    chosen = read_choices(out)["tuned"]
+    assert len(chosen["tried"]) == 3
+    best = max(chosen["tried"], key=lambda trial: trial["validation mAP"])
+    assert chosen["settings"] == {"lr": best["lr"]}
+    for path in (out / "trials").rglob("results.json"):
+        settings = json.loads(path.read_text())["settings"]
+        assert settings["validation"] == 0.2
+        assert settings["seed"] not in (0, 1)
+
+
+def test_what_is_done_is_not_done_again_and_no_state_is_left(study, finished):
+    out, results, messages = finished
+    assert any("3 runs, 3 of them to do" in message for message in messages)
+    assert list(out.rglob("state.bin")) == []
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("results.json")}
+    again: list[str] = []
+    assert [r.nested for r in study.go(out, say=again.append)] == [r.nested for r in results]
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("results.json")} == files
+    assert any("6 runs, 0 of them to do" in message for message in again)
