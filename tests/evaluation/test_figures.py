@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from avalanche_agcn.evaluation.figures import correlation_heatmap, learning_curve
+from avalanche_agcn.evaluation.figures import Style, class_heatmap, correlation_heatmap, learning_curve
 
 
 def drawn(figure):
@@ -20,7 +20,12 @@ def texts_stay_inside(figure):
     figure.draw_without_rendering()
     width, height = figure.canvas.get_width_height()
     for axes in figure.axes:
-        for text in [axes.title, *axes.get_xticklabels(), *axes.get_yticklabels()]:
+        for text in [
+            figure._suptitle or axes.title,
+            axes.title,
+            *axes.get_xticklabels(),
+            *axes.get_yticklabels(),
+        ]:
             box = text.get_window_extent()
             if text.get_text():
                 assert box.x0 >= -1
@@ -65,6 +70,66 @@ def test_experience_that_was_not_evaluated_is_a_gap():
 def test_learning_curve_of_nothing_is_refused():
     with pytest.raises(ValueError, match="no curve"):
         learning_curve({})
+
+
+def test_a_score_of_no_experience_is_a_dashed_line_across():
+    figure = learning_curve({"AGCN": [0.8, 0.6]}, levels={"Multi-Task": [0.9, 0.8]})
+    curve, level = figure.axes[0].lines
+    np.testing.assert_allclose(curve.get_ydata(), [80, 60])
+    np.testing.assert_allclose(level.get_ydata(), [85, 85])
+    assert (level.get_linestyle(), list(level.get_xdata())) == ("--", [0, 1])  # of the width
+    assert str(figure).endswith("Multi-Task 85.0")
+    assert learning_curve({}, levels={"Multi-Task": [0.9]}).axes[0].lines[0].get_ydata()[0] == 90
+
+
+def test_given_styles_are_used_whatever_else_is_drawn():
+    style = Style("#123456", "*", ":")
+    for names in (["a", "b"], ["b"], ["c", "b", "a"]):
+        figure = learning_curve({name: [0.5] for name in names}, styles={"b": style})
+        line = figure.axes[0].lines[names.index("b")]
+        assert (line.get_color(), line.get_marker(), line.get_linestyle()) == style
+
+
+def test_class_heatmap_has_a_number_in_each_cell_and_borders_between_experiences():
+    scores = {"ER": [0.5, 0.254, float("nan")], "AGCN": [0.0, 1.0, 0.75]}
+    figure = class_heatmap(scores, class_names=["cat", "dog", "car"], block_sizes=[1, 2], title="of what")
+    axes = figure.axes[0]
+    cells = {tuple(text.get_position()): text.get_text() for text in axes.texts}
+    assert cells == {(0, 0): "50", (0, 1): "25", (0, 2): "–", (1, 0): "0", (1, 1): "100", (1, 2): "75"}
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["cat", "dog", "car"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["ER", "AGCN"]
+    assert [line.get_ydata()[0] for line in axes.lines] == [0.5]
+    assert figure._suptitle.get_text() == "of what"
+
+
+@pytest.mark.parametrize(("n_classes", "n_methods"), [(1, 1), (40, 10), (80, 10)])
+def test_class_heatmap_is_readable_and_not_cut_off(n_classes, n_methods):
+    figure = class_heatmap(
+        {f"Fine-Tuning {k}": [1.0] * n_classes for k in range(n_methods)},
+        class_names=[f"traffic light {i}" for i in range(n_classes)],
+        title="SplitScenes (drawn scenes): 40 classes in 10 experiences\nAP of each class at the end",
+    )
+    texts_stay_inside(figure)
+    axes = figure.axes[0]
+    cell = axes.transData.transform([[0, 0], [1, 1]])
+    width, height = np.abs(cell[1] - cell[0])
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert all(box.width < width and box.height < height for box in boxes)
+    names = [text.get_window_extent() for text in axes.get_yticklabels()]
+    assert all(upper.y0 >= lower.y1 - 1.5 for upper, lower in pairwise(names))
+
+
+@pytest.mark.parametrize(
+    ("scores", "settings", "message"),
+    [
+        ({}, {}, r"each of the 2 classes is needed, got {}"),
+        ({"a": [1.0]}, {}, r"got {'a': 1}"),
+        ({"a": [1.0, 1.0]}, {"block_sizes": [1]}, r"add up to 1, not to 2"),
+    ],
+)
+def test_class_heatmap_of_what_does_not_fit_is_refused(scores, settings, message):
+    with pytest.raises(ValueError, match=message):
+        class_heatmap(scores, class_names=["cat", "dog"], **settings)
 
 
 def test_heatmap_shows_matrix_names_and_borders():
