@@ -11,17 +11,19 @@ if TYPE_CHECKING:
     from avalanche_agcn.evaluation.csv_logger import MultiLabelCSVLogger
     from avalanche_agcn.evaluation.evaluator import multilabel_evaluator
     from avalanche_agcn.evaluation.figure_metrics import correlation_figure_metrics
-    from avalanche_agcn.evaluation.figures import correlation_heatmap, learning_curve
+    from avalanche_agcn.evaluation.figures import class_heatmap, correlation_heatmap, learning_curve
     from avalanche_agcn.evaluation.guard import refuse_stock_accuracy
     from avalanche_agcn.evaluation.metrics import AveragePrecision, MeanAveragePrecision, MultiLabelF1
     from avalanche_agcn.evaluation.nested import NestedMetric, PerSetMetric, nested_scores
     from avalanche_agcn.evaluation.nested_metrics import find_nested, forgetting_metrics
+    from avalanche_agcn.evaluation.pictures import LabelledPicture, labelled_pictures
     from avalanche_agcn.evaluation.plugin_metrics import f1_metrics, mean_average_precision_metrics
     from avalanche_agcn.evaluation.progress import ProgressLogger
     from avalanche_agcn.evaluation.wandb_logger import MultiLabelWandBLogger
 
 _HOMES = {
     "AveragePrecision": "metrics",
+    "LabelledPicture": "pictures",
     "MeanAveragePrecision": "metrics",
     "MultiLabelCSVLogger": "csv_logger",
     "MultiLabelF1": "metrics",
@@ -29,11 +31,13 @@ _HOMES = {
     "NestedMetric": "nested",
     "PerSetMetric": "nested",
     "ProgressLogger": "progress",
+    "class_heatmap": "figures",
     "correlation_figure_metrics": "figure_metrics",
     "correlation_heatmap": "figures",
     "f1_metrics": "plugin_metrics",
     "find_nested": "nested_metrics",
     "forgetting_metrics": "nested_metrics",
+    "labelled_pictures": "pictures",
     "learning_curve": "figures",
     "mean_average_precision_metrics": "plugin_metrics",
     "multilabel_evaluator": "evaluator",
@@ -43,6 +47,7 @@ _HOMES = {
 
 __all__ = [
     "AveragePrecision",
+    "LabelledPicture",
     "MeanAveragePrecision",
     "MultiLabelCSVLogger",
     "MultiLabelF1",
@@ -50,11 +55,13 @@ __all__ = [
     "NestedMetric",
     "PerSetMetric",
     "ProgressLogger",
+    "class_heatmap",
     "correlation_figure_metrics",
     "correlation_heatmap",
     "f1_metrics",
     "find_nested",
     "forgetting_metrics",
+    "labelled_pictures",
     "learning_curve",
     "mean_average_precision_metrics",
     "multilabel_evaluator",

@@ -33,6 +33,11 @@ class Results:
         seconds: Time of ``train``, ``eval`` and ``total``.
         environment: Versions, commit and hardware.
         acm: The final correlation matrix, for AGCN.
+        classes_per_experience: Number of columns each experience adds.
+        pictures: A few test pictures chosen by their labels (`choose_pictures`). Each has ``image``, the
+            number of a drawn scene or the name of a file below the setting ``data``; ``labels``, the names of
+            what it shows; and ``probabilities``, in percent to two digits: row t for the classes seen by
+            experience t, empty if nothing was evaluated then.
     """
 
     benchmark: str
@@ -45,6 +50,8 @@ class Results:
     seconds: dict[str, float]
     environment: dict[str, Any]
     acm: list[list[float]] | None = None
+    classes_per_experience: list[int] | None = None
+    pictures: list[dict[str, Any]] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, captu
 from avalanche_agcn.experiments.environment import describe_environment
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.methods import make_backbone, make_benchmark, make_strategy
+from avalanche_agcn.experiments.pictures import PictureScores
 from avalanche_agcn.experiments.results import METRICS, Results, none_if_nan
 from avalanche_agcn.experiments.settings import Settings, differences
 from avalanche_agcn.experiments.state import DamagedState, load_state, save_state, seed_everything
@@ -67,6 +68,7 @@ class Run:
         backbone = make_backbone(settings)
         self.benchmark: MultiLabelBenchmark = make_benchmark(settings, backbone)
         self.say(f"{settings.name}: {self.benchmark}")
+        self.pictures = PictureScores(self.benchmark, stream=self._evaluation_stream.name)
         head_only = settings.freeze_backbone
         if head_only:
             self.benchmark = feature_benchmark(
@@ -82,7 +84,18 @@ class Run:
             settings,
             Precomputed(backbone.num_features) if head_only else backbone,
             self.benchmark.class_names,
-            evaluator=_evaluator(loggers),
+        self.pictures = PictureScores(self.benchmark, stream=self._evaluation_stream.name)
+        head_only = settings.freeze_backbone
+        if head_only:
+            self.benchmark = feature_benchmark(
+                self.benchmark,
+                backbone,
+                settings.cache,
+                batch_size=settings.eval_batch_size,
+                workers=settings.workers,
+                device=settings.device,
+                say=say,
+            )
         )
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
@@ -136,6 +149,8 @@ class Run:
             seconds=self.seconds | {"total": sum(self.seconds.values())},
             environment=describe_environment(),
             acm=self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, AGCN) else None,
+            classes_per_experience=self.benchmark.classes_per_experience,
+            pictures=self.pictures.as_results(self.settings.data),
         )
 
     @property

@@ -20,7 +20,7 @@ def smoke(**changes):
 
 
 def figures(results):
-    return results.nested, results.per_class_ap, results.acm
+    return results.nested, results.per_class_ap, results.acm, results.pictures
 
 
 def run_to_end(settings, out, **options):
