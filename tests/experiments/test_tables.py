@@ -1,8 +1,21 @@
+from dataclasses import replace
+
 import pytest
 
+from avalanche_agcn.experiments.ablations import VARIANTS
 from avalanche_agcn.experiments.paper import TABLE_1
 from avalanche_agcn.experiments.results import Results
-from avalanche_agcn.experiments.tables import METHOD_NAMES, Table, mean_and_deviation, table_1
+from avalanche_agcn.experiments.settings import make_settings
+from avalanche_agcn.experiments.tables import (
+    METHOD_NAMES,
+    Table,
+    all_tables,
+    mean_and_deviation,
+    name_of,
+    table_1,
+    table_2,
+    table_3,
+)
 
 
 def make(method, seed, last, benchmark="SplitScenes", n_classes=2, **settings):
@@ -47,6 +60,78 @@ def test_results_of_another_stream_do_not_stand_beside_the_papers():
 def test_variants_of_a_method_are_rows_of_their_own():
     table = table_1([make("agcn", 0, 50.0), make("agcn", 0, 45.0, label="agcn without R, Q")])
     assert [row[0] for row in table.rows] == ["AGCN", "agcn without R, Q"]
+
+
+def ablations(benchmark="SplitCOCO", seeds=(0,), labels=VARIANTS, **settings):
+    """Results of variants; the k-th has a last score of 30 + k."""
+    run = make_settings("coco" if benchmark == "SplitCOCO" else "scenes", **settings)
+    results = []
+    for k, (label, change) in enumerate(VARIANTS.items()):
+        own = replace(run, label=label, **change(run)).as_dict()
+        rows = [*([80.0] * (t + 1) for t in range(9)), [60.0] * 9 + [30.0 + k]]
+        nested = dict.fromkeys(("mAP", "CF1", "OF1"), rows)
+        made = [make("agcn", seed, 0.0, benchmark, n_classes=40) for seed in seeds]
+        results += [replace(result, settings=own, nested=nested, summary={}) for result in made]
+    return [result for result in results if result.label in labels]
+
+
+def test_table_2_is_without_and_with_the_cross_blocks_beside_the_papers():
+    table = table_2(ablations())
+    assert table.header[:4] == ["A & B", "R & Q", "seeds", "mAP last"]
+    assert [row[:4] for row in table.rows] == [["√", "×", "1", "31.0"], ["√", "√", "1", "30.0"]]
+    assert table.header[-3:] == ["paper: mAP", "paper: CF1", "paper: OF1"]
+    assert [row[-3:] for row in table.rows] == [["31.52", "30.37", "34.87"], ["34.11", "35.49", "42.37"]]
+
+
+def test_table_3_has_the_weights_in_the_papers_order_with_forgetting_of_each_metric():
+    table = table_3(ablations(seeds=(0, 1)))
+    weights = ["0.05 0.95 0", "0.07 0.93 0", "0.09 0.91 0", "0.07 0.93 1e4", "0.07 0.93 1e5", "0.07 0.93 1e6"]
+    assert [" ".join(row[:3]) for row in table.rows] == weights
+    column = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
+    assert column["mAP last"][4] == "30.0 ± 0.0"  # of the full method, the first variant
+    assert column["forgetting % OF1"][0] == "25.0 ± 0.0"  # from 80 to 60
+    assert column["paper: mAP"] == ("29.90", "30.99", "29.71", "33.05", "34.11", "33.71")
+    assert column["paper: forgetting % CF1"][-1] == "21.30"
+
+
+def test_the_papers_ablations_stand_beside_the_same_weights_only():
+    table = table_3(ablations(lambda_gph=1e3))
+    column = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
+    assert column["λ₃"] == ("0", "0", "0", "100", "1e3", "1e4")
+    assert column["paper: mAP"] == ("29.90", "30.99", "29.71", "–", "–", "33.05")
+
+
+def test_ablations_on_another_stream_do_not_stand_beside_the_papers():
+    for table in (table_2, table_3):
+        assert not any("paper" in title for title in table(ablations("SplitScenes")).header)
+
+
+def test_there_are_no_ablations_without_variants():
+    assert list(all_tables([make("agcn", 0, 50.0), make("er", 0, 40.0)])) == ["Table 1"]
+    assert list(all_tables(ablations(labels=["agcn", "agcn without R and Q"]))) == ["Table 1", "Table 2"]
+    assert list(all_tables(ablations(labels=["agcn 0×λ₃"]))) == ["Table 3"]
+
+
+def test_variants_stand_in_tables_of_their_own_and_not_in_the_first():
+    tables = all_tables(ablations())
+    assert [row[0] for row in tables["Table 1"].rows] == ["AGCN"]
+    names = [row[0] for row in tables["Variants of ours"].rows]
+    assert names == ["AGCN", "AGCN identity graph", "AGCN random word vectors"]
+    assert [len(tables[f"Table {k}"].rows) for k in (2, 3)] == [2, 6]
+
+
+def test_names_are_written_as_in_the_paper():
+    assert [name_of(label) for label in ("agem", "agcn 0×λ₃", "mine")] == ["A-GEM", "AGCN 0×λ₃", "mine"]
+
+
+def test_symbols_become_latex():
+    table = Table(["λ₁", "R & Q"], [["1e5", "√"], ["0.1×λ₃", "×"]])
+    assert table.latex().splitlines()[2::2] == [
+        r"$\lambda_1$ & R \& Q \\",
+        r"1e5 & $\surd$ \\",
+        r"\bottomrule",
+    ]
+    assert r"0.1$\times$$\lambda_3$ & $\times$" in table.latex()
 
 
 def test_results_of_two_benchmarks_are_not_mixed():
