@@ -1,61 +1,175 @@
-"""Figures from results: learning curves, AP of each class, correlation matrices."""
+"""Figures from results: learning curves, AP of each class, correlation matrices, labelled pictures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 
-from avalanche_agcn.evaluation.figures import COLOURS, MARKERS, correlation_heatmap, learning_curve
+from avalanche_agcn.evaluation.figures import (
+    LINES,
+    Style,
+    class_heatmap,
+    correlation_heatmap,
+    learning_curve,
+)
+from avalanche_agcn.evaluation.pictures import LabelledPicture, labelled_pictures
+from avalanche_agcn.experiments.ablations import FULL, VARIANTS
 from avalanche_agcn.experiments.results import Results
-from avalanche_agcn.experiments.tables import METHOD_NAMES, group_by_label
+from avalanche_agcn.experiments.tables import group_by_label, name_of
+
+# Okabe and Ito's palette without its yellow, and three of Tol's muted colours: safe for colour-blind readers.
+METHOD_STYLES: dict[str, Style] = {
+    "multitask": Style("#000000", "*"),
+    "finetuning": Style("#7F7F7F", "v"),
+    "ewc": Style("#E69F00", "P"),
+    "lwf": Style("#56B4E9", "D"),
+    "agem": Style("#CC79A7", "X"),
+    "er": Style("#009E73", "^"),
+    "prs": Style("#0072B2", "<"),
+    "ocdm": Style("#882255", "s"),
+    "scr": Style("#999933", "h"),
+    "agcn": Style("#D55E00", "o"),
+}
+"""A method looks the same in every figure."""
+
+_VARIANTS = [name for name in VARIANTS if name != FULL]
+VARIANT_STYLES: dict[str, Style] = {
+    name: Style(colour, marker, LINES[1])
+    for name, colour, marker in zip(
+        _VARIANTS,
+        ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#332288", "#E69F00", "#999933"),
+        ("s", "^", "D", "v", "X", "P", "<", ">"),
+        strict=True,
+    )
+}
+"""Variants of AGCN are dashed."""
+
+STYLES = METHOD_STYLES | VARIANT_STYLES
 
 
 def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
-    """The metric on all classes seen, after each experience: mean over seeds in a band of one deviation."""
-    rows = {}
+    """The metric on all classes seen, after each experience: mean over seeds in a band of one deviation.
+
+    A method that is evaluated at the end only, such as Multi-Task, is a dashed line across.
+    """
+    rows: dict[str, list[list[float]]] = {}
+    levels: dict[str, list[float]] = {}
     for label, group in group_by_label(results).items():
-        if all(group[0].nested[metric]):  # Multi-Task has a last row only
-            rows[METHOD_NAMES.get(label, label)] = [
-                [_fraction(row[-1]) for row in result.nested[metric]] for result in group
-            ]
-    return learning_curve(rows, ylabel=f"{metric} on classes seen (%)", title=results[0].benchmark)
+        name = name_of(label)
+        if all(group[0].nested[metric]):
+            rows[name] = [[_fraction(row[-1]) for row in result.nested[metric]] for result in group]
+        else:
+            levels[name] = [_fraction(result.nested[metric][-1][-1]) for result in group]
+    styles = {name_of(label): style for label, style in STYLES.items()}
+    return learning_curve(
+        rows,
+        levels=levels,
+        styles=styles,
+        ylabel=f"{metric} on classes seen (%)",
+        title=describe_stream(results[0]),
+    )
 
 
 def class_precision(results: Sequence[Results]) -> Figure:
-    """AP of each class after the last experience, a marker for each method: mean over seeds."""
+    """AP of each class after the last experience, a column for each method: mean over seeds."""
     names = results[0].class_names
-    groups = group_by_label(results)
-    figure = Figure(figsize=(7.0, 1.5 + 0.2 * len(names)), layout="constrained")
-    axes = figure.add_subplot()
-    rows = np.arange(len(names))
-    for k, (label, group) in enumerate(groups.items()):
-        values = [[_fraction(result.per_class_ap[name]) for name in names] for result in group]
-        axes.plot(
-            100 * np.mean(values, axis=0), rows, linestyle="none", alpha=0.85, markersize=5,
-            color=COLOURS[k % len(COLOURS)], marker=MARKERS[(k + k // len(COLOURS)) % len(MARKERS)],
-            label=METHOD_NAMES.get(label, label),
-        )  # fmt: skip
-    axes.set_yticks(rows, names, fontsize=8)
-    axes.invert_yaxis()
-    axes.set(xlabel="AP (%)", xlim=(0, 100), title=f"{results[0].benchmark}: AP of each class at the end")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-    return figure
+    scores = {
+        name_of(label): np.mean(
+            [[_fraction(result.per_class_ap[name]) for name in names] for result in group], axis=0
+        ).tolist()
+        for label, group in group_by_label(results).items()
+    }
+    return class_heatmap(
+        scores,
+        class_names=names,
+        block_sizes=class_blocks(results[0]),
+        title=f"{describe_stream(results[0])}\nAP of each class at the end",
+    )
 
 
 def correlation(result: Results) -> Figure:
     """The final correlation matrix of an AGCN run, beside the truth where it is known."""
-    matrices = {"ACM": result.acm}
+    matrices: dict[str, Any] = {f"ACM of {name_of(result.label)}": result.acm}
     if result.benchmark == "SplitScenes":
         from avalanche_agcn.benchmarks.scenes import true_cooccurrence
 
-        matrices["true co-occurrence"] = true_cooccurrence(result.class_names).tolist()
-    n, t = len(result.class_names), len(result.nested["mAP"])
-    sizes = [n // t] * t if n % t == 0 else []
-    return correlation_heatmap(matrices, class_names=result.class_names, block_sizes=sizes)
+        matrices["true co-occurrence"] = true_cooccurrence(result.class_names)
+    return correlation_heatmap(
+        matrices,
+        class_names=result.class_names,
+        block_sizes=class_blocks(result),
+        title=describe_stream(result),
+    )
+
+
+def pictures(result: Results) -> Figure:
+    """Test pictures of a run with the labels found at p ≥ 0.7, as more experiences are learned.
+
+    Raises:
+        FileNotFoundError: If photos are not where they were when the run was made.
+        ValueError: If drawn scenes do not come out as they were then.
+    """
+    shown = [
+        LabelledPicture(
+            open_picture(result, picture),
+            picture["labels"],
+            [[_fraction(p) for p in row] for row in picture["probabilities"]],
+        )
+        for picture in result.pictures or []
+    ]
+    method = name_of(result.label)
+    title = f"{describe_stream(result)}\nlabels found by {method} at p ≥ 0.7"
+    return labelled_pictures(shown, class_names=result.class_names, title=title)
+
+
+def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
+    """One of ``result.pictures``: a photo read from the data, or a scene drawn anew from the settings."""
+    from avalanche_agcn.benchmarks.images import load_image
+    from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset
+
+    settings = result.settings
+    if result.benchmark != "SplitScenes":
+        return load_image(Path(settings["data"]) / picture["image"])
+    held_out = bool(settings["validation"])
+    scenes = ScenesDataset(
+        settings["n_train" if held_out else "n_test"],
+        class_names=[name for name in CLASS_NAMES if name in result.class_names],
+        image_size=settings["image_size"],
+        split="train" if held_out else "test",
+        seed=settings["seed"],
+        in_memory=False,
+    )
+    image, target = scenes[picture["image"]]
+    labels = {scenes.class_names[column] for column in target.nonzero()}
+    if labels != set(picture["labels"]):
+        raise ValueError(
+            f"scene {picture['image']} shows {sorted(labels)}, but showed {picture['labels']} in the run: "
+            "scenes are drawn otherwise now; run it again"
+        )
+    return image
+
+
+def describe_stream(result: Results) -> str:
+    """What the figures are of: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``."""
+    what = " (drawn scenes)" if result.benchmark == "SplitScenes" else ""
+    n_classes, n_experiences = len(result.class_names), len(result.nested["mAP"])
+    return f"{result.benchmark}{what}: {n_classes} classes in {n_experiences} experiences"
+
+
+def class_blocks(result: Results) -> list[int]:
+    """Classes of each experience; empty if the results do not say, as those of split lists once did not."""
+    if result.classes_per_experience is not None:
+        return result.classes_per_experience
+    n_classes, n_experiences = len(result.class_names), len(result.nested["mAP"])
+    if result.settings.get("split_lists") is not None or n_classes % n_experiences:
+        return []
+    return [n_classes // n_experiences] * n_experiences  # runs without lists split equally
 
 
 def _fraction(percent: float | None) -> float:

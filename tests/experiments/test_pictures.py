@@ -1,0 +1,152 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from avalanche_agcn.benchmarks import SplitScenes
+from avalanche_agcn.benchmarks.datasets import source_of
+from avalanche_agcn.experiments.pictures import N_PICTURES, PictureScores, choose_pictures
+from avalanche_agcn.experiments.plots import open_picture, pictures
+from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.settings import SMOKE, make_settings
+
+SIZES = [2, 1, 3]
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=12), st.integers(1, 5))
+def test_pictures_with_labels_of_the_most_experiences_are_chosen(rows, n):
+    targets = torch.tensor(rows, dtype=torch.float32)
+    chosen = choose_pictures(targets, SIZES, n)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == min(n, len({tuple(row) for row in rows}))  # no two with the same labels
+    assert len({tuple(rows[k]) for k in chosen}) == len(chosen)
+
+    def merit(k):
+        experiences = sum(any(block) for block in (rows[k][:2], rows[k][2:3], rows[k][3:]))
+        return experiences, sum(rows[k])
+
+    taken = {tuple(rows[k]) for k in chosen}
+    for k, row in enumerate(rows):
+        if tuple(row) in taken:
+            assert min(i for i in chosen if rows[i] == row) <= k  # the first of its kind
+        else:
+            assert merit(k) <= min(merit(i) for i in chosen)
+
+
+@pytest.fixture(scope="module", params=["finetuning", "agcn", "multitask"])
+def run(request, tmp_path_factory):
+    """A run that has ended, and its results."""
+    # Pictures are in several batches, and not all images are evaluated.
+    settings = make_settings("scenes", **SMOKE, method=request.param, eval_batch_size=3)
+    run = Run(settings, tmp_path_factory.mktemp("run"), say=lambda text: None)
+    return run, run.go()
+
+
+def test_probabilities_are_those_of_the_network(run):
+    run, results = run
+    kept = results.pictures
+    assert 1 < len(kept) <= N_PICTURES
+    dataset = run.benchmark.test_stream[0].dataset
+    run.strategy.model.eval()
+    for picture, position in zip(kept, run.pictures.positions, strict=True):
+        image, target, *_ = dataset[position]
+        with torch.no_grad():
+            expected = 100 * run.strategy.model(image[None])[0].sigmoid()
+        np.testing.assert_allclose(picture["probabilities"][-1], expected, atol=0.006)
+        shown = [run.benchmark.class_names[c] for c in target.nonzero()]
+        assert picture["labels"] == shown
+
+
+def test_a_row_has_the_classes_seen_by_then(run):
+    run, results = run
+    widths = {tuple(len(row) for row in picture["probabilities"]) for picture in results.pictures}
+    assert widths == {(0, 4) if run.settings.method == "multitask" else (2, 4)}
+    if run.settings.method != "multitask":
+        assert results.pictures[0]["probabilities"][0] != results.pictures[0]["probabilities"][1][:2]
+
+
+def test_a_scene_drawn_anew_is_the_one_that_was_evaluated(run):
+    run, results = run
+    dataset = run.benchmark.test_stream[0].dataset.remove_current_transform_group()
+    stored = json.loads((run.folder / "results.json").read_text())["pictures"]
+    for picture, position in zip(stored, run.pictures.positions, strict=True):
+        drawn = open_picture(results, picture)
+        np.testing.assert_array_equal(np.asarray(drawn), np.asarray(dataset[position][0]))
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.3])
+def test_scenes_held_out_of_training_are_drawn_anew_too(tmp_path, validation):
+    settings = make_settings("scenes", **SMOKE | {"limit": None}, method="finetuning", validation=validation)
+    run = Run(settings, tmp_path, say=lambda text: None)
+    results = run.go()
+    stream = run.benchmark.valid_stream if validation else run.benchmark.test_stream
+    dataset = stream[0].dataset.remove_current_transform_group()
+    for picture, position in zip(results.pictures, run.pictures.positions, strict=True):
+        drawn = open_picture(results, picture)
+        np.testing.assert_array_equal(np.asarray(drawn), np.asarray(dataset[position][0]))
+
+
+def test_scenes_that_come_out_otherwise_are_refused(run):
+    _, results = run
+    picture = results.pictures[0] | {"labels": ["cat"]}
+    with pytest.raises(ValueError, match=r"showed \['cat'\] in the run.*run it again"):
+        open_picture(results, picture)
+
+
+def test_what_was_kept_survives_being_saved(run):
+    run, _ = run
+    again = PictureScores(run.benchmark)
+    again.load_state_dict(run.pictures.state_dict())
+    assert again.as_results() == run.pictures.as_results()
+    assert PictureScores(run.benchmark).as_results()[0]["probabilities"] == []
+
+
+def test_source_of_an_image_is_found_through_subsets():
+    benchmark = SplitScenes(n_classes=4, n_experiences=2, n_train=40, n_test=20, image_size=16)
+    plain = benchmark.test_stream[1].dataset.remove_current_transform_group()
+    for dataset in (plain, plain.subset([2, 0]), plain.subset([2, 0, 1]).subset([1])):
+        for index in range(len(dataset)):
+            source, position = source_of(dataset, index)
+            np.testing.assert_array_equal(np.asarray(source[position][0]), np.asarray(dataset[index][0]))
+
+
+def make_coco(root):
+    """COCO's folders with eight photos of a cat, a dog or both for training, and as many for testing."""
+    names = ["cat", "dog"]
+    shown = [["cat"], ["dog"], ["cat", "dog"], ["dog"]] * 2
+    (root / "annotations").mkdir(parents=True)
+    for k, subset in enumerate(("train2014", "val2014")):
+        (root / subset).mkdir()
+        files = [f"COCO_{subset}_{i:012}.jpg" for i in range(len(shown))]
+        for i, file in enumerate(files):
+            Image.new("RGB", (20, 16), (20 * i, 100 * k, 0)).save(root / subset / file, "png")
+        content = {
+            "images": [{"id": i, "file_name": file} for i, file in enumerate(files)],
+            "categories": [{"id": c, "name": name} for c, name in enumerate(names)],
+            "annotations": [
+                {"id": 2 * i + c, "image_id": i, "category_id": c, "iscrowd": 0, "bbox": [0, 0, 1, 1]}
+                for i, labels in enumerate(shown)
+                for c, name in enumerate(names)
+                if name in labels
+            ],
+        }
+        (root / "annotations" / f"instances_{subset}.json").write_text(json.dumps(content))
+    return root
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_photos_are_opened_where_the_data_is(tmp_path):
+    root = make_coco(tmp_path / "coco")
+    few = {"n_classes": 2, "n_experiences": 2, "image_size": 32, "batch_size": 2}
+    settings = make_settings("coco", data=str(root), method="finetuning", backbone="small", **few)
+    results = Run(settings, tmp_path / "out", say=lambda text: None).go()
+    assert [picture["image"] for picture in results.pictures] == [
+        f"val2014/COCO_val2014_{i:012}.jpg"
+        for i in (0, 2)  # one of a cat, one of both
+    ]
+    assert open_picture(results, results.pictures[1]).getpixel((0, 0)) == (40, 100, 0)
+    assert len(pictures(results).axes) == 2 * 3
