@@ -115,6 +115,7 @@ def labelled_pictures(
     at_end = np.zeros(len(SIGNS), dtype=int)
     for (picture_axes, *text_axes), picture in zip(grid, pictures, strict=True):
         picture_axes.imshow(np.asarray(picture.image))
+        picture_axes.set_anchor("N")  # level with the first label, whatever its shape
         found = [found_labels(picture.scores[t], picture.labels, class_names, threshold) for t in columns]
         for axes, labels in zip(text_axes, found, strict=True):
             _write(axes, labels)

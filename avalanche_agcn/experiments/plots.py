@@ -156,10 +156,16 @@ def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
 
 
 def describe_stream(result: Results) -> str:
-    """What the figures are of: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``."""
+    """What the figures are of: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``.
+
+    A second line says if it is a part of the data only.
+    """
     what = " (drawn scenes)" if result.benchmark == "SplitScenes" else ""
     n_classes, n_experiences = len(result.class_names), len(result.nested["mAP"])
-    return f"{result.benchmark}{what}: {n_classes} classes in {n_experiences} experiences"
+    stream = f"{result.benchmark}{what}: {n_classes} classes in {n_experiences} experiences"
+    parts = {"limit": "at most {} images an experience", "validation": "on {:.0%} of the train images"}
+    notes = [text.format(value) for name, text in parts.items() if (value := result.settings.get(name))]
+    return stream + ("\n" + ", ".join(notes) if notes else "")
 
 
 def class_blocks(result: Results) -> list[int]:

@@ -207,6 +207,8 @@ def _is_papers_stream(results: Sequence[Results]) -> bool:
             "one table is for one stream, but the results are of different classes or experiences; "
             "give folders of comparable runs"
         )
+    if any(result.settings.get("limit") or result.settings.get("validation") for result in results):
+        return False  # a part of it
     stream = (len(results[0].class_names), len(results[0].nested["mAP"]))
     return STREAMS.get(results[0].benchmark) == stream
 

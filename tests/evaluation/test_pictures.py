@@ -68,7 +68,9 @@ def test_what_does_not_fit_into_a_cell_is_counted():
 def test_texts_do_not_overlap_and_are_not_cut_off(n_columns, n_pictures):
     names = [f"tennis racket {k}" for k in range(8)]
     pictures = [picture(names[:3], *[[0.9] * 8] * n_columns) for _ in range(n_pictures)]
-    title = "SplitScenes (drawn scenes): 40 classes in 10 experiences\nlabels found by Fine-Tuning at p ≥ 0.7"
+    title = (
+        "SplitScenes (drawn scenes): 40 classes in 10 experiences\nat most 24 images\nlabels found at p ≥ 0.7"
+    )
     figure = labelled_pictures(pictures, class_names=names, title=title)
     figure.draw_without_rendering()
     width, height = figure.canvas.get_width_height()

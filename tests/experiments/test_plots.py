@@ -100,6 +100,8 @@ def test_blocks_are_not_guessed(changes, blocks):
 
 def test_titles_say_what_the_figures_are_of():
     assert describe_stream(make()) == "SplitCOCO: 5 classes in 2 experiences"
+    part = make(settings={"limit": 60, "validation": 0.1})
+    assert describe_stream(part).endswith("\nat most 60 images an experience, on 10% of the train images")
     scenes = make(benchmark="SplitScenes")
     expected = "SplitScenes (drawn scenes): 5 classes in 2 experiences"
     assert describe_stream(scenes) == expected
