@@ -105,6 +105,13 @@ def test_what_was_kept_survives_being_saved(run):
     assert PictureScores(run.benchmark).as_results()[0]["probabilities"] == []
 
 
+def test_a_first_experience_without_test_images_has_no_pictures(run):
+    run, _ = run
+    benchmark = run.benchmark
+    nothing = benchmark.test_stream[0].dataset.subset([])
+    assert choose_pictures(nothing.targets[:], benchmark.classes_per_experience, 6) == []
+
+
 def test_source_of_an_image_is_found_through_subsets():
     benchmark = SplitScenes(n_classes=4, n_experiences=2, n_train=40, n_test=20, image_size=16)
     plain = benchmark.test_stream[1].dataset.remove_current_transform_group()
