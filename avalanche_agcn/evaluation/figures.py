@@ -115,7 +115,7 @@ def correlation_heatmap(
     side = min(max(3.0, 0.16 * n), 14.0)
     margin = 1.6 if class_names else 0.6
     figure = TextFigure(figsize=(len(arrays) * (side + margin) + 0.8, side + margin), layout="constrained")
-    figure.suptitle(title or "", fontsize=10)
+    figure.suptitle(title or "", fontsize=max(10.0, 2 * side))
     for axes, (name, array) in zip(
         figure.subplots(1, len(arrays), squeeze=False)[0], arrays.items(), strict=True
     ):
