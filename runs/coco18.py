@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from avalanche_agcn.experiments.ablations import FULL, VARIANTS
 from avalanche_agcn.experiments.settings import Settings, make_settings
 from avalanche_agcn.experiments.study import Between, Entry, Study
 
@@ -71,7 +72,7 @@ def frozen(base: Settings) -> Study:
     entries = [
         *(make_entry(method, rates) for method in OF_METHODS),
         *(make_entry(method, rates, NEGATIVES, " + negatives") for method in ("er", "prs", "ocdm", "scr")),
-        Entry(label="agcn", settings={"method": "agcn"}, space=agcn),
+        Entry(label=FULL, settings={"method": "agcn"}, space=agcn),
         Entry(label="agcn official", settings={"method": "agcn", "preset": "official"}, space=agcn),
     ]
     for kind in ("er", "prs", "ocdm"):
@@ -80,7 +81,13 @@ def frozen(base: Settings) -> Study:
             Entry(label=f"agcn + {kind}", settings=settings, space=agcn),
             Entry(label=f"agcn + {kind} + negatives", settings=settings | NEGATIVES, space=agcn),
         ]
-    return Study(base=replace(base, freeze_backbone=True), entries=entries, trials=12)
+    variants = VARIANTS | {"agcn Q over the stream": lambda settings: {"q_counts": "stream"}}
+    entries += [
+        Entry(label=name, settings={"method": "agcn"}, like=FULL, variant=variant)
+        for name, variant in variants.items()
+        if name != FULL
+    ]
+    return Study(base=replace(base, freeze_backbone=True), entries=entries, trials=8)
 
 
 def whole(base: Settings) -> Study:

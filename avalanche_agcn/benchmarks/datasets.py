@@ -70,16 +70,6 @@ def make_dataset(
     )
 
 
-def source_of(dataset: Any, index: int) -> tuple[MultiLabelSource, int]:
-    """The source of an image of a dataset from `make_dataset`, and its position there; nothing is opened."""
-    images = dataset
-    while not isinstance(images, _RelabelledImages):
-        images = getattr(images, "_flat_data", images)
-        part, index = images._get_idx(index)
-        images = images._datasets[part]
-    return images.source, int(images.positions[index])
-
-
 def mask_columns(labels: Tensor, block: range) -> Tensor:
     """Codes of ``labels`` in the block's columns, unlabelled elsewhere."""
     codes = torch.full(labels.shape, UNLABELLED, dtype=torch.int8)

@@ -12,7 +12,6 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.datasets import source_of
 from avalanche_agcn.benchmarks.images import ImageFiles
 
 N_PICTURES = 6
@@ -63,8 +62,8 @@ class PictureScores(SupervisedPlugin):
 
     def __init__(self, benchmark: MultiLabelBenchmark, *, stream: str = "test", n: int = N_PICTURES) -> None:
         super().__init__()
-        self._dataset = benchmark.streams[stream][0].dataset
-        targets = self._dataset.targets[:]
+        self._images = benchmark.plan.evaluation[stream]
+        targets = self._images.labels[self._images.positions[0]]
         self.positions = choose_pictures(targets, benchmark.classes_per_experience, n)
         self.labels = [[benchmark.class_names[c] for c in row.nonzero()] for row in targets[self.positions]]
         self._rows: dict[int, Tensor] = {}  # [images, classes seen], by the number of the experience
@@ -116,7 +115,7 @@ class PictureScores(SupervisedPlugin):
 
     def _image(self, position: int, root: str | None) -> int | str:
         """Number of a drawn scene, or name of a file."""
-        source, number = source_of(self._dataset, position)
-        if isinstance(source, ImageFiles):
-            return os.path.relpath(source.path(number), root)
+        number = int(self._images.positions[0][position])
+        if isinstance(self._images.source, ImageFiles):
+            return os.path.relpath(self._images.source.path(number), root)
         return number

@@ -100,6 +100,8 @@ def correlation(result: Results) -> Figure:
         from avalanche_agcn.benchmarks.scenes import true_cooccurrence
 
         matrices["true co-occurrence"] = true_cooccurrence(result.class_names)
+    elif result.cooccurrence is not None:
+        matrices["co-occurrence of the train images"] = result.cooccurrence
     return correlation_heatmap(
         matrices,
         class_names=result.class_names,

@@ -33,6 +33,7 @@ class Results:
         seconds: Time of ``train``, ``eval`` and ``total``.
         environment: Versions, commit and hardware.
         acm: The final correlation matrix, for AGCN.
+        cooccurrence: P(i | j) among the train images, for AGCN, where all their labels are known.
         classes_per_experience: Number of columns each experience adds.
         pictures: A few test pictures chosen by their labels (`choose_pictures`). Each has ``image``, the
             number of a drawn scene or the name of a file below the setting ``data``; ``labels``, the names of
@@ -50,6 +51,7 @@ class Results:
     seconds: dict[str, float]
     environment: dict[str, Any]
     acm: list[list[float]] | None = None
+    cooccurrence: list[list[float]] | None = None
     classes_per_experience: list[int] | None = None
     pictures: list[dict[str, Any]] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)

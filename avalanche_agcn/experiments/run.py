@@ -14,6 +14,7 @@ from avalanche.training.plugins import EvaluationPlugin
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
+from avalanche_agcn.experiments.acm_quality import train_cooccurrence
 from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, restore, restore_drawing
 from avalanche_agcn.experiments.environment import describe_environment
 from avalanche_agcn.experiments.features import feature_benchmark
@@ -84,18 +85,8 @@ class Run:
             settings,
             Precomputed(backbone.num_features) if head_only else backbone,
             self.benchmark.class_names,
-        self.pictures = PictureScores(self.benchmark, stream=self._evaluation_stream.name)
-        head_only = settings.freeze_backbone
-        if head_only:
-            self.benchmark = feature_benchmark(
-                self.benchmark,
-                backbone,
-                settings.cache,
-                batch_size=settings.eval_batch_size,
-                workers=settings.workers,
-                device=settings.device,
-                say=say,
-            )
+            plugins=[self.pictures],
+            evaluator=_evaluator(loggers),
         )
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
@@ -132,6 +123,8 @@ class Run:
         nested = find_nested(self.strategy)
         stream = self._evaluation_stream.name
         history, ap = nested.history[stream], nested.average_precision[stream].tolist()
+        acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, AGCN) else None
+        truth = train_cooccurrence(self.benchmark.plan) if acm else None
         return Results(
             benchmark=BENCHMARK_NAMES[self.settings.benchmark],
             method=self.settings.method,
@@ -148,7 +141,8 @@ class Run:
             },
             seconds=self.seconds | {"total": sum(self.seconds.values())},
             environment=describe_environment(),
-            acm=self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, AGCN) else None,
+            acm=acm,
+            cooccurrence=None if truth is None else truth.tolist(),
             classes_per_experience=self.benchmark.classes_per_experience,
             pictures=self.pictures.as_results(self.settings.data),
         )

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from avalanche_agcn.experiments.ablations import Variant
 from avalanche_agcn.experiments.files import write_json
 from avalanche_agcn.experiments.memory import keep_freed_memory
 from avalanche_agcn.experiments.results import Results, read_results
@@ -48,12 +49,14 @@ class Entry:
         settings: What it does, where nothing is chosen.
         space: Settings to choose: a `Between`, or a list of alternatives, each with its settings.
         like: Instead of choosing, take what was chosen for the entry of this label.
+        variant: What to change then.
     """
 
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
     space: Mapping[str, Between | Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     like: str | None = None
+    variant: Variant = lambda settings: {}
 
     def draw_trials(self, n: int) -> list[dict[str, Any]]:
         """``n`` settings, drawn at random but always the same for the same label and space."""
@@ -105,15 +108,7 @@ class Study:
         chosen = self._choose(trials, tried)
         write_json(out / CHOSEN_FILE, chosen)
         wanted = [
-            replace(
-                self.base,
-                **entry.settings,
-                **chosen.get(entry.like or entry.label, {}).get("settings", {}),
-                label=entry.label,
-                seed=seed,
-            )
-            for seed in self.seeds
-            for entry in self.entries
+            replace(self._settled(entry, chosen), seed=seed) for seed in self.seeds for entry in self.entries
         ]
         return list(_run_all(wanted, out, jobs, say).values())
 
@@ -123,6 +118,11 @@ class Study:
             replace(self.base, **shared | drawn, label=f"{entry.label} {k}", seed=self.trial_seed)
             for k, drawn in enumerate(entry.draw_trials(self.trials))
         ]
+
+    def _settled(self, entry: Entry, chosen: Mapping[str, Mapping[str, Any]]) -> Settings:
+        own = chosen.get(entry.like or entry.label, {}).get("settings", {})
+        settings = replace(self.base, **entry.settings, **own, label=entry.label)
+        return replace(settings, **entry.variant(settings))
 
     def _choose(
         self, trials: Mapping[str, Sequence[Settings]], tried: Mapping[str, Results]

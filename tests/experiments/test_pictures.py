@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from avalanche_agcn.benchmarks import SplitScenes
-from avalanche_agcn.benchmarks.datasets import source_of
 from avalanche_agcn.experiments.pictures import N_PICTURES, PictureScores, choose_pictures
 from avalanche_agcn.experiments.plots import open_picture, pictures
 from avalanche_agcn.experiments.run import Run
@@ -110,15 +108,6 @@ def test_a_first_experience_without_test_images_has_no_pictures(run):
     benchmark = run.benchmark
     nothing = benchmark.test_stream[0].dataset.subset([])
     assert choose_pictures(nothing.targets[:], benchmark.classes_per_experience, 6) == []
-
-
-def test_source_of_an_image_is_found_through_subsets():
-    benchmark = SplitScenes(n_classes=4, n_experiences=2, n_train=40, n_test=20, image_size=16)
-    plain = benchmark.test_stream[1].dataset.remove_current_transform_group()
-    for dataset in (plain, plain.subset([2, 0]), plain.subset([2, 0, 1]).subset([1])):
-        for index in range(len(dataset)):
-            source, position = source_of(dataset, index)
-            np.testing.assert_array_equal(np.asarray(source[position][0]), np.asarray(dataset[index][0]))
 
 
 def make_coco(root):

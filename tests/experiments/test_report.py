@@ -40,9 +40,7 @@ def store(tmp_path):
 def a_scene():
     scenes = SplitScenes(n_classes=4, n_experiences=2, n_train=64, n_test=32, image_size=32)
     labels = scenes.test_stream[0].dataset.targets[0].nonzero().flatten()
-    from avalanche_agcn.benchmarks.datasets import source_of
-
-    return source_of(scenes.test_stream[0].dataset, 0)[1], [NAMES[c] for c in labels]
+    return int(scenes.plan.evaluation["test"].positions[0][0]), [NAMES[c] for c in labels]
 
 
 def written(folder):
