@@ -161,6 +161,7 @@ class _Network:
             _Transformed(source, positions, self.transform),
             batch_size=self.batch_size,
             num_workers=self.workers,
+            generator=torch.Generator(),  # or it would draw from torch's: what follows must not know
         )
         training, self.backbone = self.backbone.training, self.backbone.to(self.device).eval()
         parts = []

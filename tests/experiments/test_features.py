@@ -83,6 +83,15 @@ def test_nothing_is_computed_twice(tmp_path):
         assert torch.equal(one.dataset[0][0], other.dataset[0][0])
 
 
+def test_what_is_drawn_afterwards_does_not_depend_on_the_cache(tmp_path):
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        feature_benchmark(scenes(), CountingBackbone(), tmp_path)
+        drawn.append(torch.rand(3))
+    assert torch.equal(*drawn)
+
+
 def test_other_weights_networks_transforms_and_images_are_not_taken_for_the_same(tmp_path):
     feature_benchmark(scenes(), CountingBackbone(), tmp_path)
 
