@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
 from avalanche_agcn.experiments.acm_quality import train_cooccurrence
-from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, restore, restore_drawing
+from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, restore
 from avalanche_agcn.experiments.environment import describe_environment
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.methods import make_backbone, make_benchmark, make_strategy
@@ -207,12 +206,12 @@ class Run:
                 f"{path} was saved with other settings ({'; '.join(changed)}); run with those, or choose "
                 "another --out"
             )
-        restore(self.strategy, state, self.benchmark.train_stream)
         position, self.seconds = state["position"], state["seconds"]
         self.experience, self.trained, self._within = (
             position["experience"], position["trained"], position["within"],
         )  # fmt: skip
+        began = {} if self._within is None else self._within["began"]  # the epoch to go on with
+        restore(self.strategy, state | began, self.benchmark.train_stream)
         if self._within is not None:
-            go_on_drawing = partial(restore_drawing, self.strategy, state, self.benchmark.train_stream)
-            self.checkpoints.resume(self._within, state["optimizer"], go_on_drawing)
+            self.checkpoints.resume(self._within, state["optimizer"], state["random"])
         self.say(f"{self.settings.name}: going on with experience {self.experience + 1}")

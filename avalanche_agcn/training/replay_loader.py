@@ -14,9 +14,10 @@ from avalanche_agcn.training.storage.base import Key, OnlineBuffer
 class ReplayBatchSampler(Sampler[list[Key]]):
     """Keys of a batch of the stream, followed by keys drawn from memory.
 
-    The loader's workers open memory and stream alike. Keys are drawn when a batch is handed to them: without
-    workers right before its step, with w workers up to ``2 w`` steps before, so that images may be replayed
-    that have just left the memory.
+    The loader's workers open memory and stream alike. Batches are the same with any number of workers: each
+    is offered to the memory before the next is drawn, which takes labels but no network. Without workers that
+    is after its step; a loader with w workers asks for batches up to ``2 w`` steps ahead, and the memory is
+    as far ahead of training until the epoch ends.
 
     Args:
         buffer: the memory.
@@ -24,6 +25,7 @@ class ReplayBatchSampler(Sampler[list[Key]]):
         batch_size: images of the stream a batch.
         mem_batch_size: images from memory a batch; as many as of the stream if None.
         views: how often all of them stand in the batch, each time with an augmentation of its own.
+        observe: whether to offer the stream's images to the memory.
         shuffle: random order of the stream, as Avalanche's own.
         drop_last: leave out a last batch that is not full.
     """
@@ -36,6 +38,7 @@ class ReplayBatchSampler(Sampler[list[Key]]):
         batch_size: int,
         mem_batch_size: int | None = None,
         views: int = 1,
+        observe: bool = False,
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
@@ -43,7 +46,7 @@ class ReplayBatchSampler(Sampler[list[Key]]):
         order = RandomSampler(stream) if shuffle else SequentialSampler(stream)
         self.batches = BatchSampler(order, batch_size, drop_last)
         self.buffer, self.experience = buffer, experience
-        self.mem_batch_size, self.views = mem_batch_size, views
+        self.mem_batch_size, self.views, self.observe = mem_batch_size, views, observe
         self._handed_out: deque[Tensor] = deque()
 
     def __len__(self) -> int:
@@ -51,11 +54,14 @@ class ReplayBatchSampler(Sampler[list[Key]]):
 
     def __iter__(self) -> Iterator[list[Key]]:
         self._handed_out.clear()  # of an epoch that was stopped
-        for indices in self.batches:
-            self._handed_out.append(torch.tensor(indices))
-            n = len(indices) if self.mem_batch_size is None else self.mem_batch_size
-            keys = [(self.experience, index) for index in indices] + self.buffer.draw(n)
+        for batch in self.batches:
+            indices = torch.tensor(batch)
+            self._handed_out.append(indices)
+            n = len(batch) if self.mem_batch_size is None else self.mem_batch_size
+            keys = [(self.experience, index) for index in batch] + self.buffer.draw(n)
             yield keys * self.views
+            if self.observe:
+                self.buffer.observe(self.experience, indices)
 
     def next_stream_indices(self) -> Tensor:
         """Indices of the stream's images in the oldest batch not asked for; batches come in order."""

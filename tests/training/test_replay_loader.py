@@ -67,6 +67,16 @@ def test_epoch_that_was_stopped_leaves_no_indices_behind(buffer):
     assert sampler.next_stream_indices().tolist() == list(range(8))
 
 
+def test_memory_takes_in_a_batch_before_the_next_is_drawn(buffer):
+    sampler = ReplayBatchSampler(buffer, 1, batch_size=8, observe=True)
+    n_before, n_seen, n_stream = 11, [], []
+    for _ in sampler:
+        n_seen.append(int(buffer.state_dict()["n_seen"]) - n_before)
+        n_stream.append(len(sampler.next_stream_indices()))
+    assert n_seen == [sum(n_stream[:k]) for k in range(len(n_stream))]
+    assert buffer.state_dict()["n_seen"] == n_before + sum(n_stream) == n_before + len(buffer.datasets[1])
+
+
 def test_views_repeat_the_whole_batch(buffer):
     keys = next(iter(ReplayBatchSampler(buffer, 1, batch_size=4, mem_batch_size=3, views=2)))
     assert len(keys) == 14

@@ -15,7 +15,8 @@ from avalanche_agcn.training.storage.base import OnlineBuffer
 class MemoryPlugin(SupervisedPlugin):
     """Puts images from memory behind those of the stream in each batch.
 
-    The base of `OnlineReplayPlugin` and `AGEMPlugin`. `n_stream` rows of a batch are the stream's.
+    The base of `OnlineReplayPlugin` and `AGEMPlugin`. `n_stream` rows of a batch are the stream's. Which
+    images it has does not depend on the number of loader workers; see `ReplayBatchSampler`.
 
     Args:
         buffer: the memory.
@@ -27,6 +28,9 @@ class MemoryPlugin(SupervisedPlugin):
         ValueError: if a number makes no sense.
     """
 
+    observe_stream = False
+    """Whether the memory takes in the stream batch by batch."""
+
     def __init__(self, buffer: OnlineBuffer, *, mem_batch_size: int | None = None, views: int = 1) -> None:
         super().__init__()
         if mem_batch_size is not None and mem_batch_size < 0:
@@ -35,7 +39,6 @@ class MemoryPlugin(SupervisedPlugin):
             raise ValueError(f"views must be at least 1, but is {views}.")
         self.buffer, self.mem_batch_size, self.views = buffer, mem_batch_size, views
         self.n_stream = 0
-        self._indices = torch.empty(0, dtype=torch.long)
         self._sampler: ReplayBatchSampler | None = None
 
     def before_training_exp(
@@ -58,6 +61,7 @@ class MemoryPlugin(SupervisedPlugin):
             batch_size=strategy.train_mb_size,
             mem_batch_size=self.mem_batch_size,
             views=self.views,
+            observe=self.observe_stream,
             shuffle=shuffle,
             drop_last=drop_last,
         )
@@ -69,13 +73,12 @@ class MemoryPlugin(SupervisedPlugin):
         )
 
     def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Find out which images the batch has."""
+        """Find out which rows of the batch are the stream's."""
         assert self._sampler is not None
-        self._indices = self._sampler.next_stream_indices()
-        self.n_stream = len(self._indices)
+        self.n_stream = len(self._sampler.next_stream_indices())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The memory's; see `OnlineBuffer`."""
+        """The memory's; see `OnlineBuffer`. During an epoch it may be ahead of training."""
         return self.buffer.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor], train_stream: Any) -> None:
@@ -84,7 +87,7 @@ class MemoryPlugin(SupervisedPlugin):
 
 
 class OnlineReplayPlugin(MemoryPlugin):
-    """Trains on the stream and on images from memory in one batch, and updates the memory after each step.
+    """Trains on the stream and on images from memory in one batch, and updates the memory batch by batch.
 
     The loss is that of the joint batch: `PartialBCEWithLogitsLoss` averages over its annotated cells, where a
     replayed image has those of its own experience. Once the step is taken, the targets of replayed rows
@@ -108,6 +111,8 @@ class OnlineReplayPlugin(MemoryPlugin):
         >>> plugin = OnlineReplayPlugin(PRSBuffer(2000))  # for AGCN(..., plugins=[plugin]) or any strategy
     """
 
+    observe_stream = True
+
     def __init__(
         self,
         buffer: OnlineBuffer,
@@ -130,10 +135,6 @@ class OnlineReplayPlugin(MemoryPlugin):
         """Hide the targets of replayed rows."""
         stream, replayed = self._split(strategy.mb_y)
         strategy.mbatch[1] = torch.cat([stream, torch.full_like(replayed, torch.nan)])
-
-    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Offer the stream's images to the memory."""
-        self.buffer.observe(strategy.experience.current_experience, self._indices)
 
     def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return rows[: self.n_stream], rows[self.n_stream :]

@@ -131,11 +131,14 @@ def test_several_epochs_offer_each_image_once(train):
     assert torch.equal(plugin.buffer.class_counts, once.buffer.class_counts)
 
 
-def test_several_workers_fill_the_memory_with_the_same_stream(train):
-    alone, workers = OnlineReplayPlugin(PRSBuffer(20)), OnlineReplayPlugin(PRSBuffer(20))
-    train([alone], n_experiences=2, shuffle=False)
-    train([workers], n_experiences=2, shuffle=False, num_workers=2, persistent_workers=True)
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_several_workers_train_on_the_same_batches(train, kind):
+    alone, workers = OnlineReplayPlugin(kind(20)), OnlineReplayPlugin(kind(20))
+    expected = train([alone], n_experiences=2)
+    model = train([workers], n_experiences=2, num_workers=2, persistent_workers=True)
     assert torch.equal(alone.buffer.keys, workers.buffer.keys)
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name]), name
 
 
 def test_replay_changes_what_is_learned(train):
