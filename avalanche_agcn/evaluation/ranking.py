@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ Counts = NDArray[np.int64]
 # ever made, and what a block works on stays in the cache.
 BLOCK_SIZE = 160
 MOST_CLASSES = 32
+# Rows become columns so many at a time: what is read and written then lies in few pages of memory.
+TILE = 512
 # Below this many cells, starting threads takes longer than the work.
 CELLS_WORTH_THREADS = 200_000
 
@@ -73,11 +76,10 @@ def count_sets(increments: Sequence[Increment], *, threshold: float = 0.0, threa
         threads = 1
     work = partial(_count_block, increments, threshold)
     blocks = _blocks(n_classes, len(increments), threads)
-    if threads == 1:
-        counted = list(map(work, blocks))
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            counted = list(pool.map(work, blocks))
+    own = -(-len(blocks) // threads)  # this thread works as well: starting one more takes longer
+    with ThreadPoolExecutor(max(1, threads - 1)) as pool:
+        others = pool.map(work, blocks[own:])
+        counted = [*map(work, blocks[:own]), *others]
     return SetCounts(*(np.concatenate(parts, axis=1) for parts in zip(*counted, strict=True)))
 
 
@@ -117,17 +119,22 @@ def _count_block(increments: Sequence[Increment], threshold: float, block: slice
             np.subtract(len(values), values.searchsorted(ranked[own]), out=above[i, own])
             predicted[i, c] = len(values) - values.searchsorted(limit)
             annotated[i, c] = len(values)
+    for before, after in pairwise(above):  # as cumsum(axis=0), which is slow at few long rows
+        after += before
 
-    ap, correct, true = _summarise(ranked, enters, above.cumsum(axis=0), bounds, limit)
+    ap, correct, true = _summarise(ranked, enters, above, bounds, limit)
     return SetCounts(ap, correct, predicted.cumsum(axis=0), true, annotated.cumsum(axis=0))
 
 
 def _by_class(parts: Sequence[NDArray]) -> NDArray:
     """Copy parts of [images, classes] into one array of [classes, all images]."""
-    ends = np.cumsum([len(part) for part in parts])
-    joined = np.empty((parts[0].shape[1], ends[-1]), dtype=np.result_type(*parts))
-    for end, part in zip(ends, parts, strict=True):
-        joined[:, end - len(part) : end] = part.T
+    joined = np.empty((parts[0].shape[1], sum(map(len, parts))), dtype=np.result_type(*parts))
+    end = 0
+    for part in parts:
+        for start in range(0, len(part), TILE):
+            tile = part[start : start + TILE]
+            end += len(tile)
+            joined[:, end - len(tile) : end] = tile.T
     return joined
 
 

@@ -66,12 +66,13 @@ def random_increments(n_classes, sizes=(30, 20, 50)):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-@pytest.mark.parametrize("block", [1, 3, 16])
-def test_counts_do_not_depend_on_blocks_and_threads(monkeypatch, threads, block):
+@pytest.mark.parametrize(("block", "tile"), [(1, 30), (3, 7), (16, 1000)])
+def test_counts_do_not_depend_on_blocks_tiles_and_threads(monkeypatch, threads, block, tile):
     parts = random_increments(n_classes=7)
     expected = count_sets(parts)
     monkeypatch.setattr(ranking, "CELLS_WORTH_THREADS", 0)
     monkeypatch.setattr(ranking, "MOST_CLASSES", block)
+    monkeypatch.setattr(ranking, "TILE", tile)
     for got, want in zip(count_sets(parts, threads=threads), expected):
         np.testing.assert_array_equal(got, want)
 
