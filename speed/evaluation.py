@@ -32,6 +32,9 @@ DENSITY = 2.9 / 80  # labels of an image by classes, as in COCO
 SKLEARN_BOUND, TORCHMETRICS_BOUND = 6.0, 30.0  # at least so many times faster
 NESTED_BOUND = 3.0  # at most so many sorts
 MEMORY_BOUND = 2048.0  # MB at most, of the whole process
+# Seconds before each turn: OpenMP's threads keep a processor busy for some milliseconds after their work, in
+# case more comes, so that without a pause torchmetrics' turn would be felt in the next.
+PAUSE = 0.03
 
 
 def main() -> int:
@@ -137,6 +140,7 @@ def best_times(sides: Mapping[str, Callable[[], object]], repeats: int) -> dict[
         warnings.simplefilter("ignore")
         for _ in range(repeats):
             for name, run in sides.items():
+                time.sleep(PAUSE)
                 start = time.perf_counter()
                 run()
                 times[name].append(time.perf_counter() - start)
