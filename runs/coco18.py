@@ -17,7 +17,7 @@ from typing import Any
 
 from avalanche_agcn.experiments.ablations import FULL, VARIANTS
 from avalanche_agcn.experiments.settings import Settings, make_settings
-from avalanche_agcn.experiments.study import Between, Entry, Study
+from avalanche_agcn.experiments.study import Between, Entry, Study, read_choices
 
 MEMORY = {"memory": 200, "memory_batch": 8}  # as many images of the stream a step, also for SCR
 NEGATIVES = {"negatives_of_newer": True}
@@ -59,9 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         image_size=128,
         pool="avg",
     )
-    studies = {"frozen": frozen(base), "whole": whole(base)}
-    for part in arguments.part:
-        studies[part].go(arguments.out / part, jobs=arguments.jobs)
+    if "frozen" in arguments.part:
+        frozen(base).go(arguments.out / "frozen", jobs=arguments.jobs)
+    if "whole" in arguments.part:
+        study = whole(base, read_choices(arguments.out / "frozen"))
+        study.go(arguments.out / "whole", jobs=arguments.jobs)
     return 0
 
 
@@ -81,20 +83,30 @@ def frozen(base: Settings) -> Study:
             Entry(label=f"agcn + {kind}", settings=settings, space=agcn),
             Entry(label=f"agcn + {kind} + negatives", settings=settings | NEGATIVES, space=agcn),
         ]
-    variants = VARIANTS | {"agcn Q over the stream": lambda settings: {"q_counts": "stream"}}
     entries += [
         Entry(label=name, settings={"method": "agcn"}, like=FULL, variant=variant)
-        for name, variant in variants.items()
+        for name, variant in VARIANTS.items()
         if name != FULL
     ]
     return Study(base=replace(base, freeze_backbone=True), entries=entries, trials=8)
 
 
-def whole(base: Settings) -> Study:
-    """All weights trained."""
-    rates = {"lr": Between(1e-5, 3e-4)}
+def whole(base: Settings, of_heads: Mapping[str, Mapping[str, Any]]) -> Study:
+    """All weights trained: one of two learning rates is chosen, the rest is as chosen for heads alone.
+
+    Args:
+        base: Settings that all share.
+        of_heads: What was chosen with the frozen network.
+    """
+    labels = [*OF_METHODS, FULL, "agcn official", "agcn + er", "agcn + er + negatives"]
+    entries = []
+    for entry in frozen(base).entries:
+        if entry.label in labels:
+            own = {name: value for name, value in of_heads[entry.label]["settings"].items() if name != "lr"}
+            rates = [{"lr": 3e-5}, {"lr": 1e-4}]
+            entries.append(replace(entry, settings={**entry.settings, **own}, space={"lr": rates}))
     base = replace(base, freeze_batchnorm=True, fold_batchnorm=True)
-    return Study(base=base, entries=[make_entry(method, rates) for method in OF_METHODS], trials=4)
+    return Study(base=base, entries=entries, trials=2, trial_settings={"limit": 250})
 
 
 def make_entry(

@@ -54,9 +54,10 @@ VARIANTS: dict[str, Variant] = {
     WITHOUT_CROSS_BLOCKS: lambda settings: {"cross_blocks": False},
     "agcn identity graph": lambda settings: {"graph": "identity"},
     "agcn random word vectors": lambda settings: {"word_vectors": "random"},
+    "agcn Q over the stream": lambda settings: {"q_counts": "stream"},
     **{name: _weighted(weights) for name, weights in WEIGHTS.items() if name != FULL},
 }
-"""By the name each has in tables: Table 2, two more of our own, Table 3."""
+"""By the name each has in tables: Table 2, some of our own, Table 3."""
 
 OF_OUR_OWN = [name for name in VARIANTS if name not in (*WEIGHTS, WITHOUT_CROSS_BLOCKS)]
 """Variants that the paper does not have."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import math
+import operator
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -54,12 +57,18 @@ class Entry:
 
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
-    space: Mapping[str, Between | Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    space: Mapping[str, Between | Sequence[dict[str, Any]]] = field(default_factory=dict)
     like: str | None = None
     variant: Variant = lambda settings: {}
 
     def draw_trials(self, n: int) -> list[dict[str, Any]]:
-        """``n`` settings, drawn at random but always the same for the same label and space."""
+        """``n`` settings, drawn at random but always the same for the same label and space.
+
+        If the space has no more than ``n`` settings, each of them once.
+        """
+        alternatives = [choice for choice in self.space.values() if not isinstance(choice, Between)]
+        if len(alternatives) == len(self.space) and math.prod(map(len, alternatives)) <= n:
+            return [functools.reduce(operator.or_, chosen, {}) for chosen in product(*alternatives)]
         generator = np.random.default_rng(zlib.crc32(self.label.encode()))
         return [self._draw(generator) for _ in range(n)]
 

@@ -154,10 +154,10 @@ def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
 
 
 def name_of(label: str) -> str:
-    """How a method or variant is written: ``"A-GEM"``, ``"AGCN without R and Q"``."""
-    if label in VARIANTS:
-        return METHOD_NAMES[FULL] + label.removeprefix(FULL)
-    return METHOD_NAMES.get(label, label)
+    """How a method or variant is written: ``"A-GEM"``, ``"AGCN without R and Q"``, ``"AGCN + ER"``."""
+    if label.startswith(f"{FULL} "):
+        return METHOD_NAMES[FULL] + name_of(label.removeprefix(FULL))
+    return " + ".join(METHOD_NAMES.get(part, part) for part in label.split(" + "))
 
 
 def mean_and_deviation(values: Sequence[float | None], *, digits: int = 1) -> str:

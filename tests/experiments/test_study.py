@@ -29,6 +29,12 @@ def test_trials_are_the_same_each_time_and_differ_between_entries():
     assert all(set(trial) == {"lr", "lambda_cls"} for trial in trials)
 
 
+def test_a_small_space_is_tried_in_full():
+    space = {"lr": [{"lr": 1.0}, {"lr": 2.0}], "pool": [{"pool": "avg"}, {"pool": "max"}]}
+    trials = Entry(label="a", space=space).draw_trials(4)
+    assert trials == [{"lr": lr, "pool": pool} for lr in (1.0, 2.0) for pool in ("avg", "max")]
+
+
 @pytest.fixture(scope="module")
 def study():
     return Study(

@@ -1,0 +1,133 @@
+"""A page on a study made from its folder: tables, choices, correlation matrices, figures."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from avalanche_agcn.experiments import plots
+from avalanche_agcn.experiments.ablations import FULL
+from avalanche_agcn.experiments.acm_quality import BlockQuality, block_quality
+from avalanche_agcn.experiments.files import write_atomically, write_text
+from avalanche_agcn.experiments.results import Results, find_results
+from avalanche_agcn.experiments.study import CHOSEN_FILE, read_choices
+from avalanche_agcn.experiments.tables import METHOD_NAMES, Table, all_tables, group_by_label, name_of
+
+PARTS = {"frozen": "Network frozen, heads trained", "whole": "Whole network trained"}
+DISCUSSION_FILE = "discussion.md"
+IN_CURVES = (*METHOD_NAMES, "agcn + er + negatives")
+"""Rows that the learning curves and the map of classes show; more could not be told apart."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page and draw its figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of a study, such as results/coco18")
+    parser.add_argument("--out", type=Path, default=Path("RESULTS.md"), metavar="FILE")
+    parser.add_argument("--figures", type=Path, default=Path("figures"), metavar="DIR")
+    arguments = parser.parse_args(argv)
+    try:
+        write_page(arguments.folder, arguments.out, arguments.figures)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    print(f"{arguments.out} is written, its figures are in {arguments.figures}.")
+    return 0
+
+
+def write_page(folder: Path, out: Path, figures: Path) -> None:
+    """Make the page of a study.
+
+    Args:
+        folder: Has a folder for each of `PARTS` that was run, and the text in ``discussion.md``.
+        out: The page.
+        figures: Folder for the figures.
+
+    Raises:
+        FileNotFoundError: If there are no results.
+    """
+    parts = {part: folder / part for part in PARTS if (folder / part / CHOSEN_FILE).is_file()}
+    if not parts:
+        raise FileNotFoundError(f"no {CHOSEN_FILE} in {folder}/frozen or {folder}/whole; run the study first")
+    text = (
+        (folder / DISCUSSION_FILE).read_text(encoding="utf-8") if (folder / DISCUSSION_FILE).is_file() else ""
+    )
+    sections = [text.strip()]
+    for part, own in parts.items():
+        results = find_results([path for path in sorted(own.iterdir()) if path.name != "trials"])
+        links = _draw_figures(results, figures, f"{folder.name}-{part}")
+        sections += [f"## {PARTS[part]}", *_tables(results), *_images(links, out)]
+        sections += _choices(own)
+    write_text(out, "\n\n".join(section for section in sections if section) + "\n")
+
+
+def _tables(results: Sequence[Results]) -> list[str]:
+    sections = []
+    for caption, table in all_tables(results).items():
+        sections += [f"### {caption}, in percent, mean ± deviation over seeds", table.markdown().strip()]
+    quality = quality_table(results)
+    if quality.rows:
+        sections += ["### The correlation matrix against the train images", quality.markdown().strip()]
+    return sections
+
+
+def quality_table(results: Sequence[Results]) -> Table:
+    """How near the blocks of each AGCN's matrix are to the co-occurrence of the train images: seed means."""
+    header = ["Method"]
+    for block in ("B", "R", "Q"):
+        header += [f"{block}: mean (true)", f"{block}: error", f"{block}: correlation"]
+    rows = []
+    for label, group in group_by_label(results).items():
+        known = [
+            block_quality(result.acm, result.cooccurrence, plots.class_blocks(result))
+            for result in group
+            if result.acm is not None and result.cooccurrence is not None
+        ]
+        if known:
+            cells = [_quality([qualities[block] for qualities in known]) for block in ("B", "R", "Q")]
+            rows.append([name_of(label), *(cell for block in cells for cell in block)])
+    return Table(header, rows)
+
+
+def _quality(qualities: Sequence[BlockQuality]) -> list[str]:
+    error, correlation, mean, true_mean = map(statistics.fmean, zip(*qualities, strict=True))
+    return [f"{mean:.3f} ({true_mean:.3f})", f"{error:.3f}", f"{correlation:.2f}"]
+
+
+def _choices(folder: Path) -> list[str]:
+    rows = []
+    choices = read_choices(folder)
+    for label, choice in choices.items():
+        scores = [trial["validation mAP"] for trial in choice["tried"]]
+        settings = ", ".join(f"{name} {value:g}" for name, value in choice["settings"].items())
+        rows.append([name_of(label), str(len(scores)), settings, f"{max(scores):.1f}", f"{min(scores):.1f}"])
+    header = ["Method", "trials", "chosen", "validation mAP", "lowest"]
+    return ["### Chosen settings", Table(header, rows).markdown().strip()] if rows else []
+
+
+def _draw_figures(results: Sequence[Results], folder: Path, name: str) -> dict[str, Path]:
+    shown = [result for result in results if result.label in IN_CURVES]
+    figures = {"mAP": partial(plots.curves, shown), "classes": partial(plots.class_precision, shown)}
+    for result in results:
+        if result.label == FULL and "acm" not in figures:
+            figures["acm"] = partial(plots.correlation, result)
+    paths = {}
+    for kind, make in figures.items():
+        paths[kind] = folder / f"{name}-{kind}.png"
+        write_atomically(paths[kind], partial(make().savefig, format="png", dpi=110))
+    return paths
+
+
+def _images(links: dict[str, Path], page: Path) -> list[str]:
+    captions = {
+        "mAP": "mAP on the classes seen, after each experience",
+        "classes": "AP of each class at the end",
+        "acm": "the correlation matrix beside the co-occurrence of the train images",
+    }
+    return [f"![{captions[k]}]({path.relative_to(page.parent)})" for k, path in links.items()]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
