@@ -43,14 +43,14 @@ VARIANT_STYLES: dict[str, Style] = {
     name: Style(colour, marker, LINES[1])
     for name, colour, marker in zip(
         _VARIANTS,
-        ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#332288", "#E69F00", "#999933"),
-        ("s", "^", "D", "v", "X", "P", "<", ">"),
+        ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#332288", "#E69F00", "#999933", "#7F7F7F"),
+        ("s", "^", "D", "v", "X", "P", "<", ">", "h"),
         strict=True,
     )
 }
 """Variants of AGCN are dashed."""
 
-STYLES = METHOD_STYLES | VARIANT_STYLES
+STYLES = METHOD_STYLES | VARIANT_STYLES | {"agcn + er + negatives": Style("#D55E00", "^", LINES[1])}
 
 
 def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:

@@ -63,7 +63,7 @@ def test_results_of_another_stream_do_not_stand_beside_the_papers():
 
 def test_variants_of_a_method_are_rows_of_their_own():
     table = table_1([make("agcn", 0, 50.0), make("agcn", 0, 45.0, label="agcn without R, Q")])
-    assert [row[0] for row in table.rows] == ["AGCN", "agcn without R, Q"]
+    assert [row[0] for row in table.rows] == ["AGCN", "AGCN without R, Q"]
 
 
 def ablations(benchmark="SplitCOCO", seeds=(0,), labels=VARIANTS, **settings):
@@ -120,12 +120,13 @@ def test_variants_stand_in_tables_of_their_own_and_not_in_the_first():
     tables = all_tables(ablations())
     assert [row[0] for row in tables["Table 1"].rows] == ["AGCN"]
     names = [row[0] for row in tables["Variants of ours"].rows]
-    assert names == ["AGCN", "AGCN identity graph", "AGCN random word vectors"]
+    assert names == ["AGCN", "AGCN identity graph", "AGCN random word vectors", "AGCN Q over the stream"]
     assert [len(tables[f"Table {k}"].rows) for k in (2, 3)] == [2, 6]
 
 
 def test_names_are_written_as_in_the_paper():
     assert [name_of(label) for label in ("agem", "agcn 0×λ₃", "mine")] == ["A-GEM", "AGCN 0×λ₃", "mine"]
+    assert name_of("agcn + er + negatives") == "AGCN + ER + negatives"
 
 
 def test_symbols_become_latex():

@@ -1,0 +1,58 @@
+"""The page of a study, from stored results."""
+
+import pytest
+
+from avalanche_agcn.experiments.results_page import main, quality_table
+from avalanche_agcn.experiments.settings import make_settings
+from avalanche_agcn.experiments.study import Between, Entry, Study
+
+TINY = {"n_classes": 4, "n_experiences": 2, "n_train": 80, "n_test": 30, "image_size": 16}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenes")
+    entries = [
+        Entry(label="finetuning", settings={"method": "finetuning"}, space={"lr": Between(1e-4, 1e-2)}),
+        Entry(label="agcn", settings={"method": "agcn"}),
+        Entry(label="agcn + er", settings={"method": "agcn", "memory": 8, "memory_batch": 4}),
+    ]
+    study = Study(base=make_settings("scenes", **TINY), entries=entries, trials=2, seeds=(0, 1))
+    results = study.go(folder / "frozen", say=lambda message: None)
+    (folder / "discussion.md").write_text("# What came out\n\nWords.\n")
+    return folder, results
+
+
+def test_the_page_has_words_tables_choices_and_figures(study, tmp_path):
+    folder, results = study
+    page = tmp_path / "RESULTS.md"
+    assert main([str(folder), "--out", str(page), "--figures", str(tmp_path / "figures")]) == 0
+    text = page.read_text()
+    assert text.startswith("# What came out\n\nWords.\n")
+    last = [r.summary["mAP"]["last"] for r in results if r.label == "finetuning"]
+    assert f"| Fine-Tuning | 2 | {sum(last) / 2:.1f} ±" in text
+    assert "| AGCN + ER | 2 |" in text
+    assert "### Chosen settings" in text
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert drawn == {f"{folder.name}-frozen-{kind}.png" for kind in ("mAP", "classes", "acm")}
+    assert all(f"(figures/{name})" in text for name in drawn)
+
+
+def test_the_same_results_give_the_same_page(study, tmp_path):
+    folder, _ = study
+    pages = []
+    for name in ("a.md", "b.md"):
+        main([str(folder), "--out", str(tmp_path / name), "--figures", str(tmp_path / "figures")])
+        pages.append((tmp_path / name).read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_matrices_are_compared_for_agcn_alone(study):
+    _, results = study
+    assert [row[0] for row in quality_table(results).rows] == ["AGCN", "AGCN + ER"]
+
+
+def test_a_folder_without_a_study_is_named(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert "run the study first" in capsys.readouterr().err
