@@ -194,6 +194,11 @@ def read_config(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Settings that change the outcome and differ, each as ``"lr: 0.0001, now 0.001"``."""
+    """Settings that change the outcome and differ, each as ``"lr: 0.0001, now 0.001"``.
+
+    A setting that one of them does not have, because it is newer, has its default there.
+    """
+    defaults = Settings().as_dict()
+    old, new = {**defaults, **old}, {**defaults, **new}
     names = sorted((set(old) | set(new)) - WITHOUT_EFFECT)
     return [f"{n}: {old.get(n)}, now {new.get(n)}" for n in names if old.get(n) != new.get(n)]

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from avalanche_agcn.experiments.settings import differences, make_settings, read_config
+from avalanche_agcn.experiments.settings import Settings, differences, make_settings, read_config
 
 
 def test_the_papers_settings_are_the_defaults():
@@ -44,3 +44,9 @@ def test_differences_are_those_that_change_the_outcome():
     old = make_settings("scenes").as_dict()
     assert differences(old, make_settings("scenes", workers=4, checkpoint_minutes=1).as_dict()) == []
     assert differences(old, make_settings("scenes", lr=0.5).as_dict()) == ["lr: 0.001, now 0.5"]
+
+
+def test_a_newer_setting_has_its_default_in_older_settings():
+    older = {name: value for name, value in Settings().as_dict().items() if name != "pool"}
+    assert differences(older, Settings().as_dict()) == []
+    assert differences(older, Settings(pool="avg").as_dict()) == ["pool: max, now avg"]
