@@ -8,7 +8,8 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_code_block_runs_as_it_stands(number, capsys):
+def test_a_code_block_runs_as_it_stands(number, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     exec(compile(BLOCKS[number], f"README.md, block {number}", "exec"), {"__name__": "readme"})
     assert "Traceback" not in capsys.readouterr().err
 

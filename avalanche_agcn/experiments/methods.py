@@ -115,7 +115,7 @@ def make_strategy(
     model = MultiLabelClassifier(backbone, len(class_names))
     return method(
         model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=settings.lr),
+        optimizer=torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True),
         plugins=plugins,
         **own_settings(settings),
         **shared,
@@ -138,9 +138,10 @@ def _make_agcn(
             negatives_of_newer=settings.negatives_of_newer,
         )
         plugins = [replay, *plugins]
+    groups = model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
     return AGCN(
         model=model,
-        optimizer=torch.optim.Adam(model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)),
+        optimizer=torch.optim.Adam(groups, fused=True),
         preset=settings.preset,  # type: ignore[arg-type]
         graph=settings.graph,  # type: ignore[arg-type]
         cross_blocks=settings.cross_blocks,
