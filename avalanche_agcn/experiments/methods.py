@@ -129,7 +129,8 @@ def _make_agcn(
     plugins: Sequence[BasePlugin],
     **shared: Any,
 ) -> AGCN:
-    model = AGCNModel(backbone, load_word_vectors(class_names, settings.word_vectors))
+    words = load_word_vectors(class_names, settings.word_vectors, orthogonal=settings.orthogonal_words)
+    model = AGCNModel(backbone, words)
     if settings.memory:
         buffer = MEMORIES[settings.memory_kind](settings.memory, seed=settings.seed)
         replay = OnlineReplayPlugin(

@@ -51,6 +51,7 @@ class Settings:
         lr: Learning rate of Adam for the backbone and a linear classifier.
         lr_gcn: Learning rate of Adam for AGCN's GCN.
         word_vectors: Source for ``load_word_vectors``.
+        orthogonal_words: Whether word vectors are made orthogonal and of unit length.
         preset: AGCN's, ``"paper"`` or ``"official"``.
         graph: How AGCN's relations become a graph, if not as the preset says.
         cross_blocks: Whether AGCN's graph has the blocks R and Q.
@@ -99,6 +100,7 @@ class Settings:
     lr: float = 1e-4
     lr_gcn: float = 3e-5
     word_vectors: str = "embedded"
+    orthogonal_words: bool = False
     preset: str = "paper"
     graph: str | None = None
     cross_blocks: bool = True

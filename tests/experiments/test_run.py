@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import STATE_FILE, Run
@@ -152,3 +153,12 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "the same command with --resume goes on from there" in output
+
+
+def test_word_vectors_are_orthogonal_only_where_the_settings_say_so(tmp_path):
+    def products(**changes):
+        run = Run(smoke(**changes), tmp_path, say=lambda text: None)
+        return run.strategy.model.word_vectors @ run.strategy.model.word_vectors.T
+
+    assert torch.allclose(products(orthogonal_words=True), torch.eye(SMOKE["n_classes"]), atol=1e-5)
+    assert products().min() > 1  # GloVe's share a direction

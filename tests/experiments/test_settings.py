@@ -10,6 +10,7 @@ def test_the_papers_settings_are_the_defaults():
     assert (settings.backbone, settings.image_size, settings.batch_size) == ("resnet101", 448, 8)
     assert (settings.lr, settings.lr_gcn, settings.epochs) == (1e-4, 3e-5, 1)
     assert (settings.lambda_cls, settings.lambda_dst, settings.lambda_gph) == (0.07, 0.93, 1e5)
+    assert not settings.orthogonal_words
     assert (make_settings("wide").n_classes, make_settings("wide").n_experiences) == (21, 7)
 
 

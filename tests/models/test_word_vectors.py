@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from avalanche_agcn.models._embed_word_vectors import COCO, COMPOUNDS, NUS_WIDE, VOC, class_names
-from avalanche_agcn.models.word_vectors import load_word_vectors
+from avalanche_agcn.models.word_vectors import load_word_vectors, orthogonalise
 
 SHARED_GLOVE = Path(__file__).parents[2] / "../shared/data/glove"
 
@@ -138,3 +138,46 @@ def test_unknown_source_names_the_choices():
 def test_300_dimensions_of_the_benchmarks_classes_are_read(file, names):
     vectors = load_word_vectors(class_names(names), SHARED_GLOVE / f"{file}.300d.txt")
     assert vectors.shape == (len(class_names(names)), 300)
+
+
+def test_orthogonal_vectors_have_unit_length_and_right_angles():
+    names = class_names(COCO)[:40]
+    vectors = load_word_vectors(names, orthogonal=True)
+    assert vectors.dtype == torch.float32
+    torch.testing.assert_close(vectors @ vectors.T, torch.eye(40), atol=1e-5, rtol=0)
+    assert torch.equal(vectors, orthogonalise(load_word_vectors(names)))
+
+
+def test_orthogonalise_is_the_inverse_root_of_the_gram_matrix():
+    vectors = torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    values, basis = torch.linalg.eigh(vectors @ vectors.T)
+    expected = basis @ torch.diag(values**-0.5) @ basis.T @ vectors
+    torch.testing.assert_close(orthogonalise(vectors), expected)
+
+
+def test_orthogonalise_does_not_depend_on_the_order_of_classes():
+    vectors = load_word_vectors(class_names(VOC))
+    order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(orthogonalise(vectors)[order], orthogonalise(vectors[order]))
+
+
+def test_orthogonalise_spreads_more_classes_than_dimensions_evenly():
+    vectors = load_word_vectors(class_names(COCO))  # 80 of 50 dimensions
+    before, after = (torch.nn.functional.normalize(v) for v in (vectors, orthogonalise(vectors)))
+    torch.testing.assert_close(orthogonalise(vectors).norm(dim=1), torch.ones(80))
+    upper = torch.ones(80, 80).triu(1).bool()
+    assert (after @ after.T)[upper].abs().mean() < 0.5 * (before @ before.T)[upper].abs().mean()
+
+
+def test_orthogonalise_keeps_equal_rows_equal_and_zeros_zero():
+    result = orthogonalise(torch.tensor([[1.0, 2.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 3.0]]))
+    torch.testing.assert_close(result[0], result[1])
+    assert result[2].tolist() == [0, 0, 0]
+    assert torch.allclose(result[[0, 3]].norm(dim=1), torch.ones(2))
+
+
+@pytest.mark.parametrize("shape", [(0, 50), (1, 3)])
+def test_orthogonalise_of_few_rows(shape):
+    result = orthogonalise(torch.ones(shape))
+    assert result.shape == shape
+    assert torch.allclose(result.norm(dim=1), torch.ones(shape[0]))
