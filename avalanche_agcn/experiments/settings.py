@@ -150,8 +150,8 @@ DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
 }
 """What differs from the paper's Split-COCO. The drawings want a small network trained from scratch, whose old
 features move fast: with the paper's λ₁ of 0.07 nothing new would be learned in 600 images an experience. And
-GloVe vectors lie in few directions (an effective rank of 12 for 40 classes): made orthogonal, old classes kept
-a higher AP, at the same length of the vectors and the same learning rate."""
+GloVe vectors lie in few directions (an effective rank of 12 for 40 classes): made orthogonal, old classes
+kept a higher AP, at the same length of the vectors and the same learning rate."""
 
 SMOKE: dict[str, Any] = {
     "n_classes": 4,
