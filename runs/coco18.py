@@ -77,6 +77,15 @@ def frozen(base: Settings) -> Study:
         Entry(label=FULL, settings={"method": "agcn"}, space=agcn),
         Entry(label="agcn official", settings={"method": "agcn", "preset": "official"}, space=agcn),
     ]
+    orthogonal = {"method": "agcn", "orthogonal_words": True}
+    entries += [
+        Entry(label="agcn orthogonal words", settings=orthogonal, space=agcn),
+        Entry(
+            label="agcn orthogonal words + er + negatives",
+            settings={**orthogonal, **MEMORY, **NEGATIVES},
+            space=agcn,
+        ),
+    ]
     for kind in ("er", "prs", "ocdm"):
         settings = {"method": "agcn", "memory_kind": kind, **MEMORY}
         entries += [

@@ -30,6 +30,11 @@ from avalanche_agcn.experiments.settings import Settings, differences
 CHOSEN_FILE = "chosen.json"
 
 
+def say_at_once(message: str) -> None:
+    """Print, also into a file, when it is said."""
+    print(message, flush=True)
+
+
 @dataclass(frozen=True)
 class Between:
     """A setting drawn between two values, evenly in its logarithm."""
@@ -104,7 +109,7 @@ class Study:
     trial_settings: Mapping[str, Any] = field(default_factory=dict)
     seeds: Sequence[int] = (0, 1, 2)
 
-    def go(self, out: Path, *, jobs: int = 1, say: Callable[[str], None] = print) -> list[Results]:
+    def go(self, out: Path, *, jobs: int = 1, say: Callable[[str], None] = say_at_once) -> list[Results]:
         """Do what is not yet done below ``out``; the results of all entries and seeds.
 
         Args:
