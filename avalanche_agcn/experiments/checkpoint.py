@@ -22,6 +22,7 @@ State = dict[str, Any]
 def capture(strategy: MultiLabelTemplate) -> State:
     """All that training goes on from: weights, optimizer, plugins, history, random numbers."""
     return {
+        "layout": layout(strategy),
         "model": strategy.model.state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "scaler": strategy.scaler.state_dict(),
@@ -30,6 +31,11 @@ def capture(strategy: MultiLabelTemplate) -> State:
         "clock": {name: value for name, value in vars(strategy.clock).items() if isinstance(value, int)},
         **capture_drawing(strategy),
     }
+
+
+def layout(strategy: MultiLabelTemplate) -> list[str]:
+    """What has a state, by name: a state of another layout was written by another version of the package."""
+    return [type(plugin).__name__ for plugin in (*_others(strategy), *_memories(strategy))]
 
 
 def capture_drawing(strategy: MultiLabelTemplate) -> State:

@@ -14,7 +14,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
 from avalanche_agcn.experiments.acm_quality import train_cooccurrence
-from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, restore
+from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, layout, restore
 from avalanche_agcn.experiments.environment import describe_environment
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.methods import make_backbone, make_benchmark, make_strategy
@@ -206,6 +206,9 @@ class Run:
                 f"{path} was saved with other settings ({'; '.join(changed)}); run with those, or choose "
                 "another --out"
             )
+        if state.get("layout") != layout(self.strategy):
+            self.say(f"{self.settings.name}: {path} is of another version of this package; it is not used")
+            return
         position, self.seconds = state["position"], state["seconds"]
         self.experience, self.trained, self._within = (
             position["experience"], position["trained"], position["within"],

@@ -12,6 +12,7 @@ import torch
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import STATE_FILE, Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
+from avalanche_agcn.experiments.state import load_state, save_state
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,6 +107,18 @@ def test_a_damaged_state_is_named_and_not_used(tmp_path, content):
     said = []
     again = Run(settings, tmp_path, resume=True, say=said.append)
     assert any(str(path) in text and "not used" in text for text in said)
+    assert figures(again.go()) == figures(whole)
+
+
+@pytest.mark.parametrize("change", [{"layout": ["Gone"]}, {"layout": None}])
+def test_a_state_of_another_version_is_named_and_not_used(tmp_path, change):
+    settings = smoke(method="finetuning")
+    whole = run_to_end(settings, tmp_path)
+    path = tmp_path / settings.name / STATE_FILE
+    save_state(path, load_state(path) | change)
+    said = []
+    again = Run(settings, tmp_path, resume=True, say=said.append)
+    assert any(str(path) in text and "another version" in text for text in said)
     assert figures(again.go()) == figures(whole)
 
 
