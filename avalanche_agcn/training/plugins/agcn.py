@@ -10,6 +10,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.growing import count_seen
@@ -69,6 +70,8 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
         self.expert: AGCNModel | None = None
         self.expert_logits: Tensor | None = None  # of the current batch, [B, n_old]
         self._old_embeddings: Tensor | None = None  # G of the previous experience, [n_old, D]
+        self._embeddings: Tensor | None = None  # H of the current step, [n_seen, D]
+        self._listening: RemovableHandle | None = None
         self._saved_expert: dict[str, Tensor] = {}
 
     def before_train_dataset_adaptation(
@@ -90,8 +93,16 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
             with torch.no_grad():
                 self._old_embeddings = self.expert.embeddings()
 
+    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Listen to the GCN during the forward pass, so that ℓ_gph needs no second one."""
+        if self.expert is not None and self.lambda_gph:
+            self._listening = agcn_model(strategy).gcn.register_forward_hook(self._keep)
+
     def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Ask the expert about the batch, once for the losses and the ACM."""
+        if self._listening is not None:
+            self._listening.remove()
+            self._listening = None
         if self.expert is not None and self._old_embeddings is not None:
             with torch.no_grad(), getattr(strategy, "autocast", nullcontext)():
                 features = self.expert.features(strategy.mb_x)
@@ -112,9 +123,11 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
                 strategy.mb_output, self.expert_logits, reduction=self.reduction
             )
         if self.lambda_gph:
+            assert self._embeddings is not None
             strategy.loss = strategy.loss + self.lambda_gph * relationship_preserving_loss(
-                model.embeddings(), self._old_embeddings, reduction=self.gph_reduction
+                self._embeddings, self._old_embeddings, reduction=self.gph_reduction
             )
+            self._embeddings = None  # and with it the graph of the step
 
     def state_dict(self) -> dict[str, Tensor]:
         """The expert's tensors; empty in the first experience."""
@@ -123,6 +136,9 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over an expert; it is built from the strategy's model when training goes on."""
         self.expert, self._saved_expert = None, dict(state)
+
+    def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        self._embeddings = output
 
 
 def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:

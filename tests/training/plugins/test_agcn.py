@@ -147,8 +147,10 @@ def test_expert_takes_no_gradient_and_no_optimizer_step(benchmark, make_model):
     assert optimized == {id(p) for p in model.parameters()}
 
 
-def test_expert_passes_a_batch_once_and_its_gcn_once_an_experience(benchmark, make_model):
-    calls = {"backbone": 0, "gcn": 0, "steps": 0}
+def test_expert_passes_a_batch_once_its_gcn_once_an_experience_and_the_students_once_a_step(
+    benchmark, make_model
+):
+    calls = {"backbone": 0, "gcn": 0, "student's gcn": 0, "steps": 0}
 
     class Counter(SupervisedPlugin):
         def before_training_exp(self, strategy, **kwargs):
@@ -157,6 +159,7 @@ def test_expert_passes_a_batch_once_and_its_gcn_once_an_experience(benchmark, ma
 
             plugin.expert.backbone.register_forward_hook(count("backbone"))
             plugin.expert.gcn.register_forward_hook(count("gcn"))
+            model.gcn.register_forward_hook(count("student's gcn"))
 
         def after_training_iteration(self, strategy, **kwargs):
             calls["steps"] += 1
@@ -168,6 +171,7 @@ def test_expert_passes_a_batch_once_and_its_gcn_once_an_experience(benchmark, ma
     strategy.train(benchmark.train_stream[1])
     assert calls["backbone"] == calls["steps"] > 1
     assert calls["gcn"] == 1
+    assert calls["student's gcn"] == calls["steps"]
 
 
 def test_expert_and_student_see_the_same_batch_norm_only_if_it_is_frozen(benchmark, make_model):
