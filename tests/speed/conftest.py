@@ -1,0 +1,19 @@
+"""The scripts of ``speed/`` as modules, as when one of them is run."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+SPEED = Path(__file__).parents[2] / "speed"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """A function that imports a script by its name; the names are free again afterwards."""
+    monkeypatch.syspath_prepend(str(SPEED))
+    yield importlib.import_module
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "").parent == SPEED:
+            del sys.modules[name]

@@ -1,0 +1,35 @@
+import os
+
+import pytest
+
+
+@pytest.mark.parametrize("at_least", [False, True])
+@pytest.mark.parametrize("measured", [1.3, 1.5])
+def test_a_row_says_whether_its_bound_holds(load, measured, at_least):
+    missed = (measured > 1.4) != at_least
+    row = load("measure").Row(what="a", measured=measured, bound=1.4, at_least=at_least, unit="×")
+    assert row.missed == missed
+    sign, verdict = "≥" if at_least else "≤", "**missed**" if missed else "ok"
+    assert str(row) == f"| a | {measured}× | {sign} 1.4× | {verdict} |  |"
+
+
+def test_a_row_without_a_bound_has_no_verdict(load):
+    row = load("measure").Row(what="a", measured=12345.6, note="why")
+    assert not row.missed
+    assert str(row) == "| a | 12,346 |  |  | why |"
+
+
+def test_sides_take_turns_and_the_best_turn_counts(load):
+    order, clock = [], iter([0, 5, 5, 6, 10, 12, 20, 27]).__next__
+    sides = {name: lambda name=name: order.append(name) for name in "ab"}
+    assert load("measure").best_times(sides, 2, clock=clock) == {"a": 2, "b": 1}
+    assert order == ["a", "b", "a", "b"]
+
+
+def test_a_child_is_another_process_and_hands_back_its_value(load):
+    assert load("measure").in_child(os.getpid) != os.getpid()
+
+
+def test_number_has_three_digits_and_no_exponent(load):
+    number = load("measure").number
+    assert [number(value) for value in (0.000141, 1.0, 14.71, 2500)] == ["0.000141", "1", "14.7", "2,500"]

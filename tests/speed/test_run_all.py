@@ -1,0 +1,99 @@
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SPEED = Path(__file__).parents[2] / "speed"
+SCRIPTS = sorted(path.stem for path in SPEED.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def run_all(load):
+    return load("run_all")
+
+
+@pytest.fixture
+def stored(load, run_all):
+    """Rows of every script, one of them over its bound."""
+    measure = load("measure")
+    held = {script: measure.Row(what=script, measured=1.0, bound=1.5) for script in run_all.SCRIPTS}
+    topics = {script: [measure.Topic(f"About {script}", "How.", [row])] for script, row in held.items()}
+    over = measure.Row(what="too slow", measured=2.0, bound=1.5, note="why")
+    topics["scenes"] = [measure.Topic("Drawn scenes", "How.", [over])]
+    return topics
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_answers_help(load, capsys, script):
+    with pytest.raises(SystemExit) as exit_:
+        load(script).main(["--help"])
+    assert exit_.value.code == 0
+    assert f"python speed/{script}.py" in capsys.readouterr().out
+
+
+def test_every_script_is_run(run_all):
+    assert sorted([*run_all.SCRIPTS, "run_all"]) == SCRIPTS
+
+
+def test_the_page_has_every_row_and_the_verdict(run_all, stored):
+    page = run_all.make_page(run_all.describe_conditions(quick=False), stored)
+    for script in run_all.SCRIPTS[:-1]:
+        assert f"## About {script}\nHow. (`{script}.py`)\n" in page
+        assert f"| {script} | 1 | ≤ 1.5 | ok |  |" in page
+    assert "| too slow | 2 | ≤ 1.5 | **missed** | why |" in page
+    assert f"{len(run_all.SCRIPTS) - 1} of {len(run_all.SCRIPTS)} bounds hold." in page
+    assert "Not measured" not in page
+
+
+def test_the_page_names_what_was_not_measured(run_all, stored):
+    del stored["graph"]
+    page = run_all.make_page(run_all.describe_conditions(quick=False), stored)
+    assert "## Not measured\n`graph.py`: failed or not run.\n" in page
+
+
+def test_numbers_come_back_as_they_were_kept(run_all, stored, tmp_path):
+    conditions = run_all.describe_conditions(quick=False)
+    run_all.write_results(tmp_path / "results.json", conditions, stored)
+    assert run_all.read_results(tmp_path / "results.json", conditions) == (conditions, stored)
+
+
+def test_numbers_of_other_conditions_are_not_mixed(run_all, stored, tmp_path):
+    path = tmp_path / "results.json"
+    run_all.write_results(path, run_all.describe_conditions(quick=True), stored)
+    with pytest.raises(SystemExit, match="would not compare"):
+        run_all.read_results(path, run_all.describe_conditions(quick=False))
+
+
+def test_the_page_is_made_anew_from_kept_numbers(run_all, stored, tmp_path):
+    run_all.write_results(tmp_path / "results.json", run_all.describe_conditions(quick=False), stored)
+    assert run_all.main(["--only", "--out", str(tmp_path)]) == 1  # a bound is missed
+    assert "too slow" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_script_is_run_and_its_rows_are_collected(run_all, tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import sys
+            from measure import Row, Topic, run_script
+
+            def measure(arguments):
+                return [Topic("Title", "About", [Row(what="a", measured=arguments.repeats, bound=1)])]
+
+            sys.exit(run_script("", measure, repeats=9))
+        """)
+    )
+    monkeypatch.setenv("PYTHONPATH", str(SPEED))
+    (topic,) = run_all.run_script(script, ["--quick"])
+    assert (topic.title, topic.rows[0].measured, topic.rows[0].missed) == ("Title", 2, True)
+
+
+def test_a_script_that_fails_gives_no_rows(run_all, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit('broken')")
+    assert run_all.run_script(script, []) is None
+
+
+def test_the_committed_page_is_that_of_the_kept_numbers(run_all):
+    page = run_all.make_page(*run_all.read_results(SPEED / "results.json"))
+    assert (SPEED / "README.md").read_text(encoding="utf-8") == page

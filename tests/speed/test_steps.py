@@ -1,0 +1,45 @@
+import itertools
+
+import pytest
+from avalanche.core import SupervisedPlugin
+
+from avalanche_agcn.training import AGCN
+
+
+@pytest.fixture
+def steps(load, monkeypatch):
+    """The module, with small images and a clock that goes on by one whenever it is read."""
+    steps = load("steps")
+    monkeypatch.setattr(steps, "now", itertools.count().__next__)
+    monkeypatch.setattr(steps, "IMAGE_SIZE", 16)
+    return steps
+
+
+@pytest.mark.filterwarnings("ignore:No loggers")
+def test_parts_of_a_step_sum_to_the_step(steps):
+    strategy, benchmark = steps.make_method(AGCN, "small", 8), steps.noise_benchmark(8)
+    strategy.train(benchmark.train_stream[0], eval_streams=[])
+    watch = steps.Stopwatch(strategy)
+    strategy.train(benchmark.train_stream[1], eval_streams=[])
+    assert watch.steps == [2 * len(steps.HOOKS) - 1] * steps.STEPS
+    assert sum(sum(times) for times in watch.parts.values()) == sum(watch.steps)
+
+
+@pytest.mark.filterwarnings("ignore:No loggers")
+def test_a_plugin_counts_to_the_step_wherever_it_stands(steps):
+    class Slow(SupervisedPlugin):
+        def after_training_iteration(self, strategy, **kwargs):
+            for _ in range(100):
+                steps.now()
+
+    benchmark = steps.noise_benchmark(8)
+    sides = {name: steps.make_plain("small", 8) for name in ("plain", "slow")}
+    sides["slow"].plugins.append(Slow())
+    times = steps.step_times(sides, dict.fromkeys(sides, benchmark.train_stream[1]), repeats=2)
+    assert times["slow"] == times["plain"] + 100
+
+
+def test_timed_experience_has_the_new_classes_alone(steps):
+    benchmark = steps.noise_benchmark(8)
+    assert [len(e.dataset) for e in benchmark.train_stream] == [steps.N_FIRST, 8 * steps.STEPS]
+    assert [len(e.classes_in_this_experience) for e in benchmark.train_stream] == [steps.N_OLD, steps.N_NEW]
