@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
 def measure(arguments: argparse.Namespace) -> list[Topic]:
     rows = []
     for network, name in NETWORKS.items():
-        for batch in BATCHES[-1:] if arguments.quick else BATCHES:
+        for batch in BATCHES[:1] if arguments.quick else BATCHES:
             plain = in_child(peak, network, batch, False, False)
             agcn = in_child(peak, network, batch, True, False)
             kept = in_child(peak, network, batch, False, True)

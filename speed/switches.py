@@ -36,7 +36,7 @@ from avalanche_agcn.training import PartialBCEWithLogitsLoss
 
 BATCHES = (8, 32)
 N_CLASSES = N_OLD + N_NEW
-N_PHOTOS = 96
+N_PHOTOS = 64
 FROZEN = {"freeze_batchnorm": True}
 SWITCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "channels_last": ({}, {"channels_last": False}),
@@ -50,12 +50,12 @@ SLOW_SWITCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"bf16 autocas
 
 
 def main(argv: list[str] | None = None) -> int:
-    return run_script(__doc__, measure, repeats=3, argv=argv)
+    return run_script(__doc__, measure, repeats=2, argv=argv)
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
     batches = BATCHES[:1] if arguments.quick else BATCHES
-    rows = measure_kept_memory(min(arguments.repeats, 2))  # in forks, so before anything is computed here
+    rows = measure_kept_memory(1 if arguments.quick else 2)  # in forks, so before anything is computed here
     keep_freed_memory()
     rows += measure_switches(SWITCHES, arguments.repeats, batches)
     rows += measure_switches(SLOW_SWITCHES, 1, BATCHES[:1])
