@@ -95,7 +95,7 @@ def frozen(base: Settings) -> Study:
     entries += [
         Entry(label=name, settings={"method": "agcn"}, like=FULL, variant=variant)
         for name, variant in VARIANTS.items()
-        if name != FULL
+        if name != FULL and "word vectors as" not in name and "orthogonal" not in name  # these are above
     ]
     return Study(base=replace(base, freeze_backbone=True), entries=entries, trials=8)
 

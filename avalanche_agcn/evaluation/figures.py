@@ -160,7 +160,8 @@ def class_heatmap(
         raise ValueError(f"a score of each of the {n} classes is needed, got {sizes}")
     _check_blocks(block_sizes, n)
     percent = 100 * np.array(list(scores.values()), dtype=float).T  # [classes, names]
-    size = (max(4.8, 2.4 + 0.42 * len(scores)), 1.6 + 0.19 * n)
+    slant = 0.06 * max(map(len, scores))  # inches that the longest name takes upwards and to the right
+    size = (max(4.8, 1.6 + slant + 0.42 * len(scores)), 1.0 + slant + 0.19 * n)
     figure = TextFigure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(percent, cmap="cividis", vmin=0.0, vmax=100.0, aspect="auto")

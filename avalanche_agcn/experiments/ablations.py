@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from avalanche_agcn.experiments.settings import Settings
@@ -53,11 +54,24 @@ VARIANTS: dict[str, Variant] = {
     FULL: lambda settings: {},
     WITHOUT_CROSS_BLOCKS: lambda settings: {"cross_blocks": False},
     "agcn identity graph": lambda settings: {"graph": "identity"},
-    "agcn random word vectors": lambda settings: {"word_vectors": "random"},
+    "agcn random word vectors": lambda settings: {"word_vectors": "random", "orthogonal_words": False},
+    "agcn word vectors as they are": lambda settings: {"orthogonal_words": False},
+    "agcn word vectors made orthogonal": lambda settings: {"orthogonal_words": True},
     "agcn Q over the stream": lambda settings: {"q_counts": "stream"},
     **{name: _weighted(weights) for name, weights in WEIGHTS.items() if name != FULL},
 }
 """By the name each has in tables: Table 2, some of our own, Table 3."""
+
+
+def variants_of(settings: Settings, variants: Mapping[str, Variant] = VARIANTS) -> dict[str, Settings]:
+    """The variants that differ from the run's own settings, and these, by name."""
+    own = {name: replace(settings, label=name, **change(settings)) for name, change in variants.items()}
+    return {
+        name: variant
+        for name, variant in own.items()
+        if name == FULL or replace(variant, label=settings.label) != settings
+    }
+
 
 OF_OUR_OWN = [name for name in VARIANTS if name not in (*WEIGHTS, WITHOUT_CROSS_BLOCKS)]
 """Variants that the paper does not have."""

@@ -6,14 +6,14 @@ import argparse
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from avalanche_agcn.evaluation import ProgressLogger
-from avalanche_agcn.experiments.ablations import Variant
+from avalanche_agcn.experiments.ablations import Variant, variants_of
 from avalanche_agcn.experiments.memory import keep_freed_memory
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.report import write_report
@@ -122,7 +122,8 @@ def settings_of(
     wanted = [make_settings(benchmark, **chosen, method=m, seed=seed) for m in methods for seed in seeds]
     if variants is None:
         return wanted
-    return [replace(s, label=name, **change(s)) for name, change in variants.items() for s in wanted]
+    made = [variants_of(settings, variants) for settings in wanted]
+    return [own[name] for name in variants for own in made if name in own]
 
 
 def main(

@@ -43,8 +43,20 @@ VARIANT_STYLES: dict[str, Style] = {
     name: Style(colour, marker, LINES[1])
     for name, colour, marker in zip(
         _VARIANTS,
-        ("#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#332288", "#E69F00", "#999933", "#7F7F7F"),
-        ("s", "^", "D", "v", "X", "P", "<", ">", "h"),
+        (
+            "#0072B2",
+            "#009E73",
+            "#CC79A7",
+            "#56B4E9",
+            "#000000",
+            "#332288",
+            "#E69F00",
+            "#999933",
+            "#7F7F7F",
+            "#882255",
+            "#F0E442",
+        ),
+        ("s", "^", "D", "v", "X", "P", "<", ">", "h", "*", "p"),
         strict=True,
     )
 }

@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from avalanche_agcn.experiments.ablations import FULL, OF_OUR_OWN, VARIANTS, WEIGHTS
+from avalanche_agcn.experiments.ablations import FULL, OF_OUR_OWN, VARIANTS, WEIGHTS, variants_of
 from avalanche_agcn.experiments.paper import TABLE_3
 from avalanche_agcn.experiments.settings import make_settings
 
@@ -27,4 +29,13 @@ def test_other_settings_are_varied_around_their_own_weights():
 
 
 def test_the_variants_of_our_own_are_those_the_paper_does_not_have():
-    assert OF_OUR_OWN == ["agcn identity graph", "agcn random word vectors"]
+    assert OF_OUR_OWN[:2] == ["agcn identity graph", "agcn random word vectors"]
+    assert not {FULL, "agcn without R and Q", *WEIGHTS} & set(OF_OUR_OWN)
+
+
+def test_variants_that_change_nothing_are_left_out_but_for_the_full_method():
+    settings = make_settings("coco")
+    made = variants_of(settings)
+    assert set(VARIANTS) - set(made) == {"agcn word vectors as they are"}
+    assert made[FULL] == replace(settings, label=FULL)
+    assert made["agcn without R and Q"].cross_blocks is False
