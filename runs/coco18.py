@@ -97,7 +97,7 @@ def frozen(base: Settings) -> Study:
         for name, variant in VARIANTS.items()
         if name != FULL and "word vectors as" not in name and "orthogonal" not in name  # these are above
     ]
-    return Study(base=replace(base, freeze_backbone=True), entries=entries, trials=8)
+    return Study(base=replace(base, freeze_backbone=True), entries=entries, trials=12)
 
 
 def whole(base: Settings, of_heads: Mapping[str, Mapping[str, Any]]) -> Study:
