@@ -5,8 +5,8 @@
 
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
 training, with as many trials for one as for another; then each runs with three seeds. What is there already
-in the folder of results is not run again, so the same command goes on after a stop. It needs
-`pip install avalanche-agcn[lite]`.
+in the folder of results is not run again, so the same command goes on after a stop. At the end RESULTS.md is
+written. It needs `pip install avalanche-agcn[lite]`.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from avalanche_agcn.experiments.ablations import FULL, VARIANTS
+from avalanche_agcn.experiments.results_page import write_page
 from avalanche_agcn.experiments.settings import Settings, make_settings
 from avalanche_agcn.experiments.study import Between, Entry, Study, read_choices
 
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", required=True, metavar="ROOT", help="folder with COCO's folders")
     parser.add_argument("--part", choices=("frozen", "whole"), nargs="+", default=["frozen", "whole"])
     parser.add_argument("--out", type=Path, default=Path("results/coco18"), metavar="DIR")
+    parser.add_argument("--page", type=Path, default=Path("RESULTS.md"), metavar="FILE", help="page to write")
+    parser.add_argument("--figures", type=Path, default=Path("figures"), metavar="DIR")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time, of one thread each")
     parser.add_argument("--cache", metavar="DIR", help="folder for features of the frozen network")
     arguments = parser.parse_args(argv)
@@ -64,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "whole" in arguments.part:
         study = whole(base, read_choices(arguments.out / "frozen"))
         study.go(arguments.out / "whole", jobs=arguments.jobs)
+    write_page(arguments.out, arguments.page, arguments.figures)
     return 0
 
 

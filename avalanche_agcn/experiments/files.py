@@ -29,10 +29,17 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(aside, 0o666 & ~_umask())  # as any other new file; mkstemp's are for the owner alone
         os.replace(aside, path)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

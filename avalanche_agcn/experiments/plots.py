@@ -62,7 +62,14 @@ VARIANT_STYLES: dict[str, Style] = {
 }
 """Variants of AGCN are dashed."""
 
-STYLES = METHOD_STYLES | VARIANT_STYLES | {"agcn + er + negatives": Style("#D55E00", "^", LINES[1])}
+WITH_MEMORY_STYLES: dict[str, Style] = {
+    "er + negatives": METHOD_STYLES["er"]._replace(line=LINES[1]),
+    "agcn + er + negatives": METHOD_STYLES["agcn"]._replace(line=LINES[1]),
+    "agcn orthogonal words + er + negatives": Style("#332288", "d", LINES[1]),
+}
+"""Replay with negatives of newer classes is dashed, too."""
+
+STYLES = METHOD_STYLES | VARIANT_STYLES | WITH_MEMORY_STYLES
 
 
 def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
@@ -172,12 +179,16 @@ def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
 def describe_stream(result: Results) -> str:
     """What the figures are of: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``.
 
-    A second line says if it is a part of the data only.
+    A second line says if it is a part of the data only, or if the network was frozen.
     """
     what = " (drawn scenes)" if result.benchmark == "SplitScenes" else ""
     n_classes, n_experiences = len(result.class_names), len(result.nested["mAP"])
     stream = f"{result.benchmark}{what}: {n_classes} classes in {n_experiences} experiences"
-    parts = {"limit": "at most {} images an experience", "validation": "on {:.0%} of the train images"}
+    parts = {
+        "limit": "at most {} images an experience",
+        "validation": "on {:.0%} of the train images",
+        "freeze_backbone": "network frozen",
+    }
     notes = [text.format(value) for name, text in parts.items() if (value := result.settings.get(name))]
     return stream + ("\n" + ", ".join(notes) if notes else "")
 

@@ -18,7 +18,7 @@ from avalanche_agcn.experiments.tables import METHOD_NAMES, Table, all_tables, g
 
 PARTS = {"frozen": "Network frozen, heads trained", "whole": "Whole network trained"}
 DISCUSSION_FILE = "discussion.md"
-IN_CURVES = (*METHOD_NAMES, "agcn + er + negatives")
+IN_CURVES = (*METHOD_NAMES, *plots.WITH_MEMORY_STYLES)
 """Rows that the learning curves and the map of classes show; more could not be told apart."""
 
 

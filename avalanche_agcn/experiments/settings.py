@@ -128,8 +128,8 @@ class Settings:
         return re.sub(r"[^\w.]+", "-", f"{self.label or self.method}-seed{self.seed}")
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings as plain values."""
-        return asdict(self)
+        """All settings as plain values, but for the folder of the cache, which is this machine's alone."""
+        return {name: value for name, value in asdict(self).items() if name != "cache"}
 
 
 DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
@@ -149,10 +149,9 @@ DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     },
 }
 """What differs from the paper's Split-COCO. The drawings want a small network trained from scratch, whose old
-features move fast: the paper's λ₁ of 0.07 keeps them, but learns little of 600 images an experience (0.3 learns
-more and forgets more; chosen on other seeds than the tests'). And GloVe vectors lie in few directions, an
-effective rank of 12 for 40 classes: with them as they are AGCN learned less of new classes than a linear
-classifier."""
+features move fast: the paper's λ₁ of 0.07 keeps them, but learns little of 600 images an experience, and 0.3
+learns more but forgets more. And GloVe vectors lie in few directions, an effective rank of 12 for 40 classes:
+with them as they are AGCN learned less of new classes than a linear classifier."""
 
 SMOKE: dict[str, Any] = {
     "n_classes": 4,

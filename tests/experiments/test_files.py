@@ -1,6 +1,6 @@
 import pytest
 
-from avalanche_agcn.experiments.files import write_atomically, write_json
+from avalanche_agcn.experiments.files import write_atomically, write_json, write_text
 
 
 def test_a_file_is_written_into_a_new_folder(tmp_path):
@@ -25,3 +25,9 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_nan_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Out of range float"):
         write_json(tmp_path / "a.json", float("nan"))
+
+
+def test_a_file_may_be_read_by_whom_any_new_file_may(tmp_path):
+    (tmp_path / "other").touch()
+    write_text(tmp_path / "written", "text")
+    assert (tmp_path / "written").stat().st_mode == (tmp_path / "other").stat().st_mode
