@@ -111,7 +111,8 @@ def whole(base: Settings, of_heads: Mapping[str, Mapping[str, Any]]) -> Study:
         base: Settings that all share.
         of_heads: What was chosen with the frozen network.
     """
-    labels = [*OF_METHODS, FULL, "agcn official", "agcn + er", "agcn + er + negatives"]
+    of_agcn = [FULL, "agcn official", "agcn orthogonal words", "agcn orthogonal words + er + negatives"]
+    labels = [*OF_METHODS, "er + negatives", *of_agcn, "agcn + er", "agcn + er + negatives"]
     entries = []
     for entry in frozen(base).entries:
         if entry.label in labels:

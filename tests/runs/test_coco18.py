@@ -1,0 +1,51 @@
+"""The study on real photos: its entries, without running them."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.settings import make_settings
+
+BASE = make_settings("coco", data="somewhere")
+
+
+@pytest.fixture(scope="module")
+def coco18():
+    return runpy.run_path(str(Path(__file__).parents[2] / "runs" / "coco18.py"))
+
+
+def test_every_method_is_there_once_and_has_as_many_trials(coco18):
+    study = coco18["frozen"](BASE)
+    labels = [entry.label for entry in study.entries]
+    assert len(set(labels)) == len(labels)
+    assert set(METHODS) <= set(labels)
+    for entry in study.entries:
+        assert (len(entry.draw_trials(study.trials)) == study.trials) if entry.space else entry.like
+    assert study.base.freeze_backbone
+
+
+def test_all_settings_of_all_entries_are_known(coco18):
+    study = coco18["frozen"](BASE)
+    for entry in study.entries:
+        for drawn in entry.draw_trials(2) if entry.space else [{}]:
+            settings = make_settings("coco", **{**entry.settings, **drawn})
+            assert settings.method in METHODS
+            make_settings("coco", **entry.variant(settings))
+
+
+def test_the_whole_network_takes_over_what_was_chosen_for_heads_but_for_the_rate(coco18):
+    choices = {
+        entry.label: {"settings": entry.draw_trials(1)[0]}
+        for entry in coco18["frozen"](BASE).entries
+        if entry.space
+    }
+    study = coco18["whole"](BASE, choices)
+    assert set(METHODS) <= {entry.label for entry in study.entries}
+    ewc = next(entry for entry in study.entries if entry.label == "ewc")
+    assert ewc.settings["ewc_lambda"] == choices["ewc"]["settings"]["ewc_lambda"]
+    assert "lr" not in ewc.settings
+    assert [trial["lr"] for trial in ewc.draw_trials(study.trials)] == [3e-5, 1e-4]
+    assert study.base.fold_batchnorm
+    assert not study.base.freeze_backbone
