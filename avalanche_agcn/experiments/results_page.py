@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,14 @@ from avalanche_agcn.experiments.acm_quality import BlockQuality, block_quality
 from avalanche_agcn.experiments.files import write_atomically, write_text
 from avalanche_agcn.experiments.results import Results, find_results
 from avalanche_agcn.experiments.study import CHOSEN_FILE, read_choices
-from avalanche_agcn.experiments.tables import METHOD_NAMES, Table, all_tables, group_by_label, name_of
+from avalanche_agcn.experiments.tables import (
+    METHOD_NAMES,
+    Table,
+    all_tables,
+    group_by_label,
+    mean_and_deviation,
+    name_of,
+)
 
 PARTS = {"frozen": "Network frozen, heads trained", "whole": "Whole network trained"}
 DISCUSSION_FILE = "discussion.md"
@@ -41,7 +49,8 @@ def write_page(folder: Path, out: Path, figures: Path) -> None:
     """Make the page of a study.
 
     Args:
-        folder: Has a folder for each of `PARTS` that was run, and the text in ``discussion.md``.
+        folder: Has a folder for each of `PARTS` that was run, and the text in ``discussion.md``, in which
+            `fill_in` puts figures.
         out: The page.
         figures: Folder for the figures.
 
@@ -61,6 +70,28 @@ def write_page(folder: Path, out: Path, figures: Path) -> None:
         sections += [f"## {PARTS[part]}", *_tables(results), *_images(links, out)]
         sections += _choices(own)
     write_text(out, "\n\n".join(section for section in sections if section) + "\n")
+
+
+def fill_in(text: str, results: Mapping[str, Sequence[Results]]) -> str:
+    """Put figures in the place of their names, so that no number is typed.
+
+    Args:
+        text: With names such as ``[[frozen: agcn + er: mAP last]]``.
+        results: Of each part.
+
+    Raises:
+        ValueError: If there is no such figure.
+    """
+
+    def figure(match: re.Match[str]) -> str:
+        part, label, metric, kind = match.groups()
+        own = [result for result in results.get(part, ()) if result.label == label]
+        values = [result.summary.get(metric, {}).get(kind) for result in own]
+        if not any(value is not None for value in values):
+            raise ValueError(f"there is no figure {match[0]} for the text in the results")
+        return mean_and_deviation(values)
+
+    return re.sub(r"\[\[(\w+): ([^:\]]+): (\w+) (\w+)\]\]", figure, text)
 
 
 def _tables(results: Sequence[Results]) -> list[str]:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from avalanche_agcn.experiments.results_page import main, quality_table
+from avalanche_agcn.experiments.results_page import fill_in, main, quality_table
 from avalanche_agcn.experiments.settings import make_settings
 from avalanche_agcn.experiments.study import Between, Entry, Study
+from avalanche_agcn.experiments.tables import mean_and_deviation
 
 TINY = {"n_classes": 4, "n_experiences": 2, "n_train": 80, "n_test": 30, "image_size": 16}
 
@@ -45,6 +46,22 @@ def test_the_same_results_give_the_same_page(study, tmp_path):
         main([str(folder), "--out", str(tmp_path / name), "--figures", str(tmp_path / "figures")])
         pages.append((tmp_path / name).read_bytes())
     assert pages[0] == pages[1]
+
+
+def test_figures_in_the_text_are_those_of_the_results(study):
+    _, results = study
+    last = [r.summary["mAP"]["last"] for r in results if r.label == "agcn + er"]
+    text = fill_in("It has [[frozen: agcn + er: mAP last]] in the end.", {"frozen": results})
+    assert text == f"It has {mean_and_deviation(last)} in the end."
+
+
+@pytest.mark.parametrize(
+    "name", ["whole: agcn: mAP last", "frozen: gone: mAP last", "frozen: agcn: mAP lost"]
+)
+def test_a_figure_that_is_not_there_is_named(study, name):
+    _, results = study
+    with pytest.raises(ValueError, match=name):
+        fill_in(f"[[{name}]]", {"frozen": results})
 
 
 def test_matrices_are_compared_for_agcn_alone(study):
