@@ -60,15 +60,15 @@ def write_page(folder: Path, out: Path, figures: Path) -> None:
     parts = {part: folder / part for part in PARTS if (folder / part / CHOSEN_FILE).is_file()}
     if not parts:
         raise FileNotFoundError(f"no {CHOSEN_FILE} in {folder}/frozen or {folder}/whole; run the study first")
-    text = (
-        (folder / DISCUSSION_FILE).read_text(encoding="utf-8") if (folder / DISCUSSION_FILE).is_file() else ""
-    )
-    sections = [text.strip()]
+    found = {
+        part: find_results([path for path in sorted(own.iterdir()) if path.name != "trials"])
+        for part, own in parts.items()
+    }
+    words = folder / DISCUSSION_FILE
+    sections = [fill_in(words.read_text(encoding="utf-8"), found).strip() if words.is_file() else ""]
     for part, own in parts.items():
-        results = find_results([path for path in sorted(own.iterdir()) if path.name != "trials"])
-        links = _draw_figures(results, figures, f"{folder.name}-{part}")
-        sections += [f"## {PARTS[part]}", *_tables(results), *_images(links, out)]
-        sections += _choices(own)
+        links = _draw_figures(found[part], figures, f"{folder.name}-{part}")
+        sections += [f"## {PARTS[part]}", *_tables(found[part]), *_images(links, out), *_choices(own)]
     write_text(out, "\n\n".join(section for section in sections if section) + "\n")
 
 

@@ -20,7 +20,7 @@ def study(tmp_path_factory):
     ]
     study = Study(base=make_settings("scenes", **TINY), entries=entries, trials=2, seeds=(0, 1))
     results = study.go(folder / "frozen", say=lambda message: None)
-    (folder / "discussion.md").write_text("# What came out\n\nWords.\n")
+    (folder / "discussion.md").write_text("# What came out\n\nIt is [[frozen: agcn: mAP last]].\n")
     return folder, results
 
 
@@ -29,7 +29,8 @@ def test_the_page_has_words_tables_choices_and_figures(study, tmp_path):
     page = tmp_path / "RESULTS.md"
     assert main([str(folder), "--out", str(page), "--figures", str(tmp_path / "figures")]) == 0
     text = page.read_text()
-    assert text.startswith("# What came out\n\nWords.\n")
+    own = [r.summary["mAP"]["last"] for r in results if r.label == "agcn"]
+    assert text.startswith(f"# What came out\n\nIt is {mean_and_deviation(own)}.\n")
     last = [r.summary["mAP"]["last"] for r in results if r.label == "finetuning"]
     assert f"| Fine-Tuning | 2 | {sum(last) / 2:.1f} ±" in text
     assert "| AGCN + ER | 2 |" in text
