@@ -73,7 +73,8 @@ def learning_curve(
     levels = levels or {}
     if not curves and not levels:
         raise ValueError("no curve to draw")
-    figure = TextFigure(figsize=(6.4, 4.0), layout="constrained")
+    beside = max(0.0, 0.08 * max(map(len, [*curves, *levels])) - 1.0)  # inches for long names in the legend
+    figure = TextFigure(figsize=(6.4 + beside, 4.0), layout="constrained")
     axes = figure.add_subplot()
     style_of = _all_styles([*curves, *levels], styles or {})
     means = {name: _draw_curve(axes, name, values, style_of[name]) for name, values in curves.items()}
