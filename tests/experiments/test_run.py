@@ -168,6 +168,26 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     assert "the same command with --resume goes on from there" in output
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_heads_of_every_method_train_over_a_frozen_backbone(method, tmp_path, cache):
+    result = run_to_end(smoke(method=method, freeze_backbone=True, cache=cache), tmp_path)
+    assert 0 <= result.summary["mAP"]["last"] <= 100
+    assert "cache" not in result.settings
+
+
+def test_a_frozen_run_is_the_same_with_features_from_the_cache_and_after_a_stop(tmp_path, cache, monkeypatch):
+    settings = smoke(freeze_backbone=True, cache=str(tmp_path / "cold"))
+    cold = run_to_end(settings, tmp_path / "a")
+    warm = run_to_end(settings, tmp_path / "b")
+    stopped = stop_and_resume(settings, tmp_path / "c", monkeypatch, 2)
+    assert figures(cold) == figures(warm) == figures(stopped)
+
+
 def test_word_vectors_are_orthogonal_only_where_the_settings_say_so(tmp_path):
     def products(**changes):
         run = Run(smoke(**changes), tmp_path, say=lambda text: None)
