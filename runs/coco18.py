@@ -46,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--data", required=True, metavar="ROOT", help="folder with COCO's folders")
     parser.add_argument("--part", choices=("frozen", "whole"), nargs="+", default=["frozen", "whole"])
-    parser.add_argument("--out", type=Path, default=Path("results/coco18"), metavar="DIR")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/coco18"), metavar="DIR", help="folder of results"
+    )
     parser.add_argument("--page", type=Path, default=Path("RESULTS.md"), metavar="FILE", help="page to write")
     parser.add_argument("--figures", type=Path, default=Path("figures"), metavar="DIR")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time, of one thread each")

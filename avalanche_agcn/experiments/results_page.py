@@ -33,7 +33,7 @@ IN_CURVES = (*METHOD_NAMES, *plots.WITH_MEMORY_STYLES)
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page and draw its figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of a study, such as results/coco18")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of a study, such as runs/coco18")
     parser.add_argument("--out", type=Path, default=Path("RESULTS.md"), metavar="FILE")
     parser.add_argument("--figures", type=Path, default=Path("figures"), metavar="DIR")
     arguments = parser.parse_args(argv)
