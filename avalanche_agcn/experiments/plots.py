@@ -63,8 +63,8 @@ VARIANT_STYLES: dict[str, Style] = {
 """Variants of AGCN are dashed."""
 
 WITH_MEMORY_STYLES: dict[str, Style] = {
-    "er + negatives": METHOD_STYLES["er"]._replace(line=LINES[1]),
-    "agcn + er + negatives": METHOD_STYLES["agcn"]._replace(line=LINES[1]),
+    "er + negatives": METHOD_STYLES["er"]._replace(marker="v", line=LINES[1]),
+    "agcn + er + negatives": METHOD_STYLES["agcn"]._replace(marker="s", line=LINES[1]),
     "agcn orthogonal words + er + negatives": Style("#332288", "d", LINES[1]),
 }
 """Replay with negatives of newer classes is dashed, too."""

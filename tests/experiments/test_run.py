@@ -158,7 +158,9 @@ def test_a_killed_process_goes_on_to_the_same_figures(tmp_path, delay):
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored behind nohup
     process = subprocess.Popen(**command(tmp_path, "--method", "all", "--checkpoint-minutes", "0"), text=True)
+    signal.signal(signal.SIGINT, before)
     state = tmp_path / "multitask-seed0" / STATE_FILE
     while not state.exists() and process.poll() is None:
         time.sleep(0.01)
