@@ -1,6 +1,6 @@
 """Run all measurements of this folder and write its README.md.
 
-    python speed/run_all.py                    # about ten minutes on two cores that do nothing else
+    python speed/run_all.py                    # about a quarter of an hour on two cores that do nothing else
     python speed/run_all.py --quick            # two minutes: a rough look, printed and not kept
     python speed/run_all.py --only switches    # some anew, the others as they were measured before
     python speed/run_all.py --only             # none: the page anew from results.json
@@ -49,7 +49,7 @@ Every cost as a ratio, measured in one run on one machine: against a peer that d
 theory allows. Both sides take turns, and the best turn of each counts.
 
 ```sh
-python speed/run_all.py            # all of this page anew, about ten minutes
+python speed/run_all.py            # all of this page anew, about a quarter of an hour
 python speed/run_all.py --quick    # a rough look
 python speed/methods.py            # one script alone
 ```
