@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from avalanche_agcn.experiments.ablations import FULL, VARIANTS
+from avalanche_agcn.experiments.ablations import FULL, VARIANTS, WORDS_AS_THEY_ARE, WORDS_ORTHOGONAL
+from avalanche_agcn.experiments.cli import EXPECTED
 from avalanche_agcn.experiments.results_page import write_page
 from avalanche_agcn.experiments.settings import Settings, make_settings
 from avalanche_agcn.experiments.study import Between, Entry, Study, read_choices
@@ -64,12 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         image_size=128,
         pool="avg",
     )
-    if "frozen" in arguments.part:
-        frozen(base).go(arguments.out / "frozen", jobs=arguments.jobs)
-    if "whole" in arguments.part:
-        study = whole(base, read_choices(arguments.out / "frozen"))
-        study.go(arguments.out / "whole", jobs=arguments.jobs)
-    write_page(arguments.out, arguments.page, arguments.figures)
+    try:
+        if "frozen" in arguments.part:
+            frozen(base).go(arguments.out / "frozen", jobs=arguments.jobs)
+        if "whole" in arguments.part:
+            study = whole(base, read_choices(arguments.out / "frozen"))
+            study.go(arguments.out / "whole", jobs=arguments.jobs)
+        write_page(arguments.out, arguments.page, arguments.figures)
+    except EXPECTED as error:
+        print(f"Stopped: {error}\nWhat was done is in {arguments.out}; the same command goes on from there.")
+        return 1
     return 0
 
 
@@ -101,7 +106,8 @@ def frozen(base: Settings) -> Study:
     entries += [
         Entry(label=name, settings={"method": "agcn"}, like=FULL, variant=variant)
         for name, variant in VARIANTS.items()
-        if name != FULL and "word vectors as" not in name and "orthogonal" not in name  # these are above
+        if name
+        not in (FULL, WORDS_AS_THEY_ARE, WORDS_ORTHOGONAL)  # these are above, with trials of their own
     ]
     return Study(base=replace(base, freeze_backbone=True), entries=entries, trials=12)
 

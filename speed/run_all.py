@@ -67,9 +67,8 @@ CONCLUSION = """## What bounds it
   computed once for ℓ_dst and the ACM, its classifiers once an experience; the GCN runs once a step, for the
   logits and ℓ_gph.
 - Small batches pay for what does not depend on them: Adam and the GCN go over all their weights in each step.
-- Folding the expert's normalisations alone, while the student's stay, was tried once, on a busy machine: it
-  gained 2 to 4 % of a step of EfficientNet-Lite0 and 1 % of ResNet-18's, and would make the expert another
-  network than the student.
+- Folding the expert's normalisations alone, while the student's stay, was tried: it gained a
+  few per cent of a step at most, and would make the expert another network than the student.
 - A switch that gains for both networks and both batches is worth being a default. bf16 needs a processor with
   instructions for it, and torch.compile a run long enough to pay for the compiling.
 """

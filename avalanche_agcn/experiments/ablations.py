@@ -14,6 +14,8 @@ Weights = tuple[float, float, float]
 
 FULL = "agcn"
 WITHOUT_CROSS_BLOCKS = "agcn without R and Q"
+WORDS_AS_THEY_ARE = "agcn word vectors as they are"
+WORDS_ORTHOGONAL = "agcn word vectors made orthogonal"
 
 PAPER_WEIGHTS: Weights = (0.07, 0.93, 1e5)
 """Of the paper's full method, for which the run's own stand."""
@@ -55,8 +57,8 @@ VARIANTS: dict[str, Variant] = {
     WITHOUT_CROSS_BLOCKS: lambda settings: {"cross_blocks": False},
     "agcn identity graph": lambda settings: {"graph": "identity"},
     "agcn random word vectors": lambda settings: {"word_vectors": "random", "orthogonal_words": False},
-    "agcn word vectors as they are": lambda settings: {"orthogonal_words": False},
-    "agcn word vectors made orthogonal": lambda settings: {"orthogonal_words": True},
+    WORDS_AS_THEY_ARE: lambda settings: {"orthogonal_words": False},
+    WORDS_ORTHOGONAL: lambda settings: {"orthogonal_words": True},
     "agcn Q over the stream": lambda settings: {"q_counts": "stream"},
     **{name: _weighted(weights) for name, weights in WEIGHTS.items() if name != FULL},
 }

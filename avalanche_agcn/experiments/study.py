@@ -157,8 +157,15 @@ class Study:
 
 
 def read_choices(folder: Path) -> dict[str, dict[str, Any]]:
-    """What `Study.go` chose."""
-    return json.loads((folder / CHOSEN_FILE).read_text(encoding="utf-8"))
+    """What `Study.go` chose.
+
+    Raises:
+        FileNotFoundError: If it has not chosen there yet.
+    """
+    path = folder / CHOSEN_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"no {path} with chosen settings; run that part of the study first")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _run_all(

@@ -32,7 +32,7 @@ def benchmark():
 
 
 @pytest.fixture(scope="session")
-def test_tensors(benchmark):
+def stream_tensors(benchmark):
     """For each experience of the test stream its inputs and targets."""
     tensors = []
     for experience in benchmark.test_stream:

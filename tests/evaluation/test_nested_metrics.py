@@ -49,9 +49,9 @@ def train_stream(strategy, benchmark, tensors):
     return expected
 
 
-def test_matrices_equal_each_set_evaluated_by_itself(benchmark, make_strategy, test_tensors):
+def test_matrices_equal_each_set_evaluated_by_itself(benchmark, make_strategy, stream_tensors):
     strategy = make_strategy(evaluator=evaluator(nested=True, experience=True, stream=True))
-    expected = train_stream(strategy, benchmark, test_tensors)
+    expected = train_stream(strategy, benchmark, stream_tensors)
     history = find_nested(strategy).history["test"]
     for figure, rows in expected.items():
         assert history.matrix(figure) == rows
@@ -77,7 +77,7 @@ def test_each_image_goes_through_the_network_once(benchmark, make_strategy, mode
     assert sum(seen) == sum(len(experience.dataset) for experience in benchmark.test_stream)
 
 
-def test_whole_stream_may_be_evaluated_before_it_is_learned(benchmark, make_strategy, test_tensors):
+def test_whole_stream_may_be_evaluated_before_it_is_learned(benchmark, make_strategy, stream_tensors):
     """What comes after the last experience trained on is not looked at."""
     strategy = make_strategy(evaluator=evaluator(nested=True))
     for t, experience in enumerate(benchmark.train_stream):
@@ -85,17 +85,17 @@ def test_whole_stream_may_be_evaluated_before_it_is_learned(benchmark, make_stra
         strategy.eval(benchmark.test_stream)
         assert len(find_nested(strategy).history["test"].matrix("mAP")) == t + 1
         row = find_nested(strategy).history["test"].matrix("mAP")[t]
-        assert row == pytest.approx([alone(strategy.model, test_tensors, i)[0] for i in range(t + 1)])
+        assert row == pytest.approx([alone(strategy.model, stream_tensors, i)[0] for i in range(t + 1)])
 
 
 def test_evaluation_in_the_midst_of_training_is_replaced_by_the_last_one(
-    benchmark, make_strategy, test_tensors
+    benchmark, make_strategy, stream_tensors
 ):
     strategy = make_strategy(evaluator=evaluator(nested=True), train_epochs=2, eval_every=1)
     for t, experience in enumerate(benchmark.train_stream):
         strategy.train(experience, eval_streams=[benchmark.test_stream[: t + 1]])
         row = find_nested(strategy).history["test"].matrix("mAP")[t]
-        assert row == pytest.approx([alone(strategy.model, test_tensors, i)[0] for i in range(t + 1)])
+        assert row == pytest.approx([alone(strategy.model, stream_tensors, i)[0] for i in range(t + 1)])
     assert [len(row) for row in find_nested(strategy).history["test"].matrix("mAP")] == [1, 2, 3]
 
 
@@ -124,11 +124,11 @@ def test_figures_that_need_a_row_not_evaluated_are_not_emitted(benchmark, make_s
     }
 
 
-def test_model_that_was_trained_elsewhere_is_evaluated_on_all_sets(benchmark, make_strategy, test_tensors):
+def test_model_that_was_trained_elsewhere_is_evaluated_on_all_sets(benchmark, make_strategy, stream_tensors):
     strategy = make_strategy(evaluator=evaluator(nested=True))
     strategy.eval(benchmark.test_stream)
     row = find_nested(strategy).history["test"].matrix("mAP")[2]
-    assert row == pytest.approx([alone(strategy.model, test_tensors, i)[0] for i in range(3)])
+    assert row == pytest.approx([alone(strategy.model, stream_tensors, i)[0] for i in range(3)])
 
 
 def test_resumed_run_has_the_matrix_of_an_uninterrupted_one(benchmark, make_strategy, model, tmp_path):
@@ -152,11 +152,11 @@ def test_resumed_run_has_the_matrix_of_an_uninterrupted_one(benchmark, make_stra
         assert values[0] == values[1]
 
 
-def test_per_class_and_figure_are_emitted(benchmark, make_strategy, model, test_tensors):
+def test_per_class_and_figure_are_emitted(benchmark, make_strategy, model, stream_tensors):
     metrics = evaluator(per_class=True, figure=True, class_names=list("abcdef"))
     strategy = make_strategy(evaluator=metrics)
     results = strategy.eval(benchmark.test_stream)
-    x, y = (torch.cat(parts) for parts in zip(*test_tensors))
+    x, y = (torch.cat(parts) for parts in zip(*stream_tensors))
     expected = average_precision(model(x), y).tolist()
     assert results[f"AP_Nested/{TEST}"] == pytest.approx(dict(zip("abcdef", expected)))
     assert find_nested(strategy).average_precision["test"].tolist() == pytest.approx(expected)
@@ -208,7 +208,7 @@ class SavedGraphs(nn.Module):
         return [(logits * scale)[:, : 2 * (i + 1)] for i, scale in enumerate(self.scales)]
 
 
-def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy, test_tensors):
+def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy, stream_tensors):
     model, seen = SavedGraphs(3), []
     model.backbone.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
     strategy = make_strategy(learner=model, evaluator=evaluator(nested=True, saved_graphs=True))
@@ -216,17 +216,17 @@ def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy
     assert sum(seen) == sum(len(experience.dataset) for experience in benchmark.test_stream)
     history = find_nested(strategy).history["test"]
     for i in range(3):
-        x, y = (torch.cat(parts) for parts in zip(*test_tensors[: i + 1]))
+        x, y = (torch.cat(parts) for parts in zip(*stream_tensors[: i + 1]))
         with torch.no_grad():
             expected = mean_average_precision(model.nested_logits(x)[i], y[:, : 2 * (i + 1)])
         assert results[f"mAP_Saved_Nested/{TEST}/Exp{i:03}"] == pytest.approx(expected)
         assert history.matrix("mAP_Saved")[2][i] == pytest.approx(expected)
-        assert history.matrix("mAP")[2][i] == pytest.approx(alone(model, test_tensors, i)[0])
+        assert history.matrix("mAP")[2][i] == pytest.approx(alone(model, stream_tensors, i)[0])
     assert history.matrix("mAP") != history.matrix("mAP_Saved")
     assert len(model.backbone._forward_hooks) == 1  # ours is gone, the one of this test is left
 
 
-def test_saved_graphs_of_agcn_are_those_of_each_experience(benchmark, make_strategy, test_tensors):
+def test_saved_graphs_of_agcn_are_those_of_each_experience(benchmark, make_strategy, stream_tensors):
     torch.manual_seed(0)
     backbone = nn.Linear(8, 5)
     backbone.num_features = 5
@@ -243,12 +243,12 @@ def test_saved_graphs_of_agcn_are_those_of_each_experience(benchmark, make_strat
     saved, current = history.matrix("mAP_Saved"), history.matrix("mAP")
     assert [row[-1] for row in saved] == [row[-1] for row in current]  # the newest set has the current graph
     assert saved[2][0] != current[2][0]
-    x, y = test_tensors[0]
+    x, y = stream_tensors[0]
     with torch.no_grad():
         assert saved[2][0] == pytest.approx(mean_average_precision(model.nested_logits(x)[0], y[:, :2]))
 
 
-def test_saved_graphs_beyond_the_evaluated_sets_are_not_looked_at(benchmark, make_strategy, test_tensors):
+def test_saved_graphs_beyond_the_evaluated_sets_are_not_looked_at(benchmark, make_strategy, stream_tensors):
     strategy = make_strategy(learner=SavedGraphs(3), evaluator=evaluator(nested=True, saved_graphs=True))
     results = strategy.eval(benchmark.test_stream[:2])
     assert f"mAP_Saved_Nested/{TEST}/Exp001" in results

@@ -51,23 +51,23 @@ def joined(tensors, model):
         return model(x), y
 
 
-def test_stream_metrics_equal_the_functions_on_all_images(benchmark, make_strategy, model, test_tensors):
+def test_stream_metrics_equal_the_functions_on_all_images(benchmark, make_strategy, model, stream_tensors):
     metrics = [mean_average_precision_metrics(stream=True), f1_metrics(stream=True, precision_recall=True)]
     results = make_strategy(evaluator=evaluator(*metrics)).eval(benchmark.test_stream)
-    scores, targets = joined(test_tensors, model)
+    scores, targets = joined(stream_tensors, model)
     assert results[f"mAP_Stream/{TEST}"] == pytest.approx(mean_average_precision(scores, targets), abs=1e-12)
     expected = precision_recall_f1(scores, targets, threshold=0.0)
     for name, value in expected._asdict().items():
         assert results[f"{name}_Stream/{TEST}"] == pytest.approx(value, abs=1e-12)
 
 
-def test_experience_metrics_are_of_each_experience(benchmark, make_strategy, model, test_tensors):
+def test_experience_metrics_are_of_each_experience(benchmark, make_strategy, model, stream_tensors):
     results = make_strategy(
         evaluator=evaluator(
             mean_average_precision_metrics(experience=True), f1_metrics(experience=True, top_k=2)
         )
     ).eval(benchmark.test_stream)
-    for i, tensors in enumerate(test_tensors):
+    for i, tensors in enumerate(stream_tensors):
         scores, targets = joined([tensors], model)
         expected = precision_recall_f1(scores, targets, threshold=0.0, top_k=2)
         assert results[f"mAP_Exp/{TEST}/Exp{i:03}"] == pytest.approx(mean_average_precision(scores, targets))
@@ -98,23 +98,23 @@ def test_epoch_and_minibatch_metrics_are_of_annotated_cells(benchmark, make_stra
 
 
 def test_scores_of_the_classes_seen_so_far_are_compared_with_their_columns(
-    benchmark, make_strategy, model, test_tensors
+    benchmark, make_strategy, model, stream_tensors
 ):
     strategy = make_strategy(
         learner=FirstClasses(model, 4), evaluator=evaluator(mean_average_precision_metrics(stream=True))
     )
     results = strategy.eval(benchmark.test_stream[:2])
-    scores, targets = joined(test_tensors[:2], model)
+    scores, targets = joined(stream_tensors[:2], model)
     expected = mean_average_precision(scores[:, :4], targets[:, :4])
     assert results[f"mAP_Stream/{TEST}"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("class_names", [None, list("abcdef")])
-def test_per_class_values_have_names(benchmark, make_strategy, model, test_tensors, class_names):
+def test_per_class_values_have_names(benchmark, make_strategy, model, stream_tensors, class_names):
     metrics = mean_average_precision_metrics(stream=True, per_class=True, class_names=class_names)
     results = make_strategy(evaluator=evaluator(metrics)).eval(benchmark.test_stream)
     values = results[f"AP_Stream/{TEST}"]
-    expected = average_precision(*joined(test_tensors, model)).tolist()
+    expected = average_precision(*joined(stream_tensors, model)).tolist()
     assert list(values.values()) == pytest.approx(expected, nan_ok=True)
     if class_names is not None:
         assert list(values) == class_names

@@ -49,3 +49,9 @@ def test_the_whole_network_takes_over_what_was_chosen_for_heads_but_for_the_rate
     assert [trial["lr"] for trial in ewc.draw_trials(study.trials)] == [3e-5, 1e-4]
     assert study.base.fold_batchnorm
     assert not study.base.freeze_backbone
+
+
+def test_what_is_missing_is_said_without_a_traceback(coco18, tmp_path, capsys):
+    out = ["--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert coco18["main"]([*out, "--part", "whole"]) == 1
+    assert "run that part of the study first" in capsys.readouterr().out
