@@ -8,12 +8,14 @@ import io
 import json
 import math
 import operator
+import os
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -196,9 +198,22 @@ def _new_results(missing: Sequence[Settings], out: Path, jobs: int) -> Iterator[
     if jobs == 1 or len(missing) < 2:
         yield from (_run(settings, out) for settings in missing)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=keep_freed_memory) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
         for future in as_completed([pool.submit(_run, settings, out) for settings in missing]):
             yield future.result()
+
+
+def _begin_worker() -> None:
+    keep_freed_memory()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Where a killed study would leave its workers behind, at work on what nobody waits for."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run(settings: Settings, out: Path) -> Results:

@@ -165,7 +165,7 @@ def mean_and_deviation(values: Sequence[float | None], *, digits: int = 1) -> st
     known = [value for value in values if value is not None]
     if not known:
         return "–"
-    mean = f"{statistics.fmean(known):.{digits}f}"
+    mean = f"{statistics.fmean(known):z.{digits}f}"
     return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known):.{digits}f}"
 
 

@@ -1,6 +1,10 @@
 """Trials with one budget, the choice among them, and the runs that follow."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,8 +39,7 @@ def test_a_small_space_is_tried_in_full():
     assert trials == [{"lr": lr, "pool": pool} for lr in (1.0, 2.0) for pool in ("avg", "max")]
 
 
-@pytest.fixture(scope="module")
-def study():
+def make_study():
     return Study(
         base=make_settings("scenes", **TINY),
         entries=[
@@ -50,10 +53,10 @@ def study():
 
 
 @pytest.fixture(scope="module")
-def finished(study, tmp_path_factory):
+def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
     messages = []
-    return out, study.go(out, say=messages.append), messages
+    return out, make_study().go(out, say=messages.append), messages
 
 
 def test_every_entry_runs_with_every_seed_and_the_chosen_settings(finished):
@@ -79,12 +82,36 @@ def test_the_best_on_held_out_training_images_is_chosen(finished):
         assert settings["seed"] not in (0, 1)
 
 
-def test_what_is_done_is_not_done_again_and_no_state_is_left(study, finished):
+def test_what_is_done_is_not_done_again_and_no_state_is_left(finished):
     out, results, messages = finished
     assert any("3 runs, 3 of them to do" in message for message in messages)
     assert list(out.rglob("state.bin")) == []
     files = {path: path.stat().st_mtime_ns for path in out.rglob("results.json")}
     again: list[str] = []
-    assert [r.nested for r in study.go(out, say=again.append)] == [r.nested for r in results]
+    assert [r.nested for r in make_study().go(out, say=again.append)] == [r.nested for r in results]
     assert {path: path.stat().st_mtime_ns for path in out.rglob("results.json")} == files
     assert any("6 runs, 0 of them to do" in message for message in again)
+
+
+IN_TWO_PROCESSES = """
+import sys
+from pathlib import Path
+from test_study import make_study
+if __name__ == "__main__":
+    make_study().go(Path(sys.argv[1]), jobs=2)
+"""
+
+
+def test_a_killed_study_leaves_no_worker_and_goes_on_to_the_same_results(finished, tmp_path):
+    script, out = tmp_path / "script.py", tmp_path / "study"
+    script.write_text(IN_TWO_PROCESSES)
+    command = [sys.executable, str(script), str(out)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert parent.stdout is not None
+    assert "3 runs, 3 of them to do" in parent.stdout.readline()
+    assert parent.stdout.readline().startswith("1 of 3: ")
+    parent.kill()
+    parent.communicate(timeout=60)  # until the workers, which have the same standard output, have ended
+    _, results, _ = finished
+    assert [r.nested for r in make_study().go(out, say=lambda message: None)] == [r.nested for r in results]

@@ -157,6 +157,7 @@ def test_formats_hold_the_same_cells():
 def test_values_that_are_not_known_are_left_out():
     assert mean_and_deviation([None, 2.0]) == "2.0"
     assert mean_and_deviation([None]) == "–"
+    assert mean_and_deviation([-0.01, -0.02]) == "0.0 ± 0.0"
 
 
 def test_every_method_of_the_paper_has_a_name():
