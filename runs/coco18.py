@@ -38,6 +38,7 @@ OF_METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "scr": (MEMORY, {"scr_weight": Between(0.01, 1)}),
 }
 """What each method fixes, and what it chooses beside the learning rate."""
+HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,22 +114,22 @@ def frozen(base: Settings) -> Study:
 
 
 def whole(base: Settings, of_heads: Mapping[str, Mapping[str, Any]]) -> Study:
-    """All weights trained: one of two learning rates is chosen, the rest is as chosen for heads alone.
+    """All weights trained: the network's learning rate is chosen, the rest is as chosen for heads alone.
 
     Args:
         base: Settings that all share.
         of_heads: What was chosen with the frozen network.
     """
     of_agcn = [FULL, "agcn official", "agcn orthogonal words", "agcn orthogonal words + er + negatives"]
-    labels = [*OF_METHODS, "er + negatives", *of_agcn, "agcn + er", "agcn + er + negatives"]
     entries = []
     for entry in frozen(base).entries:
-        if entry.label in labels:
-            own = {name: value for name, value in of_heads[entry.label]["settings"].items() if name != "lr"}
-            rates = [{"lr": 3e-5}, {"lr": 1e-4}]
+        if entry.label in [*OF_METHODS, "er + negatives", *of_agcn]:
+            chosen = of_heads[entry.label]["settings"]
+            own = {HEAD.get(name, name): value for name, value in chosen.items()}
+            rates = [{"lr": 1e-5}, {"lr": 5e-5}]
             entries.append(replace(entry, settings={**entry.settings, **own}, space={"lr": rates}))
     base = replace(base, freeze_batchnorm=True, fold_batchnorm=True)
-    return Study(base=base, entries=entries, trials=2, trial_settings={"limit": 250})
+    return Study(base=base, entries=entries, trials=2, trial_settings={"limit": 500})
 
 
 def make_entry(

@@ -113,9 +113,12 @@ def make_strategy(
         return _make_agcn(settings, backbone, class_names, plugins, **shared)
     method, own_settings = BASELINES[settings.method]
     model = MultiLabelClassifier(backbone, len(class_names))
+    lr_head = settings.lr if settings.lr_head is None else settings.lr_head
     return method(
         model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True),
+        optimizer=torch.optim.Adam(
+            model.parameter_groups(lr_backbone=settings.lr, lr_head=lr_head), fused=True
+        ),
         plugins=plugins,
         **own_settings(settings),
         **shared,

@@ -48,7 +48,8 @@ class Settings:
         batch_size: Images a step.
         eval_batch_size: Images a batch of evaluation.
         epochs: Passes over an experience.
-        lr: Learning rate of Adam for the backbone and a linear classifier.
+        lr: Learning rate of Adam for the backbone.
+        lr_head: Learning rate of Adam for a linear classifier; the backbone's if None.
         lr_gcn: Learning rate of Adam for AGCN's GCN.
         word_vectors: Source for ``load_word_vectors``.
         orthogonal_words: Whether word vectors are made orthogonal and of unit length.
@@ -98,6 +99,7 @@ class Settings:
     eval_batch_size: int = 32
     epochs: int = 1
     lr: float = 1e-4
+    lr_head: float | None = None
     lr_gcn: float = 3e-5
     word_vectors: str = "embedded"
     orthogonal_words: bool = False

@@ -18,6 +18,7 @@ from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
+from avalanche_agcn.models.groups import group_parameters
 from avalanche_agcn.models.growing import HasSeenClasses, count_features, count_seen
 
 LR_BACKBONE = 1e-4  # of Adam; the authors' program
@@ -157,9 +158,7 @@ class AGCNModel(DynamicModule):
             >>> model = AGCNModel(create_backbone("small"), torch.zeros(3, 50))
             >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_gcn=1e-4))
         """
-        parts = [(self.backbone, lr_backbone), (self.gcn, lr_gcn)]
-        groups = [{"params": list(part.parameters()), "lr": lr} for part, lr in parts]
-        return [group for group in groups if group["params"]]  # precomputed features have none
+        return group_parameters((self.backbone, lr_backbone), (self.gcn, lr_gcn))
 
     def adaptation(self, experience: HasSeenClasses) -> None:
         """Avalanche's call before an experience: new classes enter without relations.

@@ -1,9 +1,12 @@
 """A linear classifier over a backbone, for the baselines."""
 
+from typing import Any
+
 import torch
 from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
+from avalanche_agcn.models.groups import group_parameters
 from avalanche_agcn.models.growing import HasSeenClasses, count_features, count_seen
 
 
@@ -46,6 +49,18 @@ class MultiLabelClassifier(DynamicModule):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the classes seen so far, ``[B, n_seen]``."""
         return self.classifier(self.features(x))[:, : self.n_seen]
+
+    def parameter_groups(self, *, lr_backbone: float, lr_head: float) -> list[dict[str, Any]]:
+        """Parameters for an optimizer, with a learning rate for each part.
+
+        A layer that starts from nothing wants a higher one than a network that was trained before.
+
+        Example:
+            >>> from avalanche_agcn.models import create_backbone
+            >>> model = MultiLabelClassifier(create_backbone("small"), 20)
+            >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_backbone=3e-5, lr_head=1e-3))
+        """
+        return group_parameters((self.backbone, lr_backbone), (self.classifier, lr_head))
 
     def adaptation(self, experience: HasSeenClasses) -> None:
         """Avalanche's call before an experience; evaluation does not make the model grow.

@@ -116,7 +116,19 @@ def _efficientnet_lite0(pretrained: Weights, settings: dict[str, Any]) -> Networ
         *(network._conv_stem, network._bn0, network._swish, *network._blocks),
         *(network._conv_head, network._bn1, network._swish),
     )
+    _save_copies(layers)
     return Network(layers, LITE_MEAN, LITE_STD)
+
+
+def _save_copies(layers: nn.Module) -> None:
+    """Let convolutions pad by themselves, where they pad all sides alike, and activations work in place."""
+    for module in layers.modules():
+        if isinstance(module, nn.ReLU6):
+            module.inplace = True
+        elif isinstance(module, nn.Conv2d):
+            before = module.static_padding
+            if isinstance(before, nn.ZeroPad2d) and len(set(before.padding)) == 1:
+                module.padding, module.static_padding = before.padding[:2], nn.Identity()
 
 
 def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:

@@ -197,3 +197,12 @@ def test_word_vectors_are_orthogonal_only_where_the_settings_say_so(tmp_path):
 
     assert torch.allclose(products(), torch.eye(SMOKE["n_classes"]), atol=1e-5)
     assert products(orthogonal_words=False).min() > 1  # GloVe's share a direction
+
+
+def test_the_head_has_the_networks_learning_rate_or_its_own(tmp_path):
+    def rates(**changes):
+        run = Run(smoke(method="finetuning", lr=1e-3, **changes), tmp_path, say=lambda text: None)
+        return [group["lr"] for group in run.strategy.optimizer.param_groups]
+
+    assert rates() == [1e-3, 1e-3]
+    assert rates(lr_head=1e-2) == [1e-3, 1e-2]

@@ -6,6 +6,7 @@ from torch import nn
 
 from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.models.linear import MultiLabelClassifier
+from avalanche_agcn.models.precomputed import Precomputed
 
 
 def experience(n_seen):
@@ -46,6 +47,16 @@ def test_no_parameter_is_ever_added():
     before = [id(p) for p in model.parameters()]
     model.train().adaptation(experience(3))
     assert [id(p) for p in model.parameters()] == before
+
+
+def test_each_part_has_its_learning_rate():
+    model = make_model()
+    body, head = model.parameter_groups(lr_backbone=1e-5, lr_head=1e-3)
+    assert (body["lr"], head["lr"]) == (1e-5, 1e-3)
+    assert [id(p) for p in body["params"]] == [id(p) for p in model.backbone.parameters()]
+    assert [id(p) for p in head["params"]] == [id(p) for p in model.classifier.parameters()]
+    no_body = MultiLabelClassifier(Precomputed(4), 5).parameter_groups(lr_backbone=1e-5, lr_head=1e-3)
+    assert [group["lr"] for group in no_body] == [1e-3]
 
 
 def test_state_carries_the_classes_seen(tmp_path):

