@@ -105,7 +105,7 @@ class Study:
 
     base: Settings
     entries: Sequence[Entry]
-    trials: int
+    trials: int = 0
     validation: float = 0.2
     trial_seed: int = 100
     trial_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -177,7 +177,7 @@ def _run_all(
     done = {settings.name: _finished(settings, out) for settings in wanted}
     missing = [settings for settings in wanted if done[settings.name] is None]
     say(f"{out}: {len(wanted)} runs, {len(missing)} of them to do")
-    for k, result in enumerate(_new_results(missing, out, jobs), start=1):
+    for k, result in enumerate(_new_results(missing, out, jobs, say), start=1):
         settings = replace(wanted[0], **result.settings)
         done[settings.name] = result
         last, total = result.summary["mAP"]["last"], result.seconds["total"]
@@ -193,14 +193,23 @@ def _finished(settings: Settings, out: Path) -> Results | None:
     return None if differences(result.settings, settings.as_dict()) else result
 
 
-def _new_results(missing: Sequence[Settings], out: Path, jobs: int) -> Iterator[Results]:
-    """Results as they come."""
+def _new_results(
+    missing: Sequence[Settings], out: Path, jobs: int, say: Callable[[str], None]
+) -> Iterator[Results]:
+    """Results as they come, up to the first run that fails."""
     if jobs == 1 or len(missing) < 2:
         yield from (_run(settings, out) for settings in missing)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
-        for future in as_completed([pool.submit(_run, settings, out) for settings in missing]):
-            yield future.result()
+        runs = {pool.submit(_run, settings, out): settings for settings in missing}
+        try:
+            for run in as_completed(runs):
+                yield run.result()
+        except Exception:
+            say(f"{runs[run].name} failed. Runs that have begun are brought to their end.")
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin_worker() -> None:
