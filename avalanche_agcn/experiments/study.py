@@ -105,7 +105,7 @@ class Study:
 
     base: Settings
     entries: Sequence[Entry]
-    trials: int = 0
+    trials: int
     validation: float = 0.2
     trial_seed: int = 100
     trial_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -198,18 +198,29 @@ def _new_results(
 ) -> Iterator[Results]:
     """Results as they come, up to the first run that fails."""
     if jobs == 1 or len(missing) < 2:
-        yield from (_run(settings, out) for settings in missing)
+        for settings in missing:
+            with _named_if_it_fails(settings, say):
+                result = _run(settings, out)
+            yield result
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
         runs = {pool.submit(_run, settings, out): settings for settings in missing}
         try:
             for run in as_completed(runs):
-                yield run.result()
-        except Exception:
-            say(f"{runs[run].name} failed. Runs that have begun are brought to their end.")
-            raise
+                with _named_if_it_fails(runs[run], say):
+                    result = run.result()
+                yield result
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _named_if_it_fails(settings: Settings, say: Callable[[str], None]) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        say(f"{settings.name} failed. Runs that have begun are brought to their end.")
+        raise
 
 
 def _begin_worker() -> None:

@@ -94,13 +94,14 @@ def test_what_is_done_is_not_done_again_and_no_state_is_left(finished):
     assert any("6 runs, 0 of them to do" in message for message in again)
 
 
-def test_a_run_that_fails_is_named_and_those_not_begun_are_left(tmp_path):
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_fails_is_named_and_those_not_begun_are_left(tmp_path, jobs):
     broken = Entry(label="broken", settings={"method": "finetuning", "backbone": "nothing"})
     fixed = Entry(label="fixed", settings={"method": "finetuning"})
-    study = Study(base=make_settings("scenes", **TINY), entries=[broken, fixed], seeds=range(8))
+    study = Study(base=make_settings("scenes", **TINY), entries=[broken, fixed], trials=1, seeds=range(8))
     messages: list[str] = []
     with pytest.raises(ValueError, match="There is no backbone 'nothing'"):
-        study.go(tmp_path, jobs=2, say=messages.append)
+        study.go(tmp_path, jobs=jobs, say=messages.append)
     assert re.fullmatch(r"broken-seed\d failed\. .*", messages[-1])
     assert len(list(tmp_path.rglob("results.json"))) < 8
 

@@ -35,7 +35,7 @@ def classify(network, maps):
     return head(maps.mean((2, 3)))
 
 
-def check_family(name):
+def assert_features_and_classifier_are_all(name):
     network, x = make_network(name), torch.randn(1, 3, 224, 224)
     with torch.no_grad():
         expected = network(x)
@@ -47,13 +47,13 @@ def check_family(name):
 
 @pytest.mark.parametrize("name", SMALL_FAMILIES)
 def test_features_and_classifier_make_the_whole_network(name):
-    check_family(name)
+    assert_features_and_classifier_are_all(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHER_FAMILIES)
 def test_features_and_classifier_make_the_whole_network_of_other_families(name):
-    check_family(name)
+    assert_features_and_classifier_are_all(name)
 
 
 def test_every_family_of_torchvision_is_covered():
@@ -114,6 +114,8 @@ def test_efficientnet_lite0_equals_its_package():
         first, second = backbone.train().requires_grad_(False)(x), backbone(x)
     torch.testing.assert_close(first, second)  # no drop-connect
     assert backbone.num_features == 1280
+    paddings = [m.padding for m in backbone.modules() if isinstance(m, nn.ZeroPad2d)]
+    assert all(len(set(padding)) > 1 for padding in paddings)  # others are the convolutions' own
     black, white = (-backbone.mean[0] / backbone.std[0], (1 - backbone.mean[0]) / backbone.std[0])
     assert (black, white) == (pytest.approx(-127 / 128), pytest.approx(1.0))
 
