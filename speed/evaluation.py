@@ -104,7 +104,8 @@ def peak_memory() -> float:
     mean_average_precision(scores, targets)
     precision_recall_f1(scores, targets, threshold=0.0)
     nested_scores(scores, targets, set_sizes=sizes, class_counts=classes, threshold=0.0)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    in_bytes = sys.platform == "darwin"  # elsewhere in kB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if in_bytes else 1024)
 
 
 def random_case(n_images: int, n_classes: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -33,7 +33,7 @@ OPERATORS = {
     "convolutions": "conv",
     "normalisation, both ways": "batch_norm",
     "activations and pooling, both ways": "relu|hardtanh|clamp|threshold|pool|where",
-    "Adam": "addcmul|addcdiv|lerp|sqrt|div_|mul_",
+    "Adam": "_fused_adam_",
 }
 """Patterns of their names; the first that fits counts."""
 

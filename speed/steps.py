@@ -67,7 +67,7 @@ def make_plain(network: str, batch: int, **backbone: Any) -> Naive:
     model = MultiLabelClassifier(_make_backbone(network, backbone), N_OLD + N_NEW)
     return Naive(
         model=model,
-        optimizer=Adam(model.parameters(), lr=1e-4),
+        optimizer=Adam(model.parameters(), lr=1e-4, fused=True),
         criterion=PartialBCEWithLogitsLoss(),
         train_mb_size=batch,
         evaluator=EvaluationPlugin(),
@@ -81,10 +81,10 @@ def make_method(
     body = _make_backbone(network, backbone)
     if method is AGCN:
         model: Any = AGCNModel(body, torch.randn(N_OLD + N_NEW, WORD_DIMENSION))
-        optimizer = Adam(model.parameter_groups())
+        optimizer = Adam(model.parameter_groups(), fused=True)
     else:
         model = MultiLabelClassifier(body, N_OLD + N_NEW)
-        optimizer = Adam(model.parameters(), lr=1e-4)
+        optimizer = Adam(model.parameters(), lr=1e-4, fused=True)
     return method(
         model=model,
         optimizer=optimizer,
