@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import contextlib
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,14 @@ from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.report import write_report
 from avalanche_agcn.experiments.results import Results
 from avalanche_agcn.experiments.run import Run
-from avalanche_agcn.experiments.settings import SMOKE, BenchmarkName, Settings, make_settings, read_config
+from avalanche_agcn.experiments.settings import (
+    KINDS,
+    SMOKE,
+    BenchmarkName,
+    Settings,
+    make_settings,
+    read_config,
+)
 from avalanche_agcn.models.backbones import WeightsUnavailable
 
 NOT_THE_REAL_THING = (
@@ -34,7 +43,6 @@ EXPECTED = (
     WeightsUnavailable,
 )
 """What can go wrong on a user's machine: an image, a package, disk or memory that is not there."""
-_SETTINGS = {field.name for field in fields(Settings)}
 
 
 def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.ArgumentParser:
@@ -80,9 +88,16 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
     how.add_argument("--memory", type=int, metavar="N", help="images in memory, also beside AGCN")
     how.add_argument("--preset", choices=("paper", "official"), help="AGCN by its equations or its program")
     how.add_argument("--lambda-gph", type=float, metavar="WEIGHT", help="λ₃ of AGCN")
-    how.add_argument("--word-vectors", metavar="SOURCE", help="embedded, or a GloVe file")
     how.add_argument(
-        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="any setting: --set pool=avg epochs=2"
+        "--word-vectors", metavar="SOURCE", help="embedded, glove-6b-50d, random, or a GloVe file"
+    )
+    how.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any setting: --set pool=avg epochs=2",
     )
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", help="cuda if there is one by default")
@@ -103,13 +118,15 @@ def settings_of(
     """One for each method (or variant of AGCN) and seed, in that order.
 
     Raises:
-        ValueError: If a setting is unknown; the message says which.
+        ValueError: If a setting is unknown, or two runs would have the same folder; the message says which.
     """
     given = vars(arguments)
     chosen: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
-    chosen |= SMOKE if given.get("smoke") else {}
     chosen |= read_config(given["config"]) if "config" in given else {}
-    chosen |= {name: value for name, value in given.items() if name in _SETTINGS}
+    chosen |= SMOKE if given.get("smoke") else {}
+    chosen |= {name: value for name, value in given.items() if name in KINDS}
+    if "method" in given:
+        chosen.pop("label", None)  # of the method that the config is about
     chosen |= dict(map(_named_value, given["set"]))
     methods, seeds = _as_list(chosen.pop("method", "agcn")), _as_list(chosen.pop("seed", 0))
     named: BenchmarkName = chosen.pop("benchmark")
@@ -119,11 +136,19 @@ def settings_of(
     unknown = sorted(set(methods) - set(METHODS))
     if unknown:
         raise ValueError(f"unknown methods {unknown}; known are {', '.join(METHODS)}, and all")
+    if variants is not None and methods != ["agcn"]:
+        raise ValueError(f"these are variants of AGCN, and not of {', '.join(methods)}: leave --method out")
     wanted = [make_settings(benchmark, **chosen, method=m, seed=seed) for m in methods for seed in seeds]
-    if variants is None:
-        return wanted
-    made = [variants_of(settings, variants) for settings in wanted]
-    return [own[name] for name in variants for own in made if name in own]
+    if variants is not None:
+        made = [variants_of(settings, variants) for settings in wanted]
+        wanted = [own[name] for name in variants for own in made if name in own]
+    twice = [name for name, times in Counter(settings.name for settings in wanted).items() if times > 1]
+    if twice:
+        raise ValueError(
+            f"several runs would have the folder {', '.join(twice)}: give each method and seed once, and a "
+            "label to one method only"
+        )
+    return wanted
 
 
 def main(
@@ -172,14 +197,17 @@ def _run(settings: Settings, out: Path, resume: bool) -> Results:
 
 
 def _named_value(text: str) -> tuple[str, Any]:
-    """``"lr=1e-3"`` as a name and a value of TOML's kinds, or else a string."""
+    """``"lr=1e-3"`` as a name and a value as TOML or Python writes it, or else a string."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"--set wants NAME=VALUE, such as lr=1e-3, got {text!r}")
-    try:
+    if value.lower() == "none":
+        return name, None
+    with contextlib.suppress(tomllib.TOMLDecodeError):
         return name, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name, value
+    with contextlib.suppress(ValueError, SyntaxError):
+        return name, ast.literal_eval(value)
+    return name, value
 
 
 def _as_list(value: Any) -> list[Any]:

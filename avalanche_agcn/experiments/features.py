@@ -1,8 +1,9 @@
 """A benchmark of features instead of images, for heads over a network that is not trained.
 
 Each image goes through the network once. What comes out is kept in files of a few thousand images, each named
-after what it was made from: network, weights, transform and images. A file of something else is therefore
-never found, and a process that is killed has lost one file at most.
+after what it was made from: network, weights, images, and transform, by what it says of itself and what it
+makes of a first image. So a file of something else is not found, and a process that is killed has lost one
+file at most.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from avalanche_agcn.benchmarks.datasets import MultiLabelSource, Transform
+from avalanche_agcn.benchmarks.images import ImageFiles
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble
 from avalanche_agcn.benchmarks.plan import Images
 from avalanche_agcn.experiments.state import DamagedState, load_state, save_state
@@ -153,7 +155,9 @@ class _Network:
         return torch.cat([features for features in known if features is not None])
 
     def _name(self, source: MultiLabelSource, positions: Tensor) -> str:
-        return _digest([self._key.encode(), *_fingerprint(source, positions)])[:32]
+        images = _Transformed(source, positions, self.transform)  # a transform may hide what it does
+        made = [np.asarray(images[k]).tobytes() for k in range(min(1, len(images)))]
+        return _digest([self._key.encode(), *made, *_fingerprint(source, positions)])[:32]
 
     @torch.inference_mode()
     def _compute(self, source: MultiLabelSource, positions: Tensor, bar: tqdm) -> Tensor:
@@ -205,10 +209,10 @@ def _read(path: Path, n_images: int, say: Callable[[str], None]) -> Tensor | Non
 
 def _fingerprint(source: MultiLabelSource, positions: Tensor) -> Iterable[bytes]:
     """What changes when the images do: the files' names, sizes and times, or else the images themselves."""
-    if hasattr(source, "path"):
+    if isinstance(source, ImageFiles):
         for position in positions.tolist():
             status = os.stat(source.path(position))
-            name = os.path.relpath(source.path(position), source.root)  # type: ignore[attr-defined]
+            name = os.path.relpath(source.path(position), source.root)
             yield f"{name} {status.st_size} {status.st_mtime_ns}\n".encode()
     else:
         for position in positions.tolist():

@@ -78,12 +78,27 @@ def make_backbone(settings: Settings) -> Backbone:
     return create_backbone(
         settings.backbone,
         pretrained=settings.pretrained,
-        pool=settings.pool,  # type: ignore[arg-type]
+        pool=settings.pool,
         freeze_batchnorm=settings.freeze_batchnorm,
         fold_batchnorm=settings.fold_batchnorm,
         channels_last=settings.channels_last,
         compile=settings.compile,
     )
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not find here.
+
+    Raises:
+        ValueError: saying what it misses.
+    """
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"the device {name!r} cannot be used here ({reason}); --device cpu always can"
+        ) from None
 
 
 def make_strategy(
@@ -132,7 +147,12 @@ def _make_agcn(
     plugins: Sequence[BasePlugin],
     **shared: Any,
 ) -> AGCN:
-    words = load_word_vectors(class_names, settings.word_vectors, orthogonal=settings.orthogonal_words)
+    words = load_word_vectors(
+        class_names,
+        settings.word_vectors,
+        missing=settings.missing_words,
+        orthogonal=settings.orthogonal_words,
+    )
     model = AGCNModel(backbone, words)
     if settings.memory:
         buffer = MEMORIES[settings.memory_kind](settings.memory, seed=settings.seed)
@@ -146,10 +166,10 @@ def _make_agcn(
     return AGCN(
         model=model,
         optimizer=torch.optim.Adam(groups, fused=True),
-        preset=settings.preset,  # type: ignore[arg-type]
-        graph=settings.graph,  # type: ignore[arg-type]
+        preset=settings.preset,
+        graph=settings.graph,
         cross_blocks=settings.cross_blocks,
-        q_counts=settings.q_counts,  # type: ignore[arg-type]
+        q_counts=settings.q_counts,
         lambda_cls=settings.lambda_cls,
         lambda_dst=settings.lambda_dst,
         lambda_gph=settings.lambda_gph,

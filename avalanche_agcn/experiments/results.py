@@ -14,6 +14,7 @@ from avalanche_agcn.evaluation.functional import nested_summary
 from avalanche_agcn.experiments.files import write_json
 
 METRICS = ("mAP", "CF1", "OF1")
+TRIALS_FOLDER = "trials"
 NestedMatrix = Sequence[Sequence[float | None]]
 
 
@@ -100,13 +101,17 @@ def read_results(path: str | os.PathLike) -> Results:
 
 
 def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
-    """All results below some folders, sorted by path.
+    """All results below some folders, sorted by path; but not the trials by which a study chose settings.
 
     Raises:
         FileNotFoundError: If there are none.
     """
     below = [Path(folder) for folder in folders]
-    paths = sorted({path for folder in below for path in folder.rglob("results.json")})
+    paths = sorted(
+        path
+        for path in {path for folder in below for path in folder.rglob("results.json")}
+        if path.parent.parent.name != TRIALS_FOLDER
+    )
     if not paths:
         raise FileNotFoundError(f"no results.json below {', '.join(map(str, below))}; has a run ended there?")
     return [read_results(path) for path in paths]

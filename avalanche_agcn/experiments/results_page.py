@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -60,10 +61,7 @@ def write_page(folder: Path, out: Path, figures: Path) -> None:
     parts = {part: folder / part for part in PARTS if (folder / part / CHOSEN_FILE).is_file()}
     if not parts:
         raise FileNotFoundError(f"no {CHOSEN_FILE} in {folder}/frozen or {folder}/whole; run the study first")
-    found = {
-        part: find_results([path for path in sorted(own.iterdir()) if path.name != "trials"])
-        for part, own in parts.items()
-    }
+    found = {part: find_results([own]) for part, own in parts.items()}
     words = folder / DISCUSSION_FILE
     sections = [fill_in(words.read_text(encoding="utf-8"), found).strip() if words.is_file() else ""]
     for part, own in parts.items():
@@ -157,7 +155,8 @@ def _images(links: dict[str, Path], page: Path) -> list[str]:
         "classes": "AP of each class at the end",
         "acm": "the correlation matrix beside the co-occurrence of the train images",
     }
-    return [f"![{captions[k]}]({path.relative_to(page.parent)})" for k, path in links.items()]
+    beside = {kind: Path(os.path.relpath(path, page.parent)).as_posix() for kind, path in links.items()}
+    return [f"![{captions[kind]}]({path})" for kind, path in beside.items()]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from avalanche_agcn.experiments.acm_quality import train_cooccurrence
 from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, layout, restore
 from avalanche_agcn.experiments.environment import describe_environment
 from avalanche_agcn.experiments.features import feature_benchmark
-from avalanche_agcn.experiments.methods import make_backbone, make_benchmark, make_strategy
+from avalanche_agcn.experiments.methods import check_device, make_backbone, make_benchmark, make_strategy
 from avalanche_agcn.experiments.pictures import PictureScores
 from avalanche_agcn.experiments.results import METRICS, Results, none_if_nan
 from avalanche_agcn.experiments.settings import Settings, differences
@@ -51,6 +51,7 @@ class Run:
 
     Raises:
         OtherSettings: If the saved state is of other settings.
+        ValueError: If a setting cannot be carried out here.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Run:
     ) -> None:
         self.settings, self.say = settings, say
         self.folder = Path(out) / settings.name
+        check_device(settings.device)
         seed_everything(settings.seed)
         backbone = make_backbone(settings)
         self.benchmark: MultiLabelBenchmark = make_benchmark(settings, backbone)

@@ -7,11 +7,20 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
+
+from avalanche_agcn.models.backbones import Pool
+from avalanche_agcn.models.word_vectors import Missing
+from avalanche_agcn.training.acm import QCounts
+from avalanche_agcn.training.graph import Graph
+from avalanche_agcn.training.plugins.acm import Preset
 
 BenchmarkName = Literal["scenes", "coco", "wide"]
+MemoryKind = Literal["er", "prs", "ocdm"]
+Amp = Literal["bf16", "fp16"]
 
 WITHOUT_EFFECT = frozenset({"workers", "cache", "checkpoint_minutes"})
 """Settings that change how a run is done, not what comes out: it may be resumed with others."""
@@ -52,6 +61,7 @@ class Settings:
         lr_head: Learning rate of Adam for a linear classifier; the backbone's if None.
         lr_gcn: Learning rate of Adam for AGCN's GCN.
         word_vectors: Source for ``load_word_vectors``.
+        missing_words: What a word gets that the source does not have: ``"error"``, or a ``"random"`` vector.
         orthogonal_words: Whether word vectors are made orthogonal and of unit length.
         preset: AGCN's, ``"paper"`` or ``"official"``.
         graph: How AGCN's relations become a graph, if not as the preset says.
@@ -89,7 +99,7 @@ class Settings:
     n_test: int = 1200
     backbone: str = "resnet101"
     pretrained: bool = True
-    pool: str = "max"
+    pool: Pool = "max"
     freeze_batchnorm: bool = False
     fold_batchnorm: bool = False
     channels_last: bool = True
@@ -102,23 +112,24 @@ class Settings:
     lr_head: float | None = None
     lr_gcn: float = 3e-5
     word_vectors: str = "embedded"
+    missing_words: Missing = "error"
     orthogonal_words: bool = False
-    preset: str = "paper"
-    graph: str | None = None
+    preset: Preset = "paper"
+    graph: Graph | None = None
     cross_blocks: bool = True
-    q_counts: str = "experience"
+    q_counts: QCounts = "experience"
     lambda_cls: float = 0.07
     lambda_dst: float = 0.93
     lambda_gph: float = 1e5
     memory: int = 0
-    memory_kind: str = "er"
+    memory_kind: MemoryKind = "er"
     memory_batch: int | None = None
     negatives_of_newer: bool = False
     ewc_lambda: float = 1e3
     lwf_lambda: float = 1.0
     scr_weight: float = 0.1
     device: str = "cpu"
-    amp: str | None = None
+    amp: Amp | None = None
     compile: bool = False
     workers: int = 0
     cache: str | None = None
@@ -132,6 +143,11 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """All settings as plain values, but for the folder of the cache, which is this machine's alone."""
         return {name: value for name, value in asdict(self).items() if name != "cache"}
+
+
+KINDS = get_type_hints(Settings)
+"""What each setting may be."""
+_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
 
 
 DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
@@ -172,16 +188,35 @@ def make_settings(benchmark: BenchmarkName, **given: Any) -> Settings:
     """Settings of a benchmark, with those given in place of its defaults.
 
     Raises:
-        ValueError: If a setting is unknown.
+        ValueError: If a setting is unknown, or its value is not one that it can have.
     """
-    unknown = sorted(set(given) - {field.name for field in fields(Settings)})
+    unknown = sorted(set(given) - set(KINDS))
     if unknown:
-        known = sorted(field.name for field in fields(Settings))
-        raise ValueError(f"unknown settings {unknown}; known are {known}")
+        raise ValueError(f"unknown settings {unknown}; known are {sorted(KINDS)}")
+    for name, value in given.items():
+        _check_kind(name, value)
     chosen = {**DEFAULTS[benchmark], **given}
     if chosen.get("backbone") == "small":  # there are no weights for it
         chosen.setdefault("pretrained", False)
     return replace(Settings(benchmark=benchmark), **chosen)
+
+
+def _check_kind(name: str, value: Any) -> None:
+    """Else ``"False"``, for one, would be taken for true."""
+    allowed = _alternatives(KINDS[name])
+    kinds = tuple(kind for kind in allowed if isinstance(kind, type))
+    if isinstance(value, bool):
+        fits = bool in kinds
+    else:
+        fits = value in allowed or isinstance(value, (*kinds, int) if float in kinds else kinds)
+    if not fits:
+        wanted = " or ".join(_IN_WORDS.get(kind, repr(kind)) for kind in allowed)
+        raise ValueError(f"the setting {name} must be {wanted}, not {value!r}")
+
+
+def _alternatives(kind: Any) -> list[Any]:
+    """Types and values in a union of types and literals."""
+    return [one for part in get_args(kind) for one in _alternatives(part)] or [kind]
 
 
 def read_config(path: str | os.PathLike) -> dict[str, Any]:

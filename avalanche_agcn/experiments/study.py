@@ -25,9 +25,10 @@ import torch
 from avalanche_agcn.experiments.ablations import Variant
 from avalanche_agcn.experiments.files import write_json
 from avalanche_agcn.experiments.memory import keep_freed_memory
-from avalanche_agcn.experiments.results import Results, read_results
+from avalanche_agcn.experiments.results import TRIALS_FOLDER, Results, read_results
 from avalanche_agcn.experiments.run import RESULTS_FILE, STATE_FILE, OtherSettings, Run
 from avalanche_agcn.experiments.settings import Settings, differences
+from avalanche_agcn.experiments.tables import mean_and_deviation
 
 CHOSEN_FILE = "chosen.json"
 
@@ -120,7 +121,7 @@ class Study:
             say: Where messages go.
         """
         trials = {entry.label: self._trials(entry) for entry in self.entries if entry.space}
-        tried = _run_all([s for own in trials.values() for s in own], out / "trials", jobs, say)
+        tried = _run_all([s for own in trials.values() for s in own], out / TRIALS_FOLDER, jobs, say)
         chosen = self._choose(trials, tried)
         write_json(out / CHOSEN_FILE, chosen)
         wanted = [
@@ -180,8 +181,8 @@ def _run_all(
     for k, result in enumerate(_new_results(missing, out, jobs, say), start=1):
         settings = replace(wanted[0], **result.settings)
         done[settings.name] = result
-        last, total = result.summary["mAP"]["last"], result.seconds["total"]
-        say(f"{k} of {len(missing)}: {settings.name}: mAP {last:.1f} in {total:.0f} s")
+        last = mean_and_deviation([result.summary["mAP"]["last"]])
+        say(f"{k} of {len(missing)}: {settings.name}: mAP {last} in {result.seconds['total']:.0f} s")
     return {name: result for name, result in done.items() if result is not None}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from avalanche_agcn.experiments.ablations import FULL, OF_OUR_OWN, VARIANTS, WEIGHTS, WITHOUT_CROSS_BLOCKS
 from avalanche_agcn.experiments.paper import STREAMS, TABLE_1, TABLE_2, TABLE_3, Figures
 from avalanche_agcn.experiments.results import METRICS, Results
+from avalanche_agcn.experiments.settings import differences
 
 METHOD_NAMES = {
     "multitask": "Multi-Task",
@@ -141,16 +142,43 @@ def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
     """Results of the same method and settings, but for the seed; in the order of `METHOD_NAMES`.
 
     Variants follow their method, in the order of the ablations.
+
+    Raises:
+        ValueError: If results of one label are not such: their mean would say nothing.
     """
     groups: dict[str, list[Results]] = {}
     for result in results:
         groups.setdefault(result.label, []).append(result)
+    for label, group in groups.items():
+        _check_comparable(label, group)
     methods, variants = list(METHOD_NAMES), list(VARIANTS)
 
     def place(label: str) -> tuple[int, int, str]:
         return _index(methods, groups[label][0].method), _index(variants, label), label
 
     return {label: groups[label] for label in sorted(groups, key=place)}
+
+
+MAY_DIFFER = {"seed", "data", "device"}
+"""Settings in which results differ that have a common mean: seeds may be run on several machines."""
+
+
+def _check_comparable(label: str, group: Sequence[Results]) -> None:
+    seeds = sorted(result.seed for result in group)
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(
+            f"{label!r} has several results of one seed (seeds {seeds}); give folders with one of each"
+        )
+    first, *others = (
+        {name: value for name, value in result.settings.items() if name not in MAY_DIFFER} for result in group
+    )
+    changed = [change for other in others for change in differences(first, other)]
+    if changed:
+        raise ValueError(
+            f"the results of {label!r} have different settings ({'; '.join(dict.fromkeys(changed))}) and no "
+            "common mean: report their folders one by one, or run them with labels of their own "
+            "(--set label=NAME)"
+        )
 
 
 def name_of(label: str) -> str:

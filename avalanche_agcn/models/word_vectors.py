@@ -19,6 +19,13 @@ RANK_TOLERANCE = 1e-6  # directions weaker than this, beside the strongest, are 
 RANDOM_STD = 0.4  # about that of GloVe's own entries
 
 
+class UnknownWords(KeyError, ValueError):
+    """Class names have words without a vector."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError's own would be in quotation marks
+
+
 def load_word_vectors(
     class_names: Sequence[str],
     source: str | Path = "embedded",
@@ -54,7 +61,7 @@ def load_word_vectors(
         Vectors ``[len(class_names), d]``, float32.
 
     Raises:
-        KeyError: if a word is not in the source; names all such words.
+        UnknownWords: if a word is not in the source; names all such words.
         FileNotFoundError: if the source is neither a known name nor a file.
         ModuleNotFoundError: if the PyPI package is not installed.
         ValueError: if a file is not in one of the two formats, or ``missing`` is unknown.
@@ -203,9 +210,10 @@ def _check_found(class_names: Sequence[str], found: Mapping[str, Tensor], source
     unknown = {name: [word for word in _parts(name, found) if word not in found] for name in class_names}
     listed = ", ".join(f"{words} of class {name!r}" for name, words in unknown.items() if words)
     if listed:
-        raise KeyError(
+        raise UnknownWords(
             f"No vector in {str(source)!r} for {listed}. Rename the class to words it has, take "
-            "a larger source ('glove-6b-50d' or a GloVe file), or pass missing='random'."
+            "a larger source ('glove-6b-50d' or a GloVe file), or pass missing='random' (in runs, "
+            "--word-vectors glove-6b-50d or --set missing_words=random)."
         )
 
 

@@ -188,6 +188,11 @@ class AugmentedCorrelationMatrix:
 _SUMS = ("old", "earlier", "hard", "cross", "soft")
 
 
+def in_float64(values: Tensor) -> Tensor:
+    """In double precision; on the processor where the device, such as Apple's, has none."""
+    return (values.cpu() if values.device.type == "mps" else values).double()
+
+
 def _zeros(*shape: int, device: torch.device | None = None) -> Tensor:
     return torch.zeros(*shape, dtype=torch.float64, device=device)
 

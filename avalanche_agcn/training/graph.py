@@ -94,22 +94,31 @@ def check_graph(
     neighbour_weight: float = NEIGHBOUR_WEIGHT,
     new_threshold: float | None = None,
     cross_threshold: float | None = None,
+    *,
+    name: str = "preset",
 ) -> None:
     """Refuse settings of `adjacency` that make no sense.
+
+    Args:
+        preset: see `adjacency`.
+        neighbour_weight: see `adjacency`.
+        new_threshold: see `adjacency`.
+        cross_threshold: see `adjacency`.
+        name: what the caller calls ``preset``.
 
     Raises:
         ValueError: naming the setting, its value and the choices.
     """
     if preset not in get_args(Graph):
-        raise ValueError(f"preset must be one of {get_args(Graph)}, not {preset!r}.")
+        raise ValueError(f"{name} must be one of {get_args(Graph)}, not {preset!r}.")
     if neighbour_weight < 0:
         raise ValueError(f"neighbour_weight must not be negative, but is {neighbour_weight}.")
     thresholds = {"new_threshold": new_threshold, "cross_threshold": cross_threshold}
-    for name, value in thresholds.items():
+    for threshold, value in thresholds.items():
         if value is not None and preset != "official":
-            raise ValueError(f"{name} belongs to preset 'official'; {preset!r} has no threshold.")
+            raise ValueError(f"{threshold} belongs to preset 'official'; {preset!r} has no threshold.")
         if value is not None and not 0 < value <= 1:
-            raise ValueError(f"{name} must be in (0, 1], a probability, but is {value}.")
+            raise ValueError(f"{threshold} must be in (0, 1], a probability, but is {value}.")
 
 
 class _Blocks(NamedTuple):

@@ -17,16 +17,16 @@ class Killed(Exception):
     """Stands for a process that ends at once."""
 
 
-class Stop(SupervisedPlugin):
-    """Stops after so many steps, all of them saved."""
+class Steps(SupervisedPlugin):
+    """Counts steps, and may stop after so many, all of them saved."""
 
-    def __init__(self, n_steps):
+    def __init__(self, most=None):
         super().__init__()
-        self.n_left = n_steps
+        self.n, self.most = 0, most
 
     def after_training_iteration(self, strategy, **kwargs):
-        self.n_left -= 1
-        if self.n_left == 0:
+        self.n += 1
+        if self.n == self.most:
             raise Killed
 
 
@@ -46,9 +46,12 @@ def make_run(settings, out, **options):
     return run
 
 
-def finish(run):
-    """All that comes out, weights and memories to the last bit."""
+def finish(run, *, n_before=0):
+    """All that comes out, weights and memories to the last bit, of a run with so many steps behind it."""
+    steps = Steps()
+    run.strategy.plugins.append(steps)
     results, strategy = run.go(), run.strategy
+    assert n_before + steps.n == 2 * 3 * run.settings.epochs
     weights = {name: tensor.tolist() for name, tensor in strategy.model.state_dict().items()}
     memories = [plugin.buffer.keys.tolist() for plugin in strategy.plugins if hasattr(plugin, "buffer")]
     return results.nested, results.acm, weights, memories
@@ -56,10 +59,10 @@ def finish(run):
 
 def stop_and_resume(settings, out, n_steps, *, resume_with=None):
     stopped = make_run(settings, out)
-    stopped.strategy.plugins.append(Stop(n_steps))
+    stopped.strategy.plugins.append(Steps(n_steps))
     with pytest.raises(Killed):
         stopped.go()
-    return finish(make_run(resume_with or settings, out, resume=True))
+    return finish(make_run(resume_with or settings, out, resume=True), n_before=n_steps)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +110,7 @@ def test_a_run_that_is_stopped_twice_in_an_epoch_goes_on_to_the_same_end(tmp_pat
     settings = smoke(method="prs", workers=2)
     for n_steps in (4, 1):
         run = make_run(settings, tmp_path, resume=True)
-        run.strategy.plugins.append(Stop(n_steps))
+        run.strategy.plugins.append(Steps(n_steps))
         with pytest.raises(Killed):
             run.go()
-    assert finish(make_run(settings, tmp_path, resume=True)) == whole(method="prs")
+    assert finish(make_run(settings, tmp_path, resume=True), n_before=5) == whole(method="prs")

@@ -7,6 +7,7 @@ from avalanche_agcn.experiments.ablations import VARIANTS
 from avalanche_agcn.experiments.cli import main, make_parser, settings_of
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.report import main as report
+from avalanche_agcn.experiments.settings import make_settings
 
 
 def wanted(*options, variants=None):
@@ -96,6 +97,75 @@ def test_any_setting_can_be_given_by_name():
     arguments = make_parser("coco", None).parse_args(["--set", "pool=avg", "lr=1e-2", "cross_blocks=false"])
     (settings,) = settings_of(arguments)
     assert (settings.pool, settings.lr, settings.cross_blocks) == ("avg", 1e-2, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ("cross_blocks=False", False),
+        ("cross_blocks=true", True),
+        ("lr=.001", 0.001),
+        ("lr=1.", 1.0),
+        ("limit=None", None),
+        ("limit=none", None),
+        ("limit=30", 30),
+        ("label=my own", "my own"),
+        ("data='a b'", "a b"),
+    ],
+)
+def test_values_may_be_written_as_in_toml_or_python(given, value):
+    (settings,) = wanted("--set", given)
+    assert getattr(settings, given.partition("=")[0]) == value
+
+
+def test_settings_given_apart_are_all_taken():
+    (settings,) = wanted("--set", "pool=avg", "lr=0.5", "--set", "lr_head=1e-3", "lr=0.25")
+    assert (settings.pool, settings.lr_head, settings.lr) == ("avg", 1e-3, 0.25)
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    """A results.json of a run with a label of its own and many settings."""
+    settings = make_settings("scenes", method="ewc", label="mine", n_train=3000).as_dict()
+    (tmp_path / "results.json").write_text(json.dumps({"settings": settings}))
+    return str(tmp_path / "results.json")
+
+
+def test_the_label_of_a_config_is_not_another_methods(labelled):
+    assert [settings.name for settings in wanted("--config", labelled)] == ["mine-seed0"]
+    runs = wanted("--config", labelled, "--method", "er", "prs")
+    assert [(settings.name, settings.n_train) for settings in runs] == [
+        ("er-seed0", 3000),
+        ("prs-seed0", 3000),
+    ]
+
+
+def test_smoke_is_small_whatever_the_config_says(labelled):
+    assert wanted("--config", labelled, "--smoke")[0].n_train == 64
+    assert wanted("--config", labelled, "--smoke", "--limit", "5")[0].limit == 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--seed", "1", "1"], ["--method", "er", "prs", "--set", "label=mine"]],
+)
+def test_two_runs_with_one_folder_are_refused(options):
+    with pytest.raises(ValueError, match="several runs would have the folder"):
+        wanted(*options)
+
+
+@pytest.mark.parametrize("methods", [["er"], ["all"]])
+def test_variants_are_of_agcn_alone(methods):
+    with pytest.raises(ValueError, match=r"these are variants of AGCN, and not of .*er"):
+        wanted("--method", *methods, variants=VARIANTS)
+
+
+def test_a_class_name_without_a_word_vector_ends_in_advice_not_in_a_traceback(tmp_path, capsys):
+    (tmp_path / "words.txt").write_text("person 0.1 0.2\n")
+    options = ["--smoke", "--word-vectors", str(tmp_path / "words.txt"), "--out", str(tmp_path)]
+    assert main("coco", None, options) == 1
+    assert re.search(r"Stopped: No vector in .*--set missing_words=random", capsys.readouterr().err)
+    assert main("coco", None, [*options, "--set", "missing_words=random", "orthogonal_words=false"]) == 0
 
 
 @pytest.mark.parametrize(("given", "message"), [("pool", "NAME=VALUE"), ("polo=avg", "polo")])

@@ -108,6 +108,24 @@ def test_other_weights_networks_transforms_and_images_are_not_taken_for_the_same
     assert computed(scenes(), CountingBackbone()) == 0
 
 
+def test_transforms_that_look_alike_are_told_apart_by_what_they_do(tmp_path):
+    seen = []
+    for factor in (2.0, 3.0, 2.0):
+        transform = v2.Compose([TO_TENSOR, v2.Lambda(lambda image, factor=factor: image * factor)])
+        backbone = CountingBackbone()
+        feature_benchmark(scenes(eval_transform=transform), backbone, tmp_path)
+        seen.append(backbone.seen)
+    assert seen == [90, 90, 0]
+
+
+def test_a_source_of_the_users_own_may_have_a_path(tmp_path):
+    source = TensorDataset(torch.rand(6, 3, 8, 8))
+    source.targets, source.path = torch.eye(2).repeat(3, 1), "somewhere"
+    backbone = CountingBackbone()
+    feature_benchmark(multilabel_benchmark(source, source, n_experiences=2), backbone, tmp_path)
+    assert backbone.seen == 6
+
+
 def test_poolings_of_the_same_layers_are_told_apart():
     assert repr(create_backbone("small", pool="avg")) != repr(create_backbone("small", pool="max"))
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from avalanche_agcn.experiments.results import find_results
 from avalanche_agcn.experiments.results_page import fill_in, main, quality_table
 from avalanche_agcn.experiments.settings import make_settings
 from avalanche_agcn.experiments.study import Between, Entry, Study
@@ -38,6 +39,20 @@ def test_the_page_has_words_tables_choices_and_figures(study, tmp_path):
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert drawn == {f"{folder.name}-frozen-{kind}.png" for kind in ("mAP", "classes", "acm")}
     assert all(f"(figures/{name})" in text for name in drawn)
+
+
+def test_page_and_figures_may_lie_apart(study, tmp_path):
+    folder, _ = study
+    page = tmp_path / "docs" / "RESULTS.md"
+    assert main([str(folder), "--out", str(page), "--figures", str(tmp_path / "pictures")]) == 0
+    assert f"(../pictures/{folder.name}-frozen-mAP.png)" in page.read_text()
+
+
+def test_a_report_of_a_studys_folder_leaves_its_trials_out(study):
+    folder, results = study
+    assert len(list((folder / "frozen").rglob("results.json"))) == len(results) + 2
+    assert [r.label for r in find_results([folder])].count("finetuning") == 2
+    assert len(find_results([folder])) == len(results)
 
 
 def test_the_same_results_give_the_same_page(study, tmp_path):

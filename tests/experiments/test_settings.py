@@ -24,6 +24,34 @@ def test_an_unknown_setting_is_named():
         make_settings("scenes", learning_rate=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("cross_blocks", "False", "true or false"),
+        ("compile", 1, "true or false"),
+        ("lr", "fast", "a number"),
+        ("lr", True, "a number"),
+        ("limit", 2.5, "a whole number or none"),
+        ("data", 3, "text or none"),
+        ("pool", "mean", "'max' or 'avg'"),
+        ("memory_kind", "reservoir", "'er' or 'prs' or 'ocdm'"),
+        ("amp", "bfloat16", "'bf16' or 'fp16' or none"),
+        ("graph", "dense", "'paper' or 'official' or 'plain' or 'identity' or none"),
+    ],
+)
+def test_a_value_of_another_kind_is_named_with_what_is_wanted(name, value, wanted):
+    with pytest.raises(ValueError, match=f"^the setting {name} must be {wanted}, not {value!r}$"):
+        make_settings("scenes", **{name: value})
+
+
+@pytest.mark.parametrize(
+    "given", [{"lr": 1}, {"limit": None}, {"amp": "bf16"}, {"graph": None}, {"data": "x"}]
+)
+def test_a_value_of_the_right_kind_is_taken(given):
+    settings = make_settings("scenes", **given)
+    assert {name: getattr(settings, name) for name in given} == given
+
+
 @pytest.mark.parametrize("form", ["toml", "json", "results"])
 def test_a_config_repeats_a_run(tmp_path, form):
     path = tmp_path / ("run.toml" if form == "toml" else "run.json")

@@ -45,6 +45,24 @@ def test_rows_are_mean_and_deviation_over_seeds_in_the_papers_order():
     assert not any(title.startswith("paper") for title in table.header)
 
 
+def test_results_with_other_settings_have_no_common_mean():
+    slow, fast = make("agcn", 0, 50.0, lr=1e-4), make("agcn", 1, 52.0, lr=1e-3)
+    with pytest.raises(
+        ValueError, match=r"'agcn' have different settings \(lr: 0.0001, now 0.001\).*--set label"
+    ):
+        table_1([slow, fast])
+    with pytest.raises(ValueError, match=r"'agcn' has several results of one seed \(seeds \[0, 0\]\)"):
+        table_1([slow, slow])
+
+
+def test_seeds_from_several_machines_have_a_common_mean():
+    here, there = (
+        make("agcn", 0, 50.0, data="here", device="cpu"),
+        make("agcn", 1, 52.0, data="there", device="cuda"),
+    )
+    assert table_1([here, there]).rows[0][2] == "51.0 ± 1.4"
+
+
 def test_the_papers_figures_stand_in_columns_marked_as_such():
     table = table_1([make(method, 0, 50.0, "SplitCOCO", n_classes=40) for method in ("agcn", "ocdm")])
     assert table.header[-4:] == ["paper: mAP", "paper: CF1", "paper: OF1", "paper: forgetting %"]

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.growing import count_seen
-from avalanche_agcn.training.acm import AugmentedCorrelationMatrix, QCounts
+from avalanche_agcn.training.acm import AugmentedCorrelationMatrix, QCounts, in_float64
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
+from avalanche_agcn.training.online import origin_of
 from avalanche_agcn.training.plugins.agcn import AGCNPlugin, unwrap
 
+Preset = Literal["paper", "official"]
 SoftLabels = Literal["sigmoid", "softmax"]
 
 
@@ -48,7 +50,7 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     def __init__(
         self,
         *,
-        preset: Literal["paper", "official"] = "paper",
+        preset: Preset = "paper",
         soft_labels: SoftLabels | None = None,
         graph: Graph | None = None,
         cross_blocks: bool = True,
@@ -58,13 +60,13 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         q_counts: QCounts = "experience",
     ) -> None:
         super().__init__()
-        if preset not in ("paper", "official"):
+        if preset not in get_args(Preset):
             raise ValueError(f"preset must be 'paper' or 'official', not {preset!r}.")
         self.soft_labels = soft_labels or ("sigmoid" if preset == "paper" else "softmax")
         self.graph: Graph = graph or preset
         if self.soft_labels not in get_args(SoftLabels):
             raise ValueError(f"soft_labels must be one of {get_args(SoftLabels)}, not {soft_labels!r}.")
-        check_graph(self.graph, neighbour_weight, new_threshold, cross_threshold)
+        check_graph(self.graph, neighbour_weight, new_threshold, cross_threshold, name="graph")
         self.graph_settings: dict[str, Any] = {
             "cross_blocks": cross_blocks,
             "neighbour_weight": neighbour_weight,
@@ -74,8 +76,20 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         self.acm = AugmentedCorrelationMatrix(q_counts=q_counts)
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Open the experience, unless it was open already and training goes on."""
-        n_new = count_seen(strategy.experience) - self.acm.n_seen
+        """Open the experience, unless it was open already and training goes on.
+
+        Raises:
+            ValueError: if earlier experiences were not counted.
+        """
+        n_seen = count_seen(strategy.experience)
+        n_new = n_seen - self.acm.n_seen
+        own = getattr(origin_of(strategy.experience), "classes_in_this_experience", None)
+        if own is not None and n_new > len(own):
+            raise ValueError(
+                f"{n_seen} classes were seen so far, {len(own)} of them in this experience, but the "
+                f"correlation matrix knows {self.acm.n_seen} of the earlier ones: train on all experiences "
+                "with this plugin, or load its state_dict with that of the model."
+            )
         if n_new > 0:
             self.acm.begin(n_new)
             self._hand_over_graph(strategy)
@@ -98,7 +112,7 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:
         for plugin in strategy.plugins:
             if isinstance(plugin, AGCNPlugin) and plugin.expert_logits is not None:
-                logits = plugin.expert_logits.double()
+                logits = in_float64(plugin.expert_logits)
                 return logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
         return None
 

@@ -1,7 +1,7 @@
 """AGCN: Augmented Graph Convolutional Network (Du et al., 2022)."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from avalanche.core import BasePlugin
 from torch.optim import Optimizer
@@ -10,7 +10,7 @@ from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.training.acm import QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
-from avalanche_agcn.training.plugins.acm import ACMPlugin, SoftLabels
+from avalanche_agcn.training.plugins.acm import ACMPlugin, Preset, SoftLabels
 from avalanche_agcn.training.plugins.agcn import LAMBDA_CLS, LAMBDA_DST, LAMBDA_GPH, AGCNPlugin, agcn_model
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
@@ -68,7 +68,7 @@ class AGCN(MultiLabelTemplate):
         *,
         model: AGCNModel,
         optimizer: Optimizer,
-        preset: Literal["paper", "official"] = "paper",
+        preset: Preset = "paper",
         lambda_cls: float = LAMBDA_CLS,
         lambda_dst: float = LAMBDA_DST,
         lambda_gph: float = LAMBDA_GPH,

@@ -154,3 +154,18 @@ def test_settings_reach_the_graph(benchmark, make_model):
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         ACMPlugin(**settings)
+
+
+@pytest.mark.parametrize("beside", [[], [AGCNPlugin()]])
+def test_a_model_that_learned_classes_which_were_not_counted_is_refused(benchmark, make_model, beside):
+    model = make_model()
+    strategy_of(model).train(benchmark.train_stream[0])
+    strategy = strategy_of(model, *beside, ACMPlugin())
+    message = "4 classes were seen so far, 2 of them in this experience, but .* knows 0 of the earlier ones"
+    with pytest.raises(ValueError, match=message):
+        strategy.train(benchmark.train_stream[1])
+
+
+def test_the_setting_that_is_wrong_is_named():
+    with pytest.raises(ValueError, match=r"^graph must be one of .*'identity'"):
+        ACMPlugin(graph="none")
