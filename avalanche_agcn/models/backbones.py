@@ -82,6 +82,7 @@ class Backbone(nn.Module):
         self._frozen = _select(layers, frozen)
         for module in self._frozen_modules():
             module.requires_grad_(False)
+        self.train(self.training)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of images: ``[B, 3, H, W]`` to ``[B, num_features]``."""

@@ -48,7 +48,12 @@ class MultiLabelClassifier(DynamicModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of the classes seen so far, ``[B, n_seen]``."""
-        return self.classifier(self.features(x))[:, : self.n_seen]
+        features = self.features(x)
+        with torch.autocast(
+            features.device.type, enabled=False
+        ):  # or thousands of images would have one score
+            logits = self.classifier(features.to(self.classifier.weight.dtype))
+        return logits[:, : self.n_seen]
 
     def parameter_groups(self, *, lr_backbone: float, lr_head: float) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with a learning rate for each part.

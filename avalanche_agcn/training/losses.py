@@ -82,7 +82,7 @@ def distillation_loss(logits: Tensor, expert_logits: Tensor, *, reduction: Reduc
         1.3863
     """
     check_reduction(reduction)
-    _check_prefix("logits", logits, expert_logits)
+    _check_extends("logits", logits, expert_logits, dim=1)
     student = _at_least_float32(logits[:, : expert_logits.shape[1]])
     soft_labels = expert_logits.detach().to(student.dtype).sigmoid()
     total = F.binary_cross_entropy_with_logits(student, soft_labels, reduction="sum")
@@ -112,7 +112,7 @@ def relationship_preserving_loss(
         tensor(8.)
     """
     check_reduction(reduction)
-    _check_prefix("embeddings", embeddings.mT, old_embeddings.mT)
+    _check_extends("embeddings", embeddings, old_embeddings, dim=0)
     old = _at_least_float32(embeddings[: len(old_embeddings)])
     total = F.mse_loss(old, old_embeddings.detach().to(old.dtype), reduction="sum")
     return total / max(1, old.numel()) if reduction == "mean" else total
@@ -153,8 +153,10 @@ def _check_targets(logits: Tensor, targets: Tensor) -> None:
         )
 
 
-def _check_prefix(name: str, new: Tensor, old: Tensor) -> None:
-    if new.ndim != 2 or old.ndim != 2 or len(new) != len(old) or new.shape[1] < old.shape[1]:
+def _check_extends(name: str, new: Tensor, old: Tensor, *, dim: int) -> None:
+    """In one dimension the new may be longer."""
+    matrices = new.ndim == old.ndim == 2
+    if not matrices or new.shape[1 - dim] != old.shape[1 - dim] or new.shape[dim] < old.shape[dim]:
         raise ValueError(
             f"{name} and their old counterpart have shapes that do not fit: the new must extend "
             f"the old, but they are {tuple(new.shape)} and {tuple(old.shape)}."

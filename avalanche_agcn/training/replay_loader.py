@@ -64,7 +64,16 @@ class ReplayBatchSampler(Sampler[list[Key]]):
                 self.buffer.observe(self.experience, indices)
 
     def next_stream_indices(self) -> Tensor:
-        """Indices of the stream's images in the oldest batch not asked for; batches come in order."""
+        """Indices of the stream's images in the oldest batch not asked for; batches come in order.
+
+        Raises:
+            RuntimeError: if the batch is not of this sampler.
+        """
+        if not self._handed_out:
+            raise RuntimeError(
+                "The batch does not come from the memory's own loader: another plugin has put its own in "
+                "place of it. Two memories beside each other cannot work; leave out one of them."
+            )
         return self._handed_out.popleft()
 
 

@@ -48,6 +48,14 @@ def test_frozen_layers_get_no_gradient_and_stay_in_evaluation_mode():
     assert backbone.layers.layer2.training
 
 
+@pytest.mark.parametrize("settings", [{"freeze_batchnorm": True}, {"frozen": "all"}])
+def test_what_is_frozen_is_so_from_the_start(settings):
+    backbone = create_backbone("small", **settings)
+    before = {name: value.clone() for name, value in backbone.named_buffers()}
+    backbone(torch.randn(4, 3, 32, 32))
+    assert all(torch.equal(value, before[name]) for name, value in backbone.named_buffers())
+
+
 def test_everything_can_be_frozen():
     backbone = create_backbone("small", frozen="all").train()
     assert not backbone(torch.randn(2, 3, 64, 64)).requires_grad

@@ -82,3 +82,14 @@ def test_columns_out_of_order_are_refused():
 def test_backbone_must_say_how_long_its_features_are():
     with pytest.raises(ValueError, match="num_features"):
         MultiLabelClassifier(nn.Flatten(), 3)
+
+
+def test_logits_under_autocast_are_as_fine_as_without():
+    """In half precision, thousands of images would share a score, and rank alike."""
+    model, x = make_model(), torch.randn(500, 3, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(x)
+        features = model.features(x)
+    assert features.dtype == torch.bfloat16
+    torch.testing.assert_close(logits, model.classifier(features.float()))
+    assert len(logits[:, 0].unique()) > len(logits[:, 0].bfloat16().unique())

@@ -3,7 +3,7 @@
 import copy
 import math
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from avalanche.core import SupervisedPlugin
@@ -20,6 +20,8 @@ from avalanche_agcn.training.losses import (
     distillation_loss,
     relationship_preserving_loss,
 )
+
+Model = TypeVar("Model", bound=nn.Module)
 
 LAMBDA_CLS = 0.07  # λ₁, λ₂ and λ₃: the paper's Table 3
 LAMBDA_DST = 0.93
@@ -81,9 +83,9 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
         model = agcn_model(strategy)
         if 0 < model.n_seen < count_seen(strategy.experience):
             self.expert = None  # free its memory before the copy
-            self.expert = freeze(copy.deepcopy(model))
+            self.expert = frozen_copy(model)
         elif self._saved_expert:
-            self.expert = freeze(copy.deepcopy(model))
+            self.expert = frozen_copy(model)
             self.expert.load_state_dict(self._saved_expert)
         self._saved_expert = {}
 
@@ -136,6 +138,7 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over an expert; it is built from the strategy's model when training goes on."""
         self.expert, self._saved_expert = None, dict(state)
+        self.expert_logits = self._old_embeddings = None
 
     def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         self._embeddings = output
@@ -161,9 +164,9 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def freeze(model: AGCNModel) -> AGCNModel:
-    """Evaluation mode and no gradients, in place."""
-    return model.eval().requires_grad_(False)
+def frozen_copy(model: Model) -> Model:
+    """A copy in evaluation mode and without gradients."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def _check_weights(**weights: float) -> None:

@@ -8,7 +8,10 @@ import torch
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
+from avalanche_agcn.training.acm import in_float64
+from avalanche_agcn.training.online import refuse_piece
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
+from avalanche_agcn.training.storage.base import OnlineBuffer
 
 
 class AGEMPlugin(MemoryPlugin):
@@ -22,10 +25,22 @@ class AGEMPlugin(MemoryPlugin):
     Avalanche's ``AGEMPlugin`` projects alike, but fails when there are more experiences than images in a
     reference batch, draws from the global generators and cannot be saved.
 
-    Args: see `MemoryPlugin`.
+    Args:
+        buffer: the memory.
+        mem_batch_size: images of a reference batch; see `MemoryPlugin`.
+
+    Raises:
+        ValueError: if a number makes no sense.
     """
 
-    _reference: list[Tensor] | None = None
+    def __init__(self, buffer: OnlineBuffer, *, mem_batch_size: int | None = None) -> None:
+        super().__init__(buffer, mem_batch_size=mem_batch_size)
+        self._reference: list[Tensor] | None = None
+
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Make a loader, but refuse pieces of experiences: each would be a reference of those behind it."""
+        refuse_piece(strategy.experience, "A-GEM")
+        super().before_training_exp(strategy, *args, **kwargs)
 
     def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Take the reference rows out of the batch and compute their gradient."""
@@ -71,12 +86,14 @@ def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Te
     if along >= 0:
         return list(gradients)
     step = along / _dot(reference, reference)
-    return [(g - step.to(g.dtype) * r) for g, r in zip(gradients, reference, strict=True)]
+    return [(g - step.to(g.device, g.dtype) * r) for g, r in zip(gradients, reference, strict=True)]
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """In float64: what is left of a projected gradient along the reference is rounding alone."""
-    products = [torch.dot(x.flatten().double(), y.flatten().double()) for x, y in zip(a, b, strict=True)]
+    products = [
+        torch.dot(in_float64(x.flatten()), in_float64(y.flatten())) for x, y in zip(a, b, strict=True)
+    ]
     return torch.stack(products).sum()
 
 

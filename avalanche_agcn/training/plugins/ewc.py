@@ -10,6 +10,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from avalanche_agcn.training.online import refuse_piece
 from avalanche_agcn.training.plugins.agcn import unwrap
 
 Named = dict[str, Tensor]
@@ -53,6 +54,10 @@ class EWCPlugin(SupervisedPlugin):
         if self.fisher:
             strategy.loss = strategy.loss + self.ewc_lambda / 2 * self.penalty(unwrap(strategy.model))
 
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Refuse pieces of experiences: each would get a parabola."""
+        refuse_piece(strategy.experience, "EWC")
+
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Measure the experience's Fisher information and add its parabola."""
         dataset = strategy.experience.dataset.eval()
@@ -69,6 +74,7 @@ class EWCPlugin(SupervisedPlugin):
     def penalty(self, model: nn.Module) -> Tensor:
         """Σ_t Σ_i F_ti (θ_i − θ*_ti)²."""
         parameters = dict(model.named_parameters())
+        self._move_to(next(iter(parameters.values())).device)
         terms = [
             (f * (parameters[name] - self.centre[name]).square()).sum() for name, f in self.fisher.items()
         ]
@@ -77,6 +83,7 @@ class EWCPlugin(SupervisedPlugin):
     @torch.no_grad()
     def add(self, fisher: Named, parameters: Named) -> None:
         """Add the parabola of an experience."""
+        self._move_to(next(iter(parameters.values())).device)
         for name, new in fisher.items():
             here = parameters[name].detach()
             if name not in self.fisher:
@@ -85,7 +92,7 @@ class EWCPlugin(SupervisedPlugin):
             total = self.fisher[name] + new
             share = torch.where(total > 0, new / total, 0.0)  # of the new parabola
             distance = here - self.centre[name]
-            self.offset = self.offset.to(here.device) + (self.fisher[name] * share * distance.square()).sum()
+            self.offset = self.offset + (self.fisher[name] * share * distance.square()).sum()
             self.centre[name] += share * distance
             self.fisher[name] = total
 
@@ -107,6 +114,13 @@ class EWCPlugin(SupervisedPlugin):
         )
         self.offset = state["offset"].clone()
         self._generator.set_state(state["generator"])
+
+    def _move_to(self, device: torch.device) -> None:
+        """To the parameters: what is loaded from a file is elsewhere at first."""
+        if self.offset.device != device:
+            self.offset = self.offset.to(device)
+            self.fisher = {name: tensor.to(device) for name, tensor in self.fisher.items()}
+            self.centre = {name: tensor.to(device) for name, tensor in self.centre.items()}
 
 
 def fisher_diagonal(

@@ -1,6 +1,5 @@
 """Learning without forgetting, with sigmoids."""
 
-import copy
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from avalanche_agcn.models.growing import count_seen
 from avalanche_agcn.training.losses import distillation_loss
-from avalanche_agcn.training.plugins.agcn import unwrap
+from avalanche_agcn.training.plugins.agcn import frozen_copy, unwrap
 
 
 class LwFPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
@@ -49,9 +48,10 @@ class LwFPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         seen = count_seen(strategy.experience)
         if 0 < self._n_seen < seen:
             self.n_old = self._n_seen
-            self.teacher = _frozen_copy(strategy.model)
+            self.teacher = None  # free its memory before the copy
+            self.teacher = frozen_copy(unwrap(strategy.model))
         elif self._saved_teacher:
-            self.teacher = _frozen_copy(strategy.model)
+            self.teacher = frozen_copy(unwrap(strategy.model))
             self.teacher.load_state_dict(self._saved_teacher)
         self._n_seen, self._saved_teacher = max(seen, self._n_seen), {}
 
@@ -77,7 +77,7 @@ class LwFPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over a teacher; it is built from the strategy's model when training goes on."""
         self.n_old, self._n_seen = state["counts"].tolist()
-        self.teacher = None
+        self.teacher = self._teacher_logits = None
         self._saved_teacher = {
             name.removeprefix("teacher."): tensor for name, tensor in state.items() if name != "counts"
         }
@@ -99,7 +99,3 @@ def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0
         0.6931
     """
     return temperature**2 * distillation_loss(logits / temperature, teacher_logits / temperature)
-
-
-def _frozen_copy(model: nn.Module) -> nn.Module:
-    return copy.deepcopy(unwrap(model)).eval().requires_grad_(False)

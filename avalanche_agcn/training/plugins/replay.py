@@ -15,8 +15,9 @@ from avalanche_agcn.training.storage.base import OnlineBuffer
 class MemoryPlugin(SupervisedPlugin):
     """Puts images from memory behind those of the stream in each batch.
 
-    The base of `OnlineReplayPlugin` and `AGEMPlugin`. `n_stream` rows of a batch are the stream's. Which
-    images it has does not depend on the number of loader workers; see `ReplayBatchSampler`.
+    The base of `OnlineReplayPlugin` and `AGEMPlugin`. The first `n_stream` rows of a batch are the stream's;
+    further views of stream and memory stand behind. Which images a batch has does not depend on the number of
+    loader workers; see `ReplayBatchSampler`.
 
     Args:
         buffer: the memory.

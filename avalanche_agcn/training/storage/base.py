@@ -82,16 +82,21 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         )
 
     def open(self, experience: int, dataset: AvalancheDataset) -> None:
-        """Make an experience's dataset known, before its images are observed."""
-        known = self._offered.get(experience)
-        if known is not None and len(known) != len(dataset):
+        """Make an experience's dataset known, before its images are observed.
+
+        Raises:
+            ValueError: if there was another experience of this number.
+        """
+        if experience in self._datasets and not _same_labels(self._datasets[experience], dataset):
             raise ValueError(
-                f"Experience {experience} had {len(known)} images and now has {len(dataset)}: the memory "
-                "finds its images by their index, so an experience must keep its dataset."
+                f"Experience {experience} had {len(self._datasets[experience])} images and now has "
+                f"{len(dataset)} others: the memory finds its images by the number of their experience and "
+                "their index in it, so an experience must keep its dataset. Are these pieces of online "
+                "streams, each counted from 0? Split the whole train_stream at once."
             )
-        self._datasets[experience] = dataset
-        if known is None:
+        if experience not in self._datasets:
             self._offered[experience] = torch.zeros(len(dataset), dtype=torch.bool)
+        self._datasets[experience] = dataset
 
     def observe(self, experience: int, indices: Tensor) -> None:
         """Take in the next images of the stream.
@@ -221,6 +226,15 @@ def _positives(dataset: AvalancheDataset, indices: Tensor) -> Tensor:
             "make the benchmark with multilabel_benchmark(...)."
         )
     return (targets[indices] == 1).double()
+
+
+def _same_labels(a: AvalancheDataset, b: AvalancheDataset) -> bool:
+    if len(a) != len(b):
+        return False
+    labels = [getattr(dataset, "targets", None) for dataset in (a, b)]
+    if not all(hasattr(targets, "codes") for targets in labels):
+        return True  # `observe` refuses them
+    return torch.equal(*(targets[:].nan_to_num(-1) for targets in labels))  # type: ignore[index]
 
 
 def _enlarged(rows: Tensor, capacity: int, width: int) -> Tensor:

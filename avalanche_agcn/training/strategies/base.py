@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
+from avalanche_agcn.training.online import origin_of
 
 
 class MultiLabelTemplate(SupervisedTemplate):
@@ -32,7 +33,7 @@ class MultiLabelTemplate(SupervisedTemplate):
             gradients are scaled. None for full precision.
         clip_grad_norm: largest norm of the gradient, or None.
         reset_optimizer: forget the optimizer's moments when an experience begins, as the authors'
-            program does ("Adam made anew each task").
+            program does ("Adam made anew each task"); not at each piece of it in an online stream.
         base_kwargs: for Avalanche's ``SupervisedTemplate``, such as ``eval_every``.
 
     Raises:
@@ -75,6 +76,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         self.amp = amp
         self.clip_grad_norm = clip_grad_norm
         self.reset_optimizer = reset_optimizer
+        self._origin: Any = None  # of the piece of an online stream that was trained on last
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
 
     def autocast(self) -> AbstractContextManager:
@@ -100,8 +102,16 @@ class MultiLabelTemplate(SupervisedTemplate):
 
     def check_model_and_optimizer(self, reset_optimizer_state: bool | None = None, **kwargs: Any) -> None:
         """Avalanche's call before an experience; ``train(reset_optimizer_state=…)`` overrules."""
-        reset = self.reset_optimizer if reset_optimizer_state is None else reset_optimizer_state
+        reset = self.reset_optimizer and self._begins_experience()
+        if reset_optimizer_state is not None:
+            reset = reset_optimizer_state
         super().check_model_and_optimizer(reset_optimizer_state=reset, **kwargs)
+
+    def _begins_experience(self) -> bool:
+        """Whether this is an experience or the first piece of one that is trained on."""
+        origin, before = origin_of(self.experience), self._origin
+        self._origin = None if origin is self.experience else origin
+        return self._origin is None or self._origin is not before
 
 
 def _multilabel_evaluator() -> EvaluationPlugin:

@@ -175,11 +175,23 @@ def test_expert_passes_a_batch_once_its_gcn_once_an_experience_and_the_students_
 
 
 def test_expert_and_student_see_the_same_batch_norm_only_if_it_is_frozen(benchmark, make_model):
-    model = make_model(freeze_batchnorm=True)
-    model.backbone.layers.insert(1, nn.BatchNorm2d(8))
-    plugin = AGCNPlugin(lambda_cls=0.0, lambda_dst=1.0, lambda_gph=0.0)
-    first = train(benchmark, model, plugin, 2, graph="identity")[0]
-    assert max(g.abs().max() for g in first["gradients"].values()) < 1e-7
+    largest = {}
+    for frozen in (True, False):
+        model = make_model(freeze_batchnorm=frozen)
+        model.backbone.layers.insert(1, nn.BatchNorm2d(8))
+        plugin = AGCNPlugin(lambda_cls=0.0, lambda_dst=1.0, lambda_gph=0.0)
+        first = train(benchmark, model, plugin, 2, graph="identity")[0]
+        largest[frozen] = max(g.abs().max() for g in first["gradients"].values())
+    assert largest[True] < 1e-7
+    assert largest[False] > 1e-4
+
+
+def test_a_loaded_first_experience_has_nothing_of_the_expert_before(benchmark, make_model):
+    plugin = AGCNPlugin(lambda_gph=1.0)
+    train(benchmark, make_model(), plugin, 2)
+    assert plugin.expert_logits is not None
+    plugin.load_state_dict({})
+    assert plugin.expert is plugin.expert_logits is plugin._old_embeddings is None
 
 
 def test_order_of_the_two_plugins_does_not_matter(benchmark, make_model):

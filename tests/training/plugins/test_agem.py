@@ -1,5 +1,6 @@
 import pytest
 import torch
+from avalanche.benchmarks import split_online_stream
 from avalanche.core import SupervisedPlugin
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,12 @@ def test_projected_gradient_has_no_part_against_the_reference(seed, scale):
 def test_projection_by_hand():
     projected = project([torch.tensor([1.0, -1.0])], [torch.tensor([-1.0, 2.0])])  # g·r = -3, r·r = 5
     torch.testing.assert_close(projected[0], torch.tensor([1.0 - 3 / 5, -1.0 + 6 / 5]))
+
+
+def test_pieces_of_an_online_stream_are_refused(benchmark, make_strategy):
+    strategy = make_strategy(AGEMPlugin(ExperienceReservoirBuffer(9)))
+    with pytest.raises(ValueError, match=r"A-GEM sums up each experience .* piece of one, of 8 images"):
+        strategy.train(split_online_stream(benchmark.train_stream, experience_size=8), eval_streams=[])
 
 
 class Checker(SupervisedPlugin):

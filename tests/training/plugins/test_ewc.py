@@ -1,5 +1,6 @@
 import pytest
 import torch
+from avalanche.benchmarks import split_online_stream
 from avalanche.training.plugins import EWCPlugin as AvalancheEWC
 from torch import nn
 
@@ -50,6 +51,27 @@ def test_avalanches_importance_is_this_fisher_for_batches_of_one_only(benchmark,
     ]
     torch.testing.assert_close(ours, theirs[0])
     assert theirs[1].sum() < 0.7 * ours.sum()
+
+
+def test_a_loaded_state_follows_the_model_to_its_device():
+    """The meta device stands for one that is not here: it, too, refuses tensors of the processor."""
+    model, plugin, loaded = nn.Linear(3, 2), EWCPlugin(ewc_lambda=1.0), EWCPlugin(ewc_lambda=1.0)
+    plugin.add(
+        {name: torch.ones_like(p) for name, p in model.named_parameters()}, dict(model.named_parameters())
+    )
+    elsewhere = nn.Linear(3, 2, device="meta")
+    fisher = {name: torch.ones_like(p) for name, p in elsewhere.named_parameters()}
+    loaded.load_state_dict(plugin.state_dict())
+    assert loaded.penalty(elsewhere).device.type == "meta"
+    loaded.load_state_dict(plugin.state_dict())
+    loaded.add(fisher, dict(elsewhere.named_parameters()))
+    assert {tensor.device.type for tensor in (*loaded.fisher.values(), *loaded.centre.values())} == {"meta"}
+
+
+def test_pieces_of_an_online_stream_are_refused(benchmark, make_strategy):
+    strategy = make_strategy(EWCPlugin(ewc_lambda=1.0))
+    with pytest.raises(ValueError, match=r"EWC sums up each experience .* piece of one, of 8 images"):
+        strategy.train(split_online_stream(benchmark.train_stream, experience_size=8), eval_streams=[])
 
 
 def test_one_parabola_equals_the_sum_over_experiences():

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from avalanche.benchmarks import split_online_stream
 from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 from hypothesis import given
@@ -187,3 +188,30 @@ def test_wrong_numbers_are_refused():
         MemoryPlugin(ReservoirBuffer(1), mem_batch_size=-1)
     with pytest.raises(ValueError, match="views"):
         OnlineReplayPlugin(ReservoirBuffer(1), views=0)
+
+
+def test_pieces_of_one_online_stream_fill_the_memory(benchmark, make_strategy):
+    plugin = OnlineReplayPlugin(ReservoirBuffer(1000))
+    make_strategy(plugin).train(
+        split_online_stream(benchmark.train_stream, experience_size=8), eval_streams=[]
+    )
+    assert len(plugin.buffer) == sum(len(experience.dataset) for experience in benchmark.train_stream)
+    stored = plugin.buffer.buffer.targets[:].nan_to_num(-1).tolist()
+    whole = [row for e in benchmark.train_stream for row in e.dataset.targets[:].nan_to_num(-1).tolist()]
+    assert sorted(stored) == sorted(whole)
+
+
+def test_pieces_of_several_online_streams_with_the_same_numbers_are_refused(benchmark, make_strategy):
+    strategy = make_strategy(OnlineReplayPlugin(ReservoirBuffer(1000)))
+    first, second = (split_online_stream([e], experience_size=8) for e in benchmark.train_stream[:2])
+    strategy.train(first, eval_streams=[])
+    with pytest.raises(
+        ValueError, match=r"Experience 0 had 8 images and now has 8 others.*train_stream at once"
+    ):
+        strategy.train(second, eval_streams=[])
+
+
+def test_another_plugin_that_makes_the_loader_is_refused(benchmark, make_strategy):
+    plugins = [OnlineReplayPlugin(ReservoirBuffer(9)), OnlineReplayPlugin(ReservoirBuffer(9))]
+    with pytest.raises(RuntimeError, match="another plugin has put its own in place"):
+        make_strategy(*plugins).train(benchmark.train_stream[0], eval_streams=[])

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from avalanche.benchmarks import split_online_stream
@@ -21,6 +23,11 @@ def train(benchmark, model, optimizer=None, n_experiences=2, **settings):
     for experience in benchmark.train_stream[:n_experiences]:
         strategy.train(experience)
     return strategy
+
+
+def steps_of(optimizer):
+    """How many steps Adam's moments are of."""
+    return max(int(state["step"]) for state in optimizer.state.values())
 
 
 class Watch(SupervisedPlugin):
@@ -125,12 +132,31 @@ def test_evaluation_while_training_changes_nothing(benchmark, make_model, peval_
 
 def test_online_streams_are_trained_on(benchmark, make_model):
     model = make_model()
+    optimizer = Adam(model.parameter_groups(lr_backbone=0.01, lr_gcn=0.01))
+    watch = Watch(lambda strategy: (model.n_seen, steps_of(optimizer)))
     strategy = MultiLabelTemplate(
-        model=model, optimizer=SGD(model.parameters(), lr=0.1), evaluator=EvaluationPlugin()
+        model=model, optimizer=optimizer, plugins=[watch], evaluator=EvaluationPlugin()
     )
+    sizes = [len(experience.dataset) for experience in benchmark.train_stream[:2]]
     for experience in split_online_stream(benchmark.train_stream[:2], experience_size=8):
         strategy.train(experience)
-    assert model.n_seen == 4
+    # Adam's moments are forgotten when an experience begins, not at each of its pieces.
+    expected = [
+        (seen, k) for seen, n in zip((2, 4), sizes, strict=True) for k in range(1, math.ceil(n / 8) + 1)
+    ]
+    assert watch.seen == expected
+
+
+def test_moments_are_forgotten_at_each_experience_even_if_it_is_the_same(benchmark, make_model):
+    model = make_model()
+    optimizer = Adam(model.parameter_groups(lr_backbone=0.01, lr_gcn=0.01))
+    strategy = MultiLabelTemplate(
+        model=model, optimizer=optimizer, train_mb_size=100, evaluator=EvaluationPlugin()
+    )
+    first = benchmark.train_stream[0]
+    for settings, steps in (({}, 1), ({}, 1), ({"reset_optimizer_state": False}, 2)):
+        strategy.train(first, **settings)
+        assert steps_of(optimizer) == steps
 
 
 def test_callers_plugins_are_not_touched(benchmark, make_model):

@@ -11,10 +11,13 @@ from avalanche_agcn.training.strategies import multi_task_experience
 class Targets(SupervisedPlugin):
     def __init__(self):
         super().__init__()
-        self.batches = []
+        self.batches, self.evaluated = [], []
 
     def after_forward(self, strategy, **kwargs):
         self.batches.append(strategy.mb_y)
+
+    def after_eval_forward(self, strategy, **kwargs):
+        self.evaluated.append(strategy.mb_output)
 
 
 @pytest.fixture
@@ -41,10 +44,12 @@ def test_every_image_is_trained_on_once_with_all_its_labels(benchmark, make_stra
 
 
 def test_evaluation_works_as_for_the_others(benchmark, make_strategy):
-    strategy = make_strategy()
+    targets = Targets()
+    strategy = make_strategy(targets)
     strategy.train(benchmark)
     strategy.eval(benchmark.test_stream)
-    assert strategy.model(torch.zeros(1, 3, 8, 8)).shape == (1, 6)
+    assert sum(map(len, targets.evaluated)) == sum(len(e.dataset) for e in benchmark.test_stream)
+    assert {logits.shape[1] for logits in targets.evaluated} == {6}
 
 
 def test_experience_can_be_made_and_given_by_hand(benchmark, make_strategy):
