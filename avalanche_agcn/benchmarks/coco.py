@@ -16,7 +16,15 @@ from avalanche_agcn.benchmarks.datasets import Transform
 from avalanche_agcn.benchmarks.images import PAPER_IMAGE_SIZE, Truncated, paper_transforms
 from avalanche_agcn.benchmarks.label_table import LabelTable, benchmark_from_lists, benchmark_from_tables
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.split_lists import SplitLists, read_split_lists, refuse_settled_by_lists
+from avalanche_agcn.benchmarks.split_lists import (
+    SplitLists,
+    read_split_lists,
+    refuse_other_sizes,
+    refuse_settled_by_lists,
+)
+
+N_CLASSES, N_EXPERIENCES = 40, 10
+"""The paper's, and those of the published lists."""
 
 YEARS = (2014, 2017)
 """COCO's releases, the paper's first. Both have the same images, split differently into train and val."""
@@ -39,8 +47,8 @@ SPLIT_COCO_CLASSES = (
 def SplitCOCO(
     dataset_root: str | os.PathLike,
     *,
-    n_classes: int = 40,
-    n_experiences: int = 10,
+    n_classes: int | None = None,
+    n_experiences: int | None = None,
     class_order: Sequence[int | str] | None = None,
     split_lists: str | os.PathLike | None = None,
     year: int | None = None,
@@ -65,8 +73,9 @@ def SplitCOCO(
     Args:
         dataset_root: Folder with ``annotations/instances_train2014.json``, ``instances_val2014.json`` and the
             image folders ``train2014`` and ``val2014``; or those of 2017. Images are opened when needed.
-        n_classes: How many of the categories on most train images, in order of category id.
-        n_experiences: Number of experiences of equally many classes.
+        n_classes: How many of the categories on most train images, in order of category id; 40 if None, or
+            as many as the split lists have.
+        n_experiences: Number of experiences of equally many classes; 10 if None, or as in the split lists.
         class_order: Category names in their order of appearance (these are then the classes), or numbers that
             reorder the most frequent ones.
         split_lists: Folder or zip of published split lists, from which the classes, experiences and images
@@ -89,21 +98,22 @@ def SplitCOCO(
         raise FileNotFoundError(f"no folder {root}; give the one that has COCO's `annotations` in it")
     transforms = paper_transforms(image_size, train_transform, eval_transform)
     release = _release(root, year)
-    if split_lists is not None:
-        refuse_settled_by_lists(class_order=class_order, **protocol)
-        lists = read_split_lists(split_lists)
-        return _from_lists(root, lists, release, truncated=truncated, **transforms)
-    if release is None:
+    if release is None and (split_lists is None or year == 2017):  # lists alone name files of 2014
         raise FileNotFoundError(
             f"{root} has no annotations/instances_train{year or YEARS[0]}.json; download and unpack COCO's "
             "annotations there"
         )
+    if split_lists is not None:
+        refuse_settled_by_lists(class_order=class_order, **protocol)
+        lists = read_split_lists(split_lists)
+        refuse_other_sizes(lists, n_classes=n_classes, n_experiences=n_experiences)
+        return _from_lists(root, lists, release, truncated=truncated, **transforms)
     return benchmark_from_tables(
         root,
         read_coco(root, f"train{release}"),
         read_coco(root, f"val{release}"),
-        n_classes=n_classes,
-        n_experiences=n_experiences,
+        n_classes=N_CLASSES if n_classes is None else n_classes,
+        n_experiences=N_EXPERIENCES if n_experiences is None else n_experiences,
         class_order=class_order,
         truncated=truncated,
         seed=seed,

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
@@ -19,6 +19,17 @@ from avalanche_agcn.benchmarks.datasets import Transform
 PAPER_IMAGE_SIZE = 448
 """Input size of the AGCN paper's experiments."""
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes an image of each EXIF orientation upright; those of orientation 1 are."""
 
 Truncated = Literal["warn", "error"]
 
@@ -96,7 +107,7 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
     """Read an image file as upright RGB.
 
     Grey, 16-bit, palette and CMYK files are converted, transparent parts become white, and the EXIF
-    orientation is applied.
+    orientation is applied. Where EXIF is broken, the image is taken as it lies.
 
     Args:
         path: The file.
@@ -104,7 +115,7 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
 
     Raises:
         FileNotFoundError: If there is no such file.
-        OSError: If the file is no image, or is truncated and that is to be an error.
+        OSError: If the file is no image or cannot be decoded, or is truncated and that is to be an error.
     """
     try:
         with Image.open(path) as image:
@@ -116,10 +127,11 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
         ) from None
     except UnidentifiedImageError:
         raise OSError(f"{path} is not an image that can be read; download it again or remove it") from None
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # of Pillow's decoders, which raise anything
         if str(path) in str(error):
             raise
-        raise OSError(f"{path} cannot be read: {error}; download it again or remove it") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise OSError(f"{path} cannot be read ({reason}); download it again or remove it") from error
 
 
 def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -> None:
@@ -146,9 +158,16 @@ def _decode_what_is_there(image: Image.Image) -> None:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
-        return image  # exif_transpose would copy it
-    return ImageOps.exif_transpose(image)
+    # Not by Pillow's exif_transpose: it copies upright images, and writes EXIF anew, which fails on odd tags.
+    turn = UPRIGHT.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # of any type, and no matter: the pixels are there
+        return 1
 
 
 def _rgb(image: Image.Image) -> Image.Image:

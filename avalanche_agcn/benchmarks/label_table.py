@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -65,9 +66,7 @@ def benchmark_from_tables(
         truncated: See ``ImageFiles``.
         **protocol: Further options of ``multilabel_benchmark``.
     """
-    if train.class_names != test.class_names:
-        differing = sorted(set(train.class_names) ^ set(test.class_names))
-        raise ValueError(f"train and test annotations have different categories: only one has {differing}")
+    _refuse_other_categories(train.class_names, test.class_names)
     chosen = select_classes(train.class_names, train.labels.sum(0), n_classes, class_order)
     if protocol.get("classes_per_experience") is None:
         protocol["n_experiences"] = n_experiences
@@ -133,6 +132,18 @@ def benchmark_from_lists(
         **transforms,
     )
     return assemble(plan)
+
+
+def _refuse_other_categories(train: Sequence[str], test: Sequence[str]) -> None:
+    differing = sorted(set(train) ^ set(test))
+    if differing:
+        raise ValueError(f"train and test annotations have different categories: only one has {differing}")
+    for place, (ours, theirs) in enumerate(zip_longest(train, test)):
+        if ours != theirs:
+            raise ValueError(
+                "train and test annotations have the same categories, but in another order of their ids: "
+                f"number {place} is {ours!r} in train and {theirs!r} in test; use annotations of one release"
+            )
 
 
 def _rows(images: Sequence[str], row_of: Callable[[str], int]) -> Tensor:

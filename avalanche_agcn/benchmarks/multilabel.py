@@ -276,5 +276,7 @@ def _stream(name: str, datasets: Sequence[AvalancheDataset], blocks: Sequence[ra
         experience.previous_classes = list(range(block.start))
         experience.classes_seen_so_far = list(range(block.stop))
         experience.future_classes = list(range(block.stop, blocks[-1].stop))
+        # Avalanche's with_classes_timeline sets the four above anew: from all labels of a test image.
+        experience.n_classes_seen = block.stop
         experiences.append(experience)
     return EagerCLStream(name, experiences)

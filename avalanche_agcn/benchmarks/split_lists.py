@@ -84,6 +84,22 @@ def refuse_settled_by_lists(**options: Any) -> None:
         raise ValueError(f"split_lists settle which image goes where: leave out {', '.join(contradicting)}")
 
 
+def refuse_other_sizes(lists: SplitLists, *, n_classes: int | None, n_experiences: int | None) -> None:
+    """Refuse numbers of classes or experiences that are not those of the split lists.
+
+    Raises:
+        ValueError: If one of them is given and differs.
+    """
+    asked = {"n_classes": n_classes, "n_experiences": n_experiences}
+    listed = {"n_classes": lists.n_classes, "n_experiences": len(lists.train)}
+    for name, value in asked.items():
+        if value not in (None, listed[name]):
+            raise ValueError(
+                f"{name}={value} contradicts the split lists, which have {listed[name]}; leave it out, or "
+                "use other lists"
+            )
+
+
 def _find_lists(path: Path) -> dict[tuple[int, str], Callable[[], str]]:
     if path.is_dir():
         readers: _Readers = {p.relative_to(path).as_posix(): p.read_text for p in path.rglob("*.csv")}
@@ -91,14 +107,18 @@ def _find_lists(path: Path) -> dict[tuple[int, str], Callable[[], str]]:
         readers = _zip_readers(path)
     else:
         raise FileNotFoundError(f"{path} is neither a folder nor a zip file of split lists")
-    files: dict[tuple[int, str], Callable[[], str]] = {}
-    for name, read in readers.items():
+    names: dict[tuple[int, str], str] = {}
+    for name in sorted(readers):
         match = _LIST_FILE.search(name)
         if match and not name.startswith("__MACOSX"):
-            files[int(match[1]), match[2]] = read
-    if not files:
+            other = names.setdefault((int(match[1]), match[2]), name)
+            if other != name:
+                raise ValueError(
+                    f"{path} has two lists of one task, {other} and {name}; give the folder or zip of one set"
+                )
+    if not names:
         raise FileNotFoundError(f"{path} has no split lists; expected task0/train.csv, task0/test.csv, …")
-    return files
+    return {key: readers[name] for key, name in names.items()}
 
 
 def _zip_readers(path: Path) -> _Readers:

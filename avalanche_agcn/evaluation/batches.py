@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation.metric_utils import (
@@ -22,7 +22,6 @@ __all__ = [
     "BatchReader",
     "benchmark_class_names",
     "check_evaluation",
-    "count_classes",
     "metric_name",
     "name_classes",
 ]
@@ -83,25 +82,19 @@ class BatchReader:
         return scores[:n], targets[:n]
 
 
-def count_classes(experience: Any) -> int:
-    """Number of classes seen by an experience."""
-    classes = getattr(experience, "classes_seen_so_far", None)
-    if classes is None:
-        raise ValueError(
-            "nested sets need experiences with `classes_seen_so_far`; make the benchmark with "
-            "multilabel_benchmark(...), or leave forgetting_metrics() out"
-        )
-    return len(classes)
+def metric_name(
+    name: str, strategy: SupervisedTemplate, *, stream: str | None = None, nested_set: int | None = None
+) -> str:
+    """The name as Avalanche writes it, ``name/eval_phase/test_stream/Exp003``, with any nested set.
 
-
-def metric_name(name: str, strategy: SupervisedTemplate, *, nested_set: int | None = None) -> str:
-    """The name as Avalanche writes it, ``name/eval_phase/test_stream/Exp003``, with any nested set."""
+    The stream is that of the current experience, unless its name is given.
+    """
     assert strategy.experience is not None
     phase, task = phase_and_task(strategy)
     fields = {
         "metric_name": name,
         "phase_name": phase,
-        "stream_name": strategy.experience.origin_stream.name,
+        "stream_name": stream or strategy.experience.origin_stream.name,
         "task_label": task,
         "experience_id": nested_set,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +70,10 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
     ) -> None:
         """Write a row."""
         row: Row = {"training_exp": self._training_exp, "epoch": strategy.clock.train_exp_epochs}
-        for metric in metric_values:
-            found = _PHASE.search(metric.name)
-            if found is not None and found[1] == "train" and isinstance(metric.value, (int, float)):
-                row[_column(metric.name, found)] = metric.value
+        for name, value in _flat(metric_values):
+            found = _PHASE.search(name)
+            if found is not None and found[1] == "train" and isinstance(value, (int, float)):
+                row[_column(name, found)] = value
         self._training.add([row])
 
     def before_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -114,6 +115,15 @@ class _Table:
             writer.writeheader()
             writer.writerows(self._rows)
         half.replace(self._path)
+
+
+def _flat(metrics: list[MetricValue]) -> Iterator[tuple[str, Any]]:
+    """Names and values; the values of each class by themselves, as Avalanche's `log_metrics` names them."""
+    for metric in metrics:
+        if isinstance(metric.value, dict):
+            yield from ((f"{metric.name}/{key}", value) for key, value in metric.value.items())
+        else:
+            yield metric.name, metric.value
 
 
 def _column(name: str, found: re.Match[str]) -> str:

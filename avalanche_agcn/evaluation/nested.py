@@ -67,11 +67,14 @@ def nested_scores(
         ([1.0, 1.0], [1.0, 0.667])
     """
     check_shapes(scores, targets)
-    ends = [0, *set_sizes]
-    if len(set_sizes) != len(class_counts) or ends[-1] != len(scores) or ends != sorted(ends):
+    check_threshold(threshold)
+    ends, counts = [0, *set_sizes], [0, *class_counts]
+    grow = ends == sorted(ends) and counts == sorted(counts)
+    if len(ends) != len(counts) or ends[-1] != len(scores) or not grow:
         raise ValueError(
             f"set_sizes {list(set_sizes)} and class_counts {list(class_counts)} do not describe nested sets "
-            f"of {len(scores)} images: one number per set, growing up to all images"
+            f"of {len(scores)} images: one number per set, growing up to all images, and as many classes as "
+            "the set before or more"
         )
     values = as_array(scores)
     positive, annotated = split_targets(targets)

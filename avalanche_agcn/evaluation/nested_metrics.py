@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
 from torch import Tensor
@@ -17,7 +18,6 @@ from torch import Tensor
 from avalanche_agcn.evaluation.batches import (
     BatchReader,
     check_evaluation,
-    count_classes,
     metric_name,
     name_classes,
 )
@@ -27,6 +27,7 @@ from avalanche_agcn.evaluation.functional import NestedSummary, nested_summary
 from avalanche_agcn.evaluation.guard import refuse_stock_accuracy
 from avalanche_agcn.evaluation.history import NestedHistory
 from avalanche_agcn.evaluation.nested import NestedMetric, NestedScores, PerSetMetric
+from avalanche_agcn.models.growing import count_seen
 
 if TYPE_CHECKING:
     from avalanche.training.templates import SupervisedTemplate
@@ -93,9 +94,10 @@ def forgetting_metrics(
 class NestedPluginMetric(PluginMetric[Any]):
     """See `forgetting_metrics`, which makes it.
 
-    A row is added to the matrices when the evaluated experiences are 0, 1, 2, … up to the last one trained
-    on. Experiences not trained on yet may follow and are not looked at. An evaluation of anything else emits
-    the sets it covers, if any, and adds nothing.
+    A row is added to the matrices when the evaluated experiences are 0, 1, 2, … of one stream, up to the last
+    one trained on. Experiences not trained on yet, or of another stream, may follow and are not looked at. An
+    evaluation of anything else emits the sets it covers, if any, and adds nothing. A set without images has
+    no score: NaN. What was evaluated before any training is forgotten when that begins.
 
     Attributes:
         history: `NestedHistory` of each stream, by its name; ``history["test"].matrix("mAP")``.
@@ -117,6 +119,7 @@ class NestedPluginMetric(PluginMetric[Any]):
         self._scores = NestedMetric(threshold=threshold)
         self._saved = PerSetMetric(threshold=threshold) if saved_graphs else None
         self._tap: FeatureTap | None = None
+        self._stream = ""  # name of the evaluated stream
         self._plan: list[int] = []  # number of classes of each nested set of this evaluation
         self._in_set = False
         self.reset()
@@ -157,16 +160,20 @@ class NestedPluginMetric(PluginMetric[Any]):
     def before_training(self, strategy: SupervisedTemplate) -> None:
         """Refuse metrics that mean nothing. From here on, only what was trained on is evaluated."""
         refuse_stock_accuracy(strategy)
-        self._n_trained = self._n_trained or 0
+        if self._n_trained is None:
+            self.reset()  # the model as it was before is no part of the run
+            self._n_trained = 0
 
     def before_training_exp(self, strategy: SupervisedTemplate) -> None:
         """Note the classes of the experience."""
-        self._n_trained = max(self._n_trained or 0, count_classes(strategy.experience))
+        self._n_trained = max(self._n_trained or 0, count_seen(strategy.experience))
 
     def before_eval(self, strategy: SupervisedTemplate) -> None:
         """Begin a row: find out which nested sets the evaluation covers."""
         check_evaluation(strategy)
-        self._plan = self._nested_sets(strategy)
+        experiences = [experience.logging() for experience in strategy.current_eval_stream]
+        self._stream = experiences[0].origin_stream.name
+        self._plan = self._nested_sets(experiences)
         self._scores.reset()
         if self._saved is not None:
             self._saved.reset()
@@ -177,7 +184,7 @@ class NestedPluginMetric(PluginMetric[Any]):
         """Begin the next nested set, if this experience makes one."""
         n_images = self._reader.start_experience(strategy)
         n_sets = len(self._scores.class_counts)
-        self._in_set = n_sets < len(self._plan) and strategy.experience.current_experience == n_sets
+        self._in_set = n_sets < len(self._plan)  # the plan is of the first experiences
         if self._in_set:
             self._scores.start_increment(n_classes=self._plan[n_sets], n_images=n_images)
             if self._saved is not None:
@@ -198,7 +205,7 @@ class NestedPluginMetric(PluginMetric[Any]):
         self._remove_tap()
         if not self._plan:
             return []
-        stream = strategy.experience.origin_stream.name
+        stream = self._stream
         scored = _take_result(self._scores)
         self.average_precision[stream] = scored.average_precision[-1, : self._plan[-1]]
         values = self._values(stream, scored, "")
@@ -211,18 +218,18 @@ class NestedPluginMetric(PluginMetric[Any]):
             values["LearningCurve", None] = self._learning_curve(self.history[stream])
         x = strategy.clock.train_iterations
         return [
-            MetricValue(self, metric_name(name, strategy, nested_set=i), value, x)
+            MetricValue(self, metric_name(name, strategy, stream=stream, nested_set=i), value, x)
             for (name, i), value in values.items()
         ]
 
-    def _nested_sets(self, strategy: SupervisedTemplate) -> list[int]:
-        """Number of classes of each nested set that the evaluated experiences make up."""
+    def _nested_sets(self, experiences: Sequence[Any]) -> list[int]:
+        """Number of classes of each nested set that the first of the evaluated experiences make up."""
         class_counts: list[int] = []
-        for experience in strategy.current_eval_stream:
-            logged = experience.logging()
-            n_classes = count_classes(logged)
-            trained = self._n_trained is None or n_classes <= self._n_trained
-            if logged.current_experience != len(class_counts) or not trained:
+        for t, experience in enumerate(experiences):
+            if (experience.origin_stream.name, experience.current_experience) != (self._stream, t):
+                break
+            n_classes = count_seen(experience)
+            if self._n_trained is not None and n_classes > self._n_trained:
                 break
             class_counts.append(n_classes)
         return class_counts
@@ -278,7 +285,14 @@ def find_nested(source: Any) -> NestedPluginMetric:
 
 
 def _take_result(metric: NestedMetric | PerSetMetric) -> NestedScores:
-    """The result over all processes; the scores behind it are let go."""
-    scored = metric.gather().result()
+    """The result over all processes, NaN without images; the scores behind it are let go."""
+    gathered = metric.gather()
+    scored = gathered.result() if len(gathered) else _no_scores(metric.class_counts)
     metric.reset()
     return scored
+
+
+def _no_scores(class_counts: Sequence[int]) -> NestedScores:
+    nothing = [math.nan] * len(class_counts)
+    ap = torch.full((len(class_counts), max(class_counts)), math.nan, dtype=torch.float64)
+    return NestedScores(nothing, nothing, nothing, ap)

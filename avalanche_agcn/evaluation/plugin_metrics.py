@@ -49,7 +49,7 @@ class MultiLabelPluginMetric(GenericPluginMetric[Any, Any]):
     Args:
         metric: The standalone metric.
         scope: Over what: ``"minibatch"`` and ``"epoch"`` of training, ``"experience"`` and ``"stream"`` of
-            evaluation. An epoch or experience without images emits nothing.
+            evaluation. Where there are no images, nothing is emitted.
         figures: Names the figures of a result.
     """
 
@@ -85,7 +85,7 @@ class MultiLabelPluginMetric(GenericPluginMetric[Any, Any]):
 
     def _package_result(self, strategy: SupervisedTemplate) -> list[MetricValue]:
         metric = self._metric.gather()
-        if len(metric) == 0 and self._emit_at in ("epoch", "experience"):
+        if len(metric) == 0:
             return []
         x = strategy.clock.train_iterations
         add_experience = self._emit_at == "experience"

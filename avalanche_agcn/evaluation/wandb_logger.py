@@ -25,7 +25,8 @@ class MultiLabelWandBLogger(WandBLogger):
         project_name: Name of the project.
         run_name: Name of the run.
         params: Further arguments of ``wandb.init``.
-        **settings: Further arguments of `WandBLogger`.
+        **settings: Further arguments of `WandBLogger`. With ``log_artifacts=True`` and Avalanche's
+            `WeightCheckpoint` among the metrics, the model of each experience is logged as an artifact.
 
     Raises:
         ImportError: If wandb is not installed.
@@ -44,7 +45,10 @@ class MultiLabelWandBLogger(WandBLogger):
         super().__init__(project_name, run_name, params={"id": run_id, **(params or {})}, **settings)
 
     def log_single_metric(self, name: str, value: Any, x_plot: int) -> None:
-        """Log a number or a figure at step ``x_plot``; anything else is left out."""
+        """Log a number, a figure or (if asked for) a checkpoint at step ``x_plot``, and nothing else."""
+        if name.startswith("WeightCheckpoint"):
+            super().log_single_metric(name, value, x_plot)
+            return
         self.step = x_plot
         if isinstance(value, AlternativeValues):
             value = value.best_supported_value(Figure, float, int)

@@ -18,10 +18,21 @@ def count_seen(experience: HasSeenClasses) -> int:
     """Number of classes seen up to and including an experience, or the one it is a part of.
 
     Raises:
-        ValueError: if these are not the first columns of the targets.
+        ValueError: if the experience does not tell, or these are not the first columns of the targets.
     """
-    experience = getattr(experience, "origin_experience", experience)  # of an online stream
-    seen = sorted(experience.classes_seen_so_far)
+    origin = getattr(experience, "origin_experience", None)  # of an online stream
+    experience = experience if origin is None else origin
+    classes = getattr(experience, "classes_seen_so_far", None)
+    if classes is None:
+        raise ValueError(
+            f"{type(experience).__name__} does not tell the classes seen by then: it has no "
+            "`classes_seen_so_far`; make the benchmark with multilabel_benchmark(...), or let Avalanche's "
+            "with_classes_timeline(benchmark) find them"
+        )
+    known: int | None = getattr(experience, "n_classes_seen", None)  # of multilabel_benchmark
+    if known is not None:
+        return known
+    seen = sorted(classes)
     if seen != list(range(len(seen))):
         raise ValueError(
             f"The classes seen so far are columns {seen}, but they must be the first "

@@ -240,6 +240,50 @@ def test_options_beside_split_lists_are_refused(tmp_path):
         SplitCOCO(tmp_path, split_lists=tmp_path, class_order=[0], repeat_images=True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_classes": 40}, "n_classes=40 contradicts the split lists, which have 1"),
+        ({"n_experiences": 10}, "n_experiences=10 contradicts the split lists, which have 1"),
+        ({"year": 2017}, "no annotations/instances_train2017.json; download"),
+    ],
+)
+def test_sizes_and_releases_that_the_lists_do_not_have_are_refused(tmp_path, arguments, message):
+    root = make_coco(tmp_path / "coco")
+    rows = ["COCO_train2014_000000000035.jpg,1"], ["COCO_val2014_000000000008.jpg,1"]
+    lists = write_lists(tmp_path / "lists", *([part] for part in rows))
+    assert SplitCOCO(root, split_lists=lists, n_classes=1, n_experiences=1, year=2014).n_classes == 1
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        SplitCOCO(root, split_lists=lists, **arguments)
+
+
+def test_without_lists_the_sizes_are_the_papers(tmp_path):
+    make_coco(tmp_path)
+    with pytest.raises(ValueError, match="n_classes=40 must be between 1 and the 4 classes"):
+        SplitCOCO(tmp_path)
+    with pytest.raises(ValueError, match="n_experiences=10 must be between 1 and the number of classes, 4"):
+        SplitCOCO(tmp_path, n_classes=4)
+
+
+def test_categories_in_another_order_of_their_ids_are_refused(tmp_path):
+    make_coco(tmp_path)
+    path = tmp_path / "annotations" / "instances_val2014.json"
+    content = json.loads(path.read_text())
+    for category in content["categories"]:
+        category["id"] = 100 - category["id"]
+    for annotation in content["annotations"]:
+        annotation["category_id"] = 100 - annotation["category_id"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=r"another order of their ids: number 0 is 'dog' in train and 'cow' in test"
+    ):
+        SplitCOCO(tmp_path, n_classes=4, n_experiences=2)
+    content["categories"][0]["name"] = "gnu"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"different categories: only one has \['cat', 'gnu'\]"):
+        SplitCOCO(tmp_path, n_classes=4, n_experiences=2)
+
+
 def test_real_photos_have_every_label_of_their_annotation(shared_data, files_of):
     root = shared_data / "coco18"
     benchmark = SplitCOCO(root, n_classes=18, n_experiences=6)

@@ -1,4 +1,5 @@
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -82,6 +83,37 @@ def test_every_exif_orientation_comes_out_upright(tmp_path, orientation):
     assert_colours(loaded)
 
 
+def exif_of(*tags):
+    """EXIF of tags, each a number, a type, a count and four bytes, whether or not they make sense."""
+    entries = [struct.pack("<HHI", *head) + value for *head, value in tags]
+    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + b"".join(entries) + bytes(4)
+
+
+LYING = (0x0112, 3, 1, b"\6\0\0\0")  # orientation 6
+
+
+@pytest.mark.parametrize(
+    ("exif", "turned"),
+    [
+        (b"Exif\0\0no such thing", False),
+        (b"Exif\0\0II*", False),
+        (exif_of((0x0112, 2, 2, b"6\0\0\0")), False),
+        (exif_of((0x0112, 99, 1, b"\6\0\0\0")), False),
+        (exif_of(LYING), True),
+        (exif_of(LYING, (0xA005, 2, 4, b"abc\0")), True),  # Pillow cannot write it anew
+        (exif_of(LYING, (0x8825, 9, 1, struct.pack("<i", -5))), True),  # likewise
+    ],
+    ids=["no EXIF", "cut off", "a text", "unknown type", "whole", "text as pointer", "negative pointer"],
+)
+def test_photo_with_broken_exif_is_turned_if_its_orientation_can_be_read(tmp_path, exif, turned):
+    image = quadrants(64, 32)
+    stored = image.transpose(Image.Transpose.ROTATE_90) if turned else image
+    stored.save(tmp_path / "photo.jpg", exif=exif, dpi=(72, 72), quality=95)
+    loaded = load_image(tmp_path / "photo.jpg")
+    assert loaded.size == (64, 32)
+    assert_colours(loaded)
+
+
 @pytest.fixture
 def truncated_file(tmp_path):
     data = io.BytesIO()
@@ -111,6 +143,13 @@ def test_an_unreadable_file_is_named(tmp_path, content):
     (tmp_path / "broken.jpg").write_bytes(content)
     with pytest.raises(OSError, match=r"broken\.jpg.*download it again"):
         load_image(tmp_path / "broken.jpg")
+
+
+def test_an_image_too_large_for_pillow_is_named(tmp_path, monkeypatch):
+    quadrants().save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(OSError, match=r"large\.png cannot be read \(DecompressionBombError: .*512 pixels"):
+        load_image(tmp_path / "large.png")
 
 
 def test_a_missing_file_is_named(tmp_path):

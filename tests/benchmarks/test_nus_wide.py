@@ -71,6 +71,47 @@ def test_without_a_test_list_a_seeded_share_is_held_out(tmp_path, files_of):
     assert abs(len(split(0)) / 300 - 0.4) < 4 * (0.24 / 300) ** 0.5
 
 
+def image_list(root, name, images):
+    text = "".join(image.replace("/", "\\") + "\n" for image in images)
+    (root / "ImageList" / name).write_text(text)
+
+
+def test_train_images_are_those_of_the_train_list(tmp_path):
+    names = list(IMAGES)
+    root = make_wide(tmp_path, test=TEST)
+    image_list(root, "TrainImagelist.txt", names[1:4])  # the first image is in neither list
+
+    def split():
+        classes = {"n_classes": 3, "n_experiences": 1, "class_order": ["lake", "sky", "sun"]}
+        benchmark = SplitWIDE(root, **classes, **KEEP)
+        return [sorted(images_of(stream[0])) for stream in (benchmark.train_stream, benchmark.test_stream)]
+
+    assert split() == [[1, 2, 3], [4, 5]]
+    (root / "ImageList" / "TestImagelist.txt").unlink()
+    assert split() == [[1, 2, 3], [0, 4, 5]]
+    image_list(root, "TestImagelist.txt", names[3:])
+    with pytest.raises(ValueError, match=r"have 1 images in common, such as Flickr/sun/0004_14\.jpg"):
+        split()
+    (root / "ImageList" / "TrainImagelist.txt").unlink()
+    assert split() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_sizes_that_the_lists_do_not_have_are_refused(tmp_path):
+    root, lists = make_wide(tmp_path / "wide"), write_lists(tmp_path / "lists", LISTS)
+    assert SplitWIDE(root, split_lists=lists, n_classes=2, n_experiences=2).n_experiences == 2
+    for name, value in (("n_classes", 21), ("n_experiences", 7)):
+        with pytest.raises(ValueError, match=f"{name}={value} contradicts the split lists, which have 2"):
+            SplitWIDE(root, split_lists=lists, **{name: value})
+
+
+def test_without_lists_the_sizes_are_the_papers(tmp_path):
+    root = make_wide(tmp_path, test=TEST)
+    with pytest.raises(ValueError, match="n_classes=21 must be between 1 and the 4 classes"):
+        SplitWIDE(root)
+    with pytest.raises(ValueError, match="n_experiences=7 must be between 1 and the number of classes, 4"):
+        SplitWIDE(root, n_classes=4)
+
+
 def write_lists(folder, lists):
     for name, rows in lists.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +177,13 @@ def test_a_line_number_beyond_the_image_list_is_refused(tmp_path):
             lambda root: (root / "Groundtruth" / "AllLabels" / "Labels_sky.txt").write_text(
                 "1\n0\n1\n2\n1\n0\n"
             ),
-            r"Labels_sky\.txt must have a line of 0 or 1",
+            r"Labels_sky\.txt must have a line of 0 or 1 for each .*, but line 4 is '2'; unpack",
+        ),
+        (
+            lambda root: (root / "Groundtruth" / "AllLabels" / "Labels_sun.txt").write_bytes(
+                b"1\r\n\r\n0\r\n-1\r\n1\r\n"
+            ),
+            r"Labels_sun\.txt must have .*, but line 4 is '-1'",
         ),
     ],
 )

@@ -1,9 +1,15 @@
+import shutil
 import zipfile
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
 
-from avalanche_agcn.benchmarks.split_lists import read_split_lists, refuse_settled_by_lists
+from avalanche_agcn.benchmarks.split_lists import (
+    read_split_lists,
+    refuse_other_sizes,
+    refuse_settled_by_lists,
+)
 
 LISTS = {
     "task0/train.csv": "a.jpg,1,0\nb.jpg,0,1\n",
@@ -64,6 +70,17 @@ def test_malformed_lists_are_named(tmp_path, change, message):
         read_split_lists(write(tmp_path, lists))
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+def test_two_sets_of_lists_below_one_folder_are_named(tmp_path, zipped):
+    given = write(tmp_path / "both" / "one", LISTS).parent
+    write(given / "other", {name: text for name, text in LISTS.items() if name == "task1/train.csv"})
+    if zipped:
+        given = Path(shutil.make_archive(str(tmp_path / "lists"), "zip", given))
+    both = "one/Split/task1/train.csv and other/Split/task1/train.csv"
+    with pytest.raises(ValueError, match=f"two lists of one task, {both}; give the folder or zip of one"):
+        read_split_lists(given)
+
+
 def test_no_lists_at_all(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no split lists; expected task0/train.csv"):
         read_split_lists(tmp_path)
@@ -81,6 +98,16 @@ def test_options_that_contradict_lists_are_named():
     refuse_settled_by_lists(class_order=None, validation_size=0)
     with pytest.raises(ValueError, match="leave out class_order, validation_size"):
         refuse_settled_by_lists(class_order=[0], repeat_images=False, validation_size=0.1)
+
+
+def test_other_sizes_than_those_of_the_lists_are_named(tmp_path):
+    lists = read_split_lists(write(tmp_path, LISTS))
+    refuse_other_sizes(lists, n_classes=None, n_experiences=None)
+    refuse_other_sizes(lists, n_classes=3, n_experiences=2)
+    with pytest.raises(ValueError, match="n_classes=2 contradicts the split lists, which have 3; leave"):
+        refuse_other_sizes(lists, n_classes=2, n_experiences=2)
+    with pytest.raises(ValueError, match="n_experiences=3 contradicts the split lists, which have 2; leave"):
+        refuse_other_sizes(lists, n_classes=None, n_experiences=3)
 
 
 def test_published_coco_lists_have_the_known_sizes(shared_data):

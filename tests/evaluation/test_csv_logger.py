@@ -1,7 +1,9 @@
 import csv
 import os
 
-from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
+from avalanche.training.plugins import EvaluationPlugin
+
+from avalanche_agcn.evaluation import find_nested, mean_average_precision_metrics, multilabel_evaluator
 from avalanche_agcn.evaluation.csv_logger import MultiLabelCSVLogger
 
 TEST = "eval_phase/test_stream"
@@ -48,6 +50,16 @@ def test_csv_has_our_metrics_as_columns(tmp_path, benchmark, make_strategy):
     ]
     assert float(rows[-1]["mAP_Epoch"]) == values["mAP_Epoch/train_phase/train_stream"]
     assert "accuracy" not in ",".join(rows[0])
+
+
+def test_csv_has_the_classes_of_an_epoch_as_columns(tmp_path, benchmark, make_strategy):
+    metrics = mean_average_precision_metrics(epoch=True, per_class=True, class_names=list("abcdef"))
+    strategy = make_strategy(evaluator=EvaluationPlugin(metrics, loggers=[MultiLabelCSVLogger(tmp_path)]))
+    strategy.train(benchmark.train_stream[0])
+    values = strategy.evaluator.get_last_metrics()["AP_Epoch/train_phase/train_stream"]
+    (row,) = read(tmp_path / "training_results.csv")
+    assert {name: float(row[f"AP_Epoch/{name}"]) for name in "ab"} == {name: values[name] for name in "ab"}
+    assert "AP_Epoch" not in row
 
 
 def test_csv_can_go_on_with_the_files_of_a_run(tmp_path, benchmark, make_strategy):

@@ -73,6 +73,11 @@ def test_average_precision_of_each_class_is_nan_before_it_enters():
     assert result.mAP == result.average_precision.nanmean(dim=1).tolist()
 
 
+def test_threshold_that_is_not_a_number_is_refused():
+    with pytest.raises(ValueError, match=r"threshold is NaN; p >= 0\.5 is"):
+        nested_scores(*data([9], [2]), set_sizes=[9], class_counts=[2], threshold=math.nan)
+
+
 def test_scores_may_be_wider_than_the_last_set():
     scores, targets = data([20, 20], [2, 5])
     narrow = nested_scores(
@@ -88,6 +93,8 @@ def test_scores_may_be_wider_than_the_last_set():
         ([20, 39], [2, 5], "do not describe nested sets of 40 images"),
         ([30, 20, 40], [1, 2, 5], "do not describe"),
         ([20, 40], [2], "do not describe"),
+        ([20, 40], [5, 2], r"class_counts \[5, 2\] do not describe .* as many classes as the set before"),
+        ([20, 40], [-1, 2], "do not describe"),
         ([], [], "do not describe"),
         ([20, 40], [2, 6], "a nested set of 6 classes cannot be scored with scores of 5"),
     ],

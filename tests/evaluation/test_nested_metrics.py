@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from avalanche.benchmarks import split_online_stream, with_classes_timeline
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -99,6 +100,72 @@ def test_evaluation_in_the_midst_of_training_is_replaced_by_the_last_one(
     assert [len(row) for row in find_nested(strategy).history["test"].matrix("mAP")] == [1, 2, 3]
 
 
+def test_online_stream_with_the_default_evaluator_fills_the_matrix(benchmark, make_strategy, stream_tensors):
+    strategy = make_strategy()
+    expected = []
+    for part in split_online_stream(benchmark.train_stream, experience_size=16, seed=0):
+        strategy.train(part)
+        if part.is_last_subexp:
+            t = part.origin_experience.current_experience
+            strategy.eval(benchmark.test_stream[: t + 1])
+            expected.append([alone(strategy.model, stream_tensors, i)[0] for i in range(t + 1)])
+    matrix = find_nested(strategy).history["test"].matrix("mAP")
+    assert [len(row) for row in matrix] == [1, 2, 3]
+    assert matrix == [pytest.approx(row) for row in expected]
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_classes_timeline_leaves_the_nested_sets_as_they_are(
+    benchmark, make_strategy, stream_tensors, trained
+):
+    """The timeline takes every label of a test image for a class of its experience."""
+    timeline = with_classes_timeline(benchmark)
+    assert len(timeline.test_stream[0].classes_seen_so_far) > 2
+    strategy = make_strategy(evaluator=evaluator(nested=True))
+    for t, experience in enumerate(timeline.train_stream):
+        if trained:
+            strategy.train(experience)
+        strategy.eval(timeline.test_stream[: t + 1])
+        row = find_nested(strategy).history["test"].matrix("mAP")[t]
+        assert row == pytest.approx([alone(strategy.model, stream_tensors, i)[0] for i in range(t + 1)])
+
+
+@pytest.mark.parametrize("first", ["test", "valid"])
+def test_only_the_first_of_two_streams_is_scored_and_under_its_own_name(make_strategy, first):
+    torch.manual_seed(0)
+    names, images = ("test", "valid"), [TensorDataset(torch.randn(60, 8)) for _ in range(2)]
+    for dataset in images:
+        dataset.targets = (torch.rand(60, 6) < 0.4).long()
+    made = multilabel_benchmark(*images, n_experiences=3, validation_size=20)
+    strategy = make_strategy(evaluator=evaluator(nested=True, stream=True))
+    strategy.train(made.train_stream[:2])
+    streams = {name: made.streams[name][:2] for name in names}
+    expected = strategy.eval(streams[first])
+    strategy.evaluator.reset_last_metrics()
+    second = names[1 - names.index(first)]
+    assert strategy.eval([*streams[first], *streams[second]]) == pytest.approx(expected)
+    assert list(find_nested(strategy).history) == [first]
+
+
+def test_experiences_of_another_stream_do_not_continue_the_sets(benchmark, make_strategy):
+    strategy = make_strategy(evaluator=evaluator(nested=True))
+    results = strategy.eval([benchmark.test_stream[0], benchmark.train_stream[1]])
+    assert list(results) == [f"{figure}_Nested/{TEST}/Exp000" for figure in ("mAP", "CF1", "OF1")]
+
+
+def test_what_was_evaluated_before_training_is_no_part_of_the_matrix(
+    benchmark, make_strategy, stream_tensors
+):
+    strategy = make_strategy(evaluator=evaluator(nested=True, stream=True))
+    strategy.eval(benchmark.test_stream)
+    strategy.train(benchmark.train_stream[0])
+    assert find_nested(strategy).history == {}
+    results = strategy.eval(benchmark.test_stream[:1])
+    after_first = pytest.approx(alone(strategy.model, stream_tensors, 0)[0])
+    assert find_nested(strategy).history["test"].matrix("mAP") == [[after_first]]
+    assert results[f"mAP_Last/{TEST}"] == after_first
+
+
 def test_evaluations_that_are_no_nested_sets_emit_nothing_and_leave_the_matrix_alone(
     benchmark, make_strategy
 ):
@@ -176,6 +243,27 @@ def test_increment_without_images_has_no_score_and_does_no_harm(make_strategy, m
     row = find_nested(strategy).history["test"].matrix("mAP")[2]
     assert math.isnan(row[0])
     assert not math.isnan(row[1])
+
+
+@pytest.mark.parametrize("saved_graphs", [False, True])
+def test_set_without_images_is_a_row_without_a_score(make_strategy, saved_graphs):
+    train, test = (TensorDataset(torch.randn(40, 8)) for _ in range(2))
+    train.targets = torch.eye(6).long().repeat(7, 1)[:40]
+    test.targets = train.targets.clone()
+    test.targets[:, :2] = 0
+    made = multilabel_benchmark(train, test, n_experiences=3)
+    flags = {"nested": True, "stream": True, "per_class": True, "figure": True, "saved_graphs": saved_graphs}
+    strategy = make_strategy(learner=SavedGraphs(3), evaluator=evaluator(**flags))
+    for t, experience in enumerate(made.train_stream[:2]):
+        strategy.train(experience)
+        results = strategy.eval(made.test_stream[: t + 1])
+        assert math.isnan(results[f"OF1_Nested/{TEST}/Exp000"])
+        assert (f"mAP_Last/{TEST}" in results) == (t > 0)
+    assert find_nested(strategy).average_precision["test"].isnan().tolist() == [True, True, False, False]
+    history = find_nested(strategy).history["test"]
+    for name in ("mAP", "CF1", "mAP_Saved") if saved_graphs else ("mAP", "CF1"):
+        scored = [[not math.isnan(value) for value in row] for row in history.matrix(name)]
+        assert scored == [[False], [False, True]]
 
 
 def test_experiences_without_classes_are_refused_with_the_fix(benchmark, make_strategy):

@@ -7,7 +7,9 @@ import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
+from torch.utils.data import TensorDataset
 
+from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.evaluation import f1_metrics, mean_average_precision_metrics
 from avalanche_agcn.evaluation.functional import (
     average_precision,
@@ -17,6 +19,7 @@ from avalanche_agcn.evaluation.functional import (
 
 TEST = "eval_phase/test_stream"
 TRAIN = "train_phase/train_stream"
+NAMES = ["cat", "dog", "car", "bus", "tree", "sea"]  # of the benchmark
 
 
 class Recorder(SupervisedPlugin):
@@ -116,8 +119,18 @@ def test_per_class_values_have_names(benchmark, make_strategy, model, stream_ten
     values = results[f"AP_Stream/{TEST}"]
     expected = average_precision(*joined(stream_tensors, model)).tolist()
     assert list(values.values()) == pytest.approx(expected, nan_ok=True)
-    if class_names is not None:
-        assert list(values) == class_names
+    assert list(values) == (class_names or NAMES)
+
+
+def test_evaluation_without_images_emits_nothing(make_strategy):
+    images = TensorDataset(torch.eye(6, 8))
+    images.targets = torch.eye(6).long()
+    late = TensorDataset(torch.eye(1, 8))
+    late.targets = torch.eye(6).long()[-1:]  # relevant at the last experience only
+    made = multilabel_benchmark(images, late, n_experiences=3)
+    wanted = {"experience": True, "stream": True}
+    metrics = mean_average_precision_metrics(**wanted), f1_metrics(**wanted)
+    assert make_strategy(evaluator=evaluator(*metrics)).eval(made.test_stream[:1]) == {}
 
 
 def test_too_few_class_names_are_refused(benchmark, make_strategy):
