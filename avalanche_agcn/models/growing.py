@@ -1,7 +1,7 @@
 """What models that grow with the experiences share."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -14,14 +14,19 @@ class HasSeenClasses(Protocol):
         """Columns of this and all earlier experiences."""
 
 
+def origin_of(experience: Any) -> Any:
+    """The experience that a piece (of Avalanche's ``split_online_stream``) is of; any other is its own."""
+    origin = getattr(experience, "origin_experience", None)
+    return experience if origin is None else origin
+
+
 def count_seen(experience: HasSeenClasses) -> int:
     """Number of classes seen up to and including an experience, or the one it is a part of.
 
     Raises:
         ValueError: if the experience does not tell, or these are not the first columns of the targets.
     """
-    origin = getattr(experience, "origin_experience", None)  # of an online stream
-    experience = experience if origin is None else origin
+    experience = origin_of(experience)
     classes = getattr(experience, "classes_seen_so_far", None)
     if classes is None:
         raise ValueError(

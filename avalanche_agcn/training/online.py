@@ -2,10 +2,7 @@
 
 from typing import Any
 
-
-def origin_of(experience: Any) -> Any:
-    """The experience that a piece belongs to; one that is no piece is its own."""
-    return getattr(experience, "origin_experience", experience)
+from avalanche_agcn.models.growing import origin_of
 
 
 def refuse_piece(experience: Any, method: str) -> None:

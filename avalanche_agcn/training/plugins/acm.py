@@ -11,7 +11,6 @@ from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.growing import count_seen
 from avalanche_agcn.training.acm import AugmentedCorrelationMatrix, QCounts, in_float64
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
-from avalanche_agcn.training.online import origin_of
 from avalanche_agcn.training.plugins.agcn import AGCNPlugin, unwrap
 
 Preset = Literal["paper", "official"]
@@ -83,10 +82,10 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         """
         n_seen = count_seen(strategy.experience)
         n_new = n_seen - self.acm.n_seen
-        own = getattr(origin_of(strategy.experience), "classes_in_this_experience", None)
-        if own is not None and n_new > len(own):
+        n_own = _count_labelled(strategy.experience)
+        if n_own is not None and n_new > n_own:
             raise ValueError(
-                f"{n_seen} classes were seen so far, {len(own)} of them in this experience, but the "
+                f"{n_seen} classes were seen so far, {n_own} of them in this experience, but the "
                 f"correlation matrix knows {self.acm.n_seen} of the earlier ones: train on all experiences "
                 "with this plugin, or load its state_dict with that of the model."
             )
@@ -120,3 +119,9 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         model = unwrap(strategy.model)
         if isinstance(model, AGCNModel):
             model.set_graph(adjacency(self.acm, self.graph, **self.graph_settings))
+
+
+def _count_labelled(experience: Any) -> int | None:
+    """How many classes the images of an experience are labelled for; None if there are none to look at."""
+    targets: Any = getattr(experience.dataset, "targets", ())
+    return int((~torch.as_tensor(targets[0]).isnan()).sum()) if len(targets) else None

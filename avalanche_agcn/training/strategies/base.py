@@ -11,8 +11,8 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from avalanche_agcn.models.growing import origin_of
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
-from avalanche_agcn.training.online import origin_of
 
 
 class MultiLabelTemplate(SupervisedTemplate):
