@@ -120,14 +120,7 @@ def settings_of(
     Raises:
         ValueError: If a setting is unknown, or two runs would have the same folder; the message says which.
     """
-    given = vars(arguments)
-    chosen: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
-    chosen |= read_config(given["config"]) if "config" in given else {}
-    chosen |= SMOKE if given.get("smoke") else {}
-    chosen |= {name: value for name, value in given.items() if name in KINDS}
-    if "method" in given:
-        chosen.pop("label", None)  # of the method that the config is about
-    chosen |= dict(map(_named_value, given["set"]))
+    chosen = _merge(vars(arguments))
     methods, seeds = _as_list(chosen.pop("method", "agcn")), _as_list(chosen.pop("seed", 0))
     named: BenchmarkName = chosen.pop("benchmark")
     benchmark: BenchmarkName = named if chosen.get("data") else "scenes"
@@ -136,19 +129,36 @@ def settings_of(
     unknown = sorted(set(methods) - set(METHODS))
     if unknown:
         raise ValueError(f"unknown methods {unknown}; known are {', '.join(METHODS)}, and all")
-    if variants is not None and methods != ["agcn"]:
-        raise ValueError(f"these are variants of AGCN, and not of {', '.join(methods)}: leave --method out")
     wanted = [make_settings(benchmark, **chosen, method=m, seed=seed) for m in methods for seed in seeds]
     if variants is not None:
+        if methods != ["agcn"]:
+            raise ValueError(
+                f"these are variants of AGCN, and not of {', '.join(methods)}: leave --method out"
+            )
         made = [variants_of(settings, variants) for settings in wanted]
         wanted = [own[name] for name in variants for own in made if name in own]
+    _refuse_shared_folders(wanted)
+    return wanted
+
+
+def _merge(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from the config, the command line and ``--set``; of those given twice the later."""
+    chosen: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
+    chosen |= read_config(given["config"]) if "config" in given else {}
+    chosen |= SMOKE if given.get("smoke") else {}
+    chosen |= {name: value for name, value in given.items() if name in KINDS}
+    if "method" in given:
+        chosen.pop("label", None)  # of the method that the config is about
+    return chosen | dict(map(_named_value, given["set"]))
+
+
+def _refuse_shared_folders(wanted: Sequence[Settings]) -> None:
     twice = [name for name, times in Counter(settings.name for settings in wanted).items() if times > 1]
     if twice:
         raise ValueError(
             f"several runs would have the folder {', '.join(twice)}: give each method and seed once, and a "
             "label to one method only"
         )
-    return wanted
 
 
 def main(
