@@ -1,7 +1,7 @@
 """Every method on real photos: 18 classes of COCO in 6 experiences, EfficientNet-Lite0 at 128 pixels.
 
     python runs/coco18.py --data ROOT                     both parts: network frozen, and trained as a whole
-    python runs/coco18.py --data ROOT --part frozen       the first alone, minutes instead of hours
+    python runs/coco18.py --data ROOT --part frozen       the first alone, half an hour instead of four
 
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
 training, with as many trials for one as for another; then each runs with three seeds. What is there already
@@ -38,6 +38,8 @@ OF_METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "scr": (MEMORY, {"scr_weight": Between(0.01, 1)}),
 }
 """What each method fixes, and what it chooses beside the learning rate."""
+HEADS = Path(__file__).parent / "coco18" / "heads"
+"""What trials over the frozen network had chosen before the whole network was trained: where that begins."""
 HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
 
 
@@ -70,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "frozen" in arguments.part:
             frozen(base).go(arguments.out / "frozen", jobs=arguments.jobs)
         if "whole" in arguments.part:
-            study = whole(base, read_choices(arguments.out / "frozen"))
-            study.go(arguments.out / "whole", jobs=arguments.jobs)
+            whole(base, read_choices(HEADS)).go(arguments.out / "whole", jobs=arguments.jobs)
         write_page(arguments.out, arguments.page, arguments.figures)
     except EXPECTED as error:
         print(f"Stopped: {error}\nWhat was done is in {arguments.out}; the same command goes on from there.")
@@ -118,7 +119,7 @@ def whole(base: Settings, of_heads: Mapping[str, Mapping[str, Any]]) -> Study:
 
     Args:
         base: Settings that all share.
-        of_heads: What was chosen with the frozen network.
+        of_heads: What was chosen for heads.
     """
     of_agcn = [FULL, "agcn official", "agcn orthogonal words", "agcn orthogonal words + er + negatives"]
     entries = []

@@ -7,6 +7,7 @@ import pytest
 
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.settings import make_settings
+from avalanche_agcn.experiments.study import read_choices
 
 BASE = make_settings("coco", data="somewhere")
 
@@ -36,11 +37,7 @@ def test_all_settings_of_all_entries_are_known(coco18):
 
 
 def test_the_whole_network_takes_over_what_was_chosen_for_heads(coco18):
-    choices = {
-        entry.label: {"settings": entry.draw_trials(1)[0]}
-        for entry in coco18["frozen"](BASE).entries
-        if entry.space
-    }
+    choices = read_choices(coco18["HEADS"])
     study = coco18["whole"](BASE, choices)
     assert set(METHODS) <= {entry.label for entry in study.entries}
     ewc = next(entry for entry in study.entries if entry.label == "ewc")
@@ -55,7 +52,15 @@ def test_the_whole_network_takes_over_what_was_chosen_for_heads(coco18):
     assert not study.base.freeze_backbone
 
 
+def test_heads_have_the_best_of_as_many_trials_each(coco18):
+    drawn = {entry.label: entry.draw_trials(12) for entry in coco18["frozen"](BASE).entries}
+    for label, choice in read_choices(coco18["HEADS"]).items():
+        scores = [trial.pop("validation mAP") for trial in choice["tried"]]
+        assert choice["tried"] == drawn[label]
+        assert choice["settings"] == drawn[label][scores.index(max(scores))]
+
+
 def test_what_is_missing_is_said_without_a_traceback(coco18, tmp_path, capsys):
-    out = ["--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    out = ["--data", str(tmp_path / "absent"), "--out", str(tmp_path / "out"), "--jobs", "1"]
     assert coco18["main"]([*out, "--part", "whole"]) == 1
-    assert "run that part of the study first" in capsys.readouterr().out
+    assert f"Stopped: no folder {tmp_path / 'absent'}" in capsys.readouterr().out
