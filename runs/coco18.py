@@ -1,7 +1,7 @@
 """Every method on real photos: 18 classes of COCO in 6 experiences, EfficientNet-Lite0 at 128 pixels.
 
     python runs/coco18.py --data ROOT                     both parts: network frozen, and trained as a whole
-    python runs/coco18.py --data ROOT --part frozen       the first alone, half an hour instead of four
+    python runs/coco18.py --data ROOT --part frozen       the first alone, half an hour instead of hours
 
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
 training, with as many trials for one as for another; then each runs with three seeds. What is there already

@@ -10,7 +10,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -24,12 +24,14 @@ from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import (
     KINDS,
     SMOKE,
+    Amp,
     BenchmarkName,
     Settings,
     make_settings,
     read_config,
 )
 from avalanche_agcn.models.backbones import WeightsUnavailable
+from avalanche_agcn.training.plugins.acm import Preset
 
 NOT_THE_REAL_THING = (
     "No --data: these are drawn scenes, not {name}. Compare these figures with each other only."
@@ -86,7 +88,7 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
     )
     how.add_argument("--lr-gcn", type=float, metavar="RATE", help="learning rate of AGCN's GCN")
     how.add_argument("--memory", type=int, metavar="N", help="images in memory, also beside AGCN")
-    how.add_argument("--preset", choices=("paper", "official"), help="AGCN by its equations or its program")
+    how.add_argument("--preset", choices=get_args(Preset), help="AGCN by its equations or its program")
     how.add_argument("--lambda-gph", type=float, metavar="WEIGHT", help="λ₃ of AGCN")
     how.add_argument(
         "--word-vectors", metavar="SOURCE", help="embedded, glove-6b-50d, random, or a GloVe file"
@@ -101,7 +103,7 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
     )
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", help="cuda if there is one by default")
-    machine.add_argument("--amp", choices=("bf16", "fp16"), help="half precision")
+    machine.add_argument("--amp", choices=get_args(Amp), help="half precision")
     machine.add_argument("--workers", type=int, metavar="N", help="processes that load images")
     machine.add_argument("--cache", metavar="DIR", help="folder for features of a frozen backbone")
     machine.add_argument("--compile", action="store_true", help="compile the backbone")

@@ -80,16 +80,9 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         Raises:
             ValueError: if earlier experiences were not counted.
         """
-        n_seen = count_seen(strategy.experience)
-        n_new = n_seen - self.acm.n_seen
-        n_own = _count_labelled(strategy.experience)
-        if n_own is not None and n_new > n_own:
-            raise ValueError(
-                f"{n_seen} classes were seen so far, {n_own} of them in this experience, but the "
-                f"correlation matrix knows {self.acm.n_seen} of the earlier ones: train on all experiences "
-                "with this plugin, or load its state_dict with that of the model."
-            )
+        n_new = count_seen(strategy.experience) - self.acm.n_seen
         if n_new > 0:
+            _refuse_uncounted(strategy.experience, self.acm.n_seen)
             self.acm.begin(n_new)
             self._hand_over_graph(strategy)
 
@@ -119,6 +112,16 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         model = unwrap(strategy.model)
         if isinstance(model, AGCNModel):
             model.set_graph(adjacency(self.acm, self.graph, **self.graph_settings))
+
+
+def _refuse_uncounted(experience: Any, n_counted: int) -> None:
+    n_seen, n_own = count_seen(experience), _count_labelled(experience)
+    if n_own is not None and n_seen - n_counted > n_own:
+        raise ValueError(
+            f"{n_seen} classes were seen so far, {n_own} of them in this experience, but the correlation "
+            f"matrix knows {n_counted} of the earlier ones: train on all experiences with this plugin, or "
+            "load its state_dict with that of the model."
+        )
 
 
 def _count_labelled(experience: Any) -> int | None:
