@@ -55,7 +55,7 @@ PASSES: dict[Any, tuple[dict[str, Any], float, str]] = {
     ER: (MEMORY, 2, "as many images from memory"),
     PRS: (MEMORY, 2, "as many images from memory"),
     OCDM: (MEMORY, 2, "as many images from memory"),
-    SCR: ({**MEMORY, "mem_batch_size": BATCH}, 4, "as many from memory, two views of each"),
+    SCR: ({**MEMORY, "batch_size_mem": BATCH}, 4, "as many from memory, two views of each"),
     AGCN: ({}, TEACHER, "a forward pass more: the expert's"),
 }
 BACKBONES: dict[str, dict[str, Any]] = {

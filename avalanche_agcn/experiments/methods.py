@@ -33,15 +33,15 @@ def _of_memory(settings: Settings) -> dict[str, Any]:
 
 
 def _of_replay(settings: Settings) -> dict[str, Any]:
-    own = _of_memory(settings) | {"negatives_of_newer": settings.negatives_of_newer}
-    return own | ({} if settings.memory_batch is None else {"mem_batch_size": settings.memory_batch})
+    own = _of_memory(settings) | {"newer_as_negative": settings.negatives_of_newer}
+    return own | ({} if settings.memory_batch is None else {"batch_size_mem": settings.memory_batch})
 
 
 BASELINES: dict[str, tuple[type[MultiLabelTemplate], OwnSettings]] = {
     "multitask": (MultiTask, lambda settings: {}),
     "finetuning": (FineTuning, lambda settings: {}),
     "ewc": (EWC, lambda settings: {"ewc_lambda": settings.ewc_lambda, "seed": settings.seed}),
-    "lwf": (LwF, lambda settings: {"lambda_dst": settings.lwf_lambda}),
+    "lwf": (LwF, lambda settings: {"alpha": settings.lwf_lambda}),
     "agem": (AGEM, _of_memory),
     "er": (ER, _of_replay),
     "prs": (PRS, _of_replay),
@@ -158,8 +158,8 @@ def _make_agcn(
         buffer = MEMORIES[settings.memory_kind](settings.memory, seed=settings.seed)
         replay = OnlineReplayPlugin(
             buffer,
-            mem_batch_size=settings.memory_batch,
-            negatives_of_newer=settings.negatives_of_newer,
+            batch_size_mem=settings.memory_batch,
+            newer_as_negative=settings.negatives_of_newer,
         )
         plugins = [replay, *plugins]
     groups = model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)

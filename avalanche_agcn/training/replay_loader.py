@@ -23,7 +23,7 @@ class ReplayBatchSampler(Sampler[list[Key]]):
         buffer: the memory.
         experience: number of the experience that streams; it is open in the buffer.
         batch_size: images of the stream a batch.
-        mem_batch_size: images from memory a batch; as many as of the stream if None.
+        batch_size_mem: images from memory a batch; as many as of the stream if None.
         views: how often all of them stand in the batch, each time with an augmentation of its own.
         observe: whether to offer the stream's images to the memory.
         shuffle: random order of the stream, as Avalanche's own.
@@ -36,7 +36,7 @@ class ReplayBatchSampler(Sampler[list[Key]]):
         experience: int,
         *,
         batch_size: int,
-        mem_batch_size: int | None = None,
+        batch_size_mem: int | None = None,
         views: int = 1,
         observe: bool = False,
         shuffle: bool = True,
@@ -46,7 +46,7 @@ class ReplayBatchSampler(Sampler[list[Key]]):
         order = RandomSampler(stream) if shuffle else SequentialSampler(stream)
         self.batches = BatchSampler(order, batch_size, drop_last)
         self.buffer, self.experience = buffer, experience
-        self.mem_batch_size, self.views, self.observe = mem_batch_size, views, observe
+        self.batch_size_mem, self.views, self.observe = batch_size_mem, views, observe
         self._handed_out: deque[Tensor] = deque()
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class ReplayBatchSampler(Sampler[list[Key]]):
         for batch in self.batches:
             indices = torch.tensor(batch)
             self._handed_out.append(indices)
-            n = len(batch) if self.mem_batch_size is None else self.mem_batch_size
+            n = len(batch) if self.batch_size_mem is None else self.batch_size_mem
             keys = [(self.experience, index) for index in batch] + self.buffer.draw(n)
             yield keys * self.views
             if self.observe:

@@ -53,7 +53,11 @@ def finish(run, *, n_before=0):
     results, strategy = run.go(), run.strategy
     assert n_before + steps.n == 2 * 3 * run.settings.epochs
     weights = {name: tensor.tolist() for name, tensor in strategy.model.state_dict().items()}
-    memories = [plugin.buffer.keys.tolist() for plugin in strategy.plugins if hasattr(plugin, "buffer")]
+    memories = [
+        plugin.storage_policy.keys.tolist()
+        for plugin in strategy.plugins
+        if hasattr(plugin, "storage_policy")
+    ]
     return results.nested, results.acm, weights, memories
 
 

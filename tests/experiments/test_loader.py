@@ -83,7 +83,7 @@ def test_images_and_random_numbers_are_the_same_with_any_number_of_workers(memor
     scenes = SplitScenes(n_classes=2, n_experiences=1, n_train=20, n_test=4, image_size=16)
     epochs = []
     for num_workers in (0, 1, 2):
-        plugin = OnlineReplayPlugin(ReservoirBuffer(6), mem_batch_size=3, views=2) if memory else None
+        plugin = OnlineReplayPlugin(ReservoirBuffer(6), batch_size_mem=3, views=2) if memory else None
         torch.manual_seed(0)
         loader = resumable_loader(Trainer(scenes.train_stream[0], plugin), num_workers)
         epochs.append([x for x, *_ in loader] + [torch.rand(3)])

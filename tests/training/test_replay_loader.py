@@ -24,14 +24,14 @@ def test_batch_is_the_stream_followed_by_memory(buffer):
     assert all(set(batch[len(batch) // 2 :]) <= set(buffer.draw(10)) for batch in batches)
 
 
-@pytest.mark.parametrize(("mem_batch_size", "expected"), [(None, 8), (3, 3), (0, 0), (50, 10)])
-def test_memory_part_has_the_size_asked_for_or_all_there_is(buffer, mem_batch_size, expected):
-    sampler = ReplayBatchSampler(buffer, 1, batch_size=8, mem_batch_size=mem_batch_size)
+@pytest.mark.parametrize(("batch_size_mem", "expected"), [(None, 8), (3, 3), (0, 0), (50, 10)])
+def test_memory_part_has_the_size_asked_for_or_all_there_is(buffer, batch_size_mem, expected):
+    sampler = ReplayBatchSampler(buffer, 1, batch_size=8, batch_size_mem=batch_size_mem)
     assert len(next(iter(sampler))) == 8 + expected
 
 
 def test_shuffled_stream_has_every_image_once_an_epoch_in_new_order(buffer):
-    sampler = ReplayBatchSampler(buffer, 1, batch_size=8, mem_batch_size=0)
+    sampler = ReplayBatchSampler(buffer, 1, batch_size=8, batch_size_mem=0)
     epochs = [[key for batch in sampler for key in batch] for _ in range(2)]
     assert sorted(epochs[0]) == sorted(epochs[1]) == [(1, i) for i in range(len(buffer.datasets[1]))]
     assert epochs[0] != epochs[1]
@@ -39,7 +39,7 @@ def test_shuffled_stream_has_every_image_once_an_epoch_in_new_order(buffer):
 
 def test_order_of_the_stream_is_that_of_a_plain_loader(buffer):
     torch.manual_seed(5)
-    loader = make_replay_loader(ReplayBatchSampler(buffer, 1, batch_size=8, mem_batch_size=0))
+    loader = make_replay_loader(ReplayBatchSampler(buffer, 1, batch_size=8, batch_size_mem=0))
     ours = torch.cat([x for x, *_ in loader])
     torch.manual_seed(5)
     plain = torch.utils.data.DataLoader(buffer.datasets[1], batch_size=8, shuffle=True)
@@ -48,7 +48,7 @@ def test_order_of_the_stream_is_that_of_a_plain_loader(buffer):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_indices_belong_to_the_batch_that_came_out(buffer, num_workers):
-    sampler = ReplayBatchSampler(buffer, 1, batch_size=8, mem_batch_size=4)
+    sampler = ReplayBatchSampler(buffer, 1, batch_size=8, batch_size_mem=4)
     dataset = buffer.datasets[1]
     for x, y, _ in make_replay_loader(sampler, num_workers=num_workers):
         indices = sampler.next_stream_indices()
@@ -78,7 +78,7 @@ def test_memory_takes_in_a_batch_before_the_next_is_drawn(buffer):
 
 
 def test_views_repeat_the_whole_batch(buffer):
-    keys = next(iter(ReplayBatchSampler(buffer, 1, batch_size=4, mem_batch_size=3, views=2)))
+    keys = next(iter(ReplayBatchSampler(buffer, 1, batch_size=4, batch_size_mem=3, views=2)))
     assert len(keys) == 14
     assert keys[:7] == keys[7:]
 
@@ -86,5 +86,5 @@ def test_views_repeat_the_whole_batch(buffer):
 def test_drop_last_leaves_out_what_is_not_full(buffer):
     n = len(buffer.datasets[1])
     size = next(size for size in range(2, n) if n % size)
-    sampler = ReplayBatchSampler(buffer, 1, batch_size=size, mem_batch_size=0, drop_last=True)
+    sampler = ReplayBatchSampler(buffer, 1, batch_size=size, batch_size_mem=0, drop_last=True)
     assert [len(batch) for batch in sampler] == [size] * (n // size)

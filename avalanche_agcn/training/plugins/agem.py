@@ -26,15 +26,15 @@ class AGEMPlugin(MemoryPlugin):
     reference batch, draws from the global generators and cannot be saved.
 
     Args:
-        buffer: the memory.
-        mem_batch_size: images of a reference batch; see `MemoryPlugin`.
+        storage_policy: the memory.
+        sample_size: images of a reference batch; see `MemoryPlugin`.
 
     Raises:
         ValueError: if a number makes no sense.
     """
 
-    def __init__(self, buffer: OnlineBuffer, *, mem_batch_size: int | None = None) -> None:
-        super().__init__(buffer, mem_batch_size=mem_batch_size)
+    def __init__(self, storage_policy: OnlineBuffer, *, sample_size: int | None = None) -> None:
+        super().__init__(storage_policy, batch_size_mem=sample_size)
         self._reference: list[Tensor] | None = None
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -68,7 +68,7 @@ class AGEMPlugin(MemoryPlugin):
 
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Offer the experience to the memory."""
-        self.buffer.post_adapt(strategy, strategy.experience)
+        self.storage_policy.post_adapt(strategy, strategy.experience)
 
 
 def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Tensor]:

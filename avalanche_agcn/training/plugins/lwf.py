@@ -21,20 +21,20 @@ class LwFPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     decision of its own.
 
     Args:
-        lambda_dst: weight of the loss; 1 in the LwF paper.
+        alpha: weight of the loss; 1 in the LwF paper.
         temperature: see `lwf_loss`.
 
     Raises:
         ValueError: if a setting makes no sense.
     """
 
-    def __init__(self, *, lambda_dst: float = 1.0, temperature: float = 1.0) -> None:
+    def __init__(self, *, alpha: float = 1.0, temperature: float = 1.0) -> None:
         super().__init__()
-        if lambda_dst < 0:
-            raise ValueError(f"lambda_dst must not be negative, but is {lambda_dst}.")
+        if alpha < 0:
+            raise ValueError(f"alpha must not be negative, but is {alpha}.")
         if temperature <= 0:
             raise ValueError(f"temperature must be above 0, but is {temperature}.")
-        self.lambda_dst, self.temperature = lambda_dst, temperature
+        self.alpha, self.temperature = alpha, temperature
         self.teacher: nn.Module | None = None
         self.n_old = 0  # classes the teacher knows
         self._n_seen = 0
@@ -65,7 +65,7 @@ class LwFPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         """Add the loss."""
         if self._teacher_logits is not None:
             loss = lwf_loss(strategy.mb_output, self._teacher_logits, temperature=self.temperature)
-            strategy.loss = strategy.loss + self.lambda_dst * loss
+            strategy.loss = strategy.loss + self.alpha * loss
             self._teacher_logits = None
 
     def state_dict(self) -> dict[str, Tensor]:

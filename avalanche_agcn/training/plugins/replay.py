@@ -20,8 +20,8 @@ class MemoryPlugin(SupervisedPlugin):
     loader workers; see `ReplayBatchSampler`.
 
     Args:
-        buffer: the memory.
-        mem_batch_size: images from memory a batch; as many as of the stream if None. If there are fewer in
+        storage_policy: the memory.
+        batch_size_mem: images from memory a batch; as many as of the stream if None. If there are fewer in
             memory, all of them.
         views: how often each image stands in a batch, with augmentations of its own.
 
@@ -32,13 +32,15 @@ class MemoryPlugin(SupervisedPlugin):
     observe_stream = False
     """Whether the memory takes in the stream batch by batch."""
 
-    def __init__(self, buffer: OnlineBuffer, *, mem_batch_size: int | None = None, views: int = 1) -> None:
+    def __init__(
+        self, storage_policy: OnlineBuffer, *, batch_size_mem: int | None = None, views: int = 1
+    ) -> None:
         super().__init__()
-        if mem_batch_size is not None and mem_batch_size < 0:
-            raise ValueError(f"mem_batch_size is a number of images and cannot be {mem_batch_size}.")
+        if batch_size_mem is not None and batch_size_mem < 0:
+            raise ValueError(f"batch_size_mem is a number of images and cannot be {batch_size_mem}.")
         if views < 1:
             raise ValueError(f"views must be at least 1, but is {views}.")
-        self.buffer, self.mem_batch_size, self.views = buffer, mem_batch_size, views
+        self.storage_policy, self.batch_size_mem, self.views = storage_policy, batch_size_mem, views
         self.n_stream = 0
         self._sampler: ReplayBatchSampler | None = None
 
@@ -55,12 +57,12 @@ class MemoryPlugin(SupervisedPlugin):
     ) -> None:
         """Make a loader of our own, with the settings that were given to ``train``."""
         experience = strategy.experience.current_experience
-        self.buffer.open(experience, strategy.adapted_dataset)
+        self.storage_policy.open(experience, strategy.adapted_dataset)
         self._sampler = ReplayBatchSampler(
-            self.buffer,
+            self.storage_policy,
             experience,
             batch_size=strategy.train_mb_size,
-            mem_batch_size=self.mem_batch_size,
+            batch_size_mem=self.batch_size_mem,
             views=self.views,
             observe=self.observe_stream,
             shuffle=shuffle,
@@ -80,11 +82,11 @@ class MemoryPlugin(SupervisedPlugin):
 
     def state_dict(self) -> dict[str, Tensor]:
         """The memory's; see `OnlineBuffer`. During an epoch it may be ahead of training."""
-        return self.buffer.state_dict()
+        return self.storage_policy.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor], train_stream: Any) -> None:
         """Take over a memory; its images are found in the stream."""
-        self.buffer.load_state_dict(state, train_stream)
+        self.storage_policy.load_state_dict(state, train_stream)
 
 
 class OnlineReplayPlugin(MemoryPlugin):
@@ -97,9 +99,9 @@ class OnlineReplayPlugin(MemoryPlugin):
     Avalanche's ``ReplayPlugin`` takes the same memories, but updates them at the end of an experience only.
 
     Args:
-        buffer: the memory: `ReservoirBuffer`, `PRSBuffer` or `OCDMBuffer`.
-        mem_batch_size: images from memory a step; as many as of the stream if None (as in PRS).
-        negatives_of_newer: whether a replayed image counts as a negative of the classes of later experiences.
+        storage_policy: the memory: `ReservoirBuffer`, `PRSBuffer` or `OCDMBuffer`.
+        batch_size_mem: images from memory a step; as many as of the stream if None (as in PRS).
+        newer_as_negative: whether a replayed image counts as a negative of the classes of later experiences.
             It may show them all the same, but a classifier of new classes otherwise never sees an image
             without any of them. Off in the papers.
         views: see `MemoryPlugin`.
@@ -116,18 +118,18 @@ class OnlineReplayPlugin(MemoryPlugin):
 
     def __init__(
         self,
-        buffer: OnlineBuffer,
+        storage_policy: OnlineBuffer,
         *,
-        mem_batch_size: int | None = None,
-        negatives_of_newer: bool = False,
+        batch_size_mem: int | None = None,
+        newer_as_negative: bool = False,
         views: int = 1,
     ) -> None:
-        super().__init__(buffer, mem_batch_size=mem_batch_size, views=views)
-        self.negatives_of_newer = negatives_of_newer
+        super().__init__(storage_policy, batch_size_mem=batch_size_mem, views=views)
+        self.newer_as_negative = newer_as_negative
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Say that replayed images do not show newer classes, if asked to."""
-        if self.negatives_of_newer:
+        if self.newer_as_negative:
             stream, replayed = self._split(strategy.mb_y)
             replayed = newer_as_negative(replayed, count_seen(strategy.experience))
             strategy.mbatch[1] = torch.cat([stream, replayed])

@@ -20,7 +20,7 @@ class AGEM(MultiLabelTemplate):
         model: gives logits of the classes seen so far.
         optimizer: over the model's parameters.
         mem_size: images in memory, equally many of each experience.
-        mem_batch_size: images of the reference batch; as many as of the stream if None. The paper has 256,
+        sample_size: images of the reference batch; as many as of the stream if None. The paper has 256,
             which would make a step of 8 images 33 times as long.
         seed: of the memory.
         plugins: further plugins; the list is not changed.
@@ -36,13 +36,13 @@ class AGEM(MultiLabelTemplate):
         model: nn.Module,
         optimizer: Optimizer,
         mem_size: int = MEM_SIZE,
-        mem_batch_size: int | None = None,
+        sample_size: int | None = None,
         seed: int = 0,
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
         buffer = ExperienceReservoirBuffer(mem_size, seed=seed)
-        self.agem = AGEMPlugin(buffer, mem_batch_size=mem_batch_size)
+        self.agem = AGEMPlugin(buffer, sample_size=sample_size)
         super().__init__(
             model=model, optimizer=optimizer, plugins=[*(plugins or []), self.agem], **base_kwargs
         )

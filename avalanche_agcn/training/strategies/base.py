@@ -32,7 +32,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         amp: half precision for the forward pass: ``torch.bfloat16``, or ``torch.float16``, whose
             gradients are scaled. None for full precision.
         clip_grad_norm: largest norm of the gradient, or None.
-        reset_optimizer: forget the optimizer's moments when an experience begins, as the authors'
+        reset_optimizer_state: forget the optimizer's moments when an experience begins, as the authors'
             program does ("Adam made anew each task"); not at each piece of it in an online stream.
         base_kwargs: for Avalanche's ``SupervisedTemplate``, such as ``eval_every``.
 
@@ -54,7 +54,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] | None = None,
         amp: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
-        reset_optimizer: bool = True,
+        reset_optimizer_state: bool = True,
         **base_kwargs: Any,
     ) -> None:
         if amp not in (None, torch.bfloat16, torch.float16):
@@ -75,7 +75,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         )
         self.amp = amp
         self.clip_grad_norm = clip_grad_norm
-        self.reset_optimizer = reset_optimizer
+        self.reset_optimizer_state = reset_optimizer_state
         self._origin: Any = None  # of the piece of an online stream that was trained on last
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
 
@@ -102,7 +102,7 @@ class MultiLabelTemplate(SupervisedTemplate):
 
     def check_model_and_optimizer(self, reset_optimizer_state: bool | None = None, **kwargs: Any) -> None:
         """Avalanche's call before an experience; ``train(reset_optimizer_state=…)`` overrules."""
-        reset = self.reset_optimizer and self._begins_experience()
+        reset = self.reset_optimizer_state and self._begins_experience()
         if reset_optimizer_state is not None:
             reset = reset_optimizer_state
         super().check_model_and_optimizer(reset_optimizer_state=reset, **kwargs)

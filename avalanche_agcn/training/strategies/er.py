@@ -17,7 +17,7 @@ class ER(Replay):
         optimizer: over the model's parameters.
         mem_size: images in memory.
         seed: of the memory.
-        replay_kwargs: ``mem_batch_size`` and ``negatives_of_newer``, see `OnlineReplayPlugin`; the rest see
+        replay_kwargs: ``batch_size_mem`` and ``newer_as_negative``, see `OnlineReplayPlugin`; the rest see
             `MultiLabelTemplate`.
 
     Raises:
@@ -34,4 +34,4 @@ class ER(Replay):
         **replay_kwargs: Any,
     ) -> None:
         buffer = ReservoirBuffer(mem_size, seed=seed)
-        super().__init__(model=model, optimizer=optimizer, buffer=buffer, **replay_kwargs)
+        super().__init__(model=model, optimizer=optimizer, storage_policy=buffer, **replay_kwargs)

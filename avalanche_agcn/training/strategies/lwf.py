@@ -17,7 +17,7 @@ class LwF(MultiLabelTemplate):
     Args:
         model: gives logits of the classes seen so far.
         optimizer: over the model's parameters.
-        lambda_dst: see `LwFPlugin`, as for the next.
+        alpha: see `LwFPlugin`, as for the next.
         temperature: softens both sets of logits.
         plugins: further plugins; the list is not changed.
         base_kwargs: see `MultiLabelTemplate`.
@@ -31,12 +31,12 @@ class LwF(MultiLabelTemplate):
         *,
         model: nn.Module,
         optimizer: Optimizer,
-        lambda_dst: float = 1.0,
+        alpha: float = 1.0,
         temperature: float = 1.0,
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
-        self.lwf = LwFPlugin(lambda_dst=lambda_dst, temperature=temperature)
+        self.lwf = LwFPlugin(alpha=alpha, temperature=temperature)
         super().__init__(
             model=model, optimizer=optimizer, plugins=[*(plugins or []), self.lwf], **base_kwargs
         )

@@ -18,7 +18,7 @@ class OCDM(Replay):
         mem_size: images in memory.
         rho: see `OCDMBuffer`.
         seed: of the memory.
-        replay_kwargs: ``mem_batch_size`` and ``negatives_of_newer``, see `OnlineReplayPlugin`; the rest see
+        replay_kwargs: ``batch_size_mem`` and ``newer_as_negative``, see `OnlineReplayPlugin`; the rest see
             `MultiLabelTemplate`.
 
     Raises:
@@ -36,4 +36,4 @@ class OCDM(Replay):
         **replay_kwargs: Any,
     ) -> None:
         buffer = OCDMBuffer(mem_size, rho=rho, seed=seed)
-        super().__init__(model=model, optimizer=optimizer, buffer=buffer, **replay_kwargs)
+        super().__init__(model=model, optimizer=optimizer, storage_policy=buffer, **replay_kwargs)

@@ -20,9 +20,9 @@ class Replay(MultiLabelTemplate):
     Args:
         model: gives logits of the classes seen so far.
         optimizer: over the model's parameters.
-        buffer: the memory.
-        mem_batch_size: see `OnlineReplayPlugin`, as for the next two.
-        negatives_of_newer: whether replayed images count as negatives of newer classes.
+        storage_policy: the memory.
+        batch_size_mem: see `OnlineReplayPlugin`, as for the next two.
+        newer_as_negative: whether replayed images count as negatives of newer classes.
         views: how often each image stands in a batch.
         plugins: further plugins; the list is not changed.
         base_kwargs: see `MultiLabelTemplate`.
@@ -36,15 +36,15 @@ class Replay(MultiLabelTemplate):
         *,
         model: nn.Module,
         optimizer: Optimizer,
-        buffer: OnlineBuffer,
-        mem_batch_size: int | None = None,
-        negatives_of_newer: bool = False,
+        storage_policy: OnlineBuffer,
+        batch_size_mem: int | None = None,
+        newer_as_negative: bool = False,
         views: int = 1,
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
         self.replay = OnlineReplayPlugin(
-            buffer, mem_batch_size=mem_batch_size, negatives_of_newer=negatives_of_newer, views=views
+            storage_policy, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative, views=views
         )
         super().__init__(
             model=model, optimizer=optimizer, plugins=[*(plugins or []), self.replay], **base_kwargs

@@ -12,7 +12,7 @@ from avalanche_agcn.training.plugins.scr import ContrastivePlugin
 from avalanche_agcn.training.storage.reservoir import ReservoirBuffer
 from avalanche_agcn.training.strategies.replay import MEM_SIZE, Replay
 
-MEM_BATCH_SIZE = 100  # of the SCR paper
+BATCH_SIZE_MEM = 100  # of the SCR paper
 CONTRAST_WEIGHT = 0.1  # ours, from the embedded benchmark: the criterion must keep its say
 
 
@@ -27,19 +27,19 @@ class SCR(Replay):
     - a linear classifier with the strategy's criterion gives scores, instead of the nearest class mean;
     - the features themselves are contrasted, without a projection head, so that no parameter is added.
 
-    A step sees ``2 * (train_mb_size + mem_batch_size)`` images.
+    A step sees ``2 * (train_mb_size + batch_size_mem)`` images.
 
     Args:
         model: a network with a ``backbone``.
         optimizer: over the model's parameters.
         mem_size: images in memory, a reservoir.
-        mem_batch_size: images from memory a step.
+        batch_size_mem: images from memory a step.
         contrast_weight: weight of the contrastive loss beside the criterion.
         temperature: τ.
         views: augmented copies of each image in a batch.
         seed: of the memory.
         plugins: further plugins; the list is not changed.
-        replay_kwargs: ``negatives_of_newer``, see `OnlineReplayPlugin`; the rest see `MultiLabelTemplate`.
+        replay_kwargs: ``newer_as_negative``, see `OnlineReplayPlugin`; the rest see `MultiLabelTemplate`.
 
     Raises:
         ValueError: if a setting makes no sense.
@@ -51,7 +51,7 @@ class SCR(Replay):
         model: nn.Module,
         optimizer: Optimizer,
         mem_size: int = MEM_SIZE,
-        mem_batch_size: int | None = MEM_BATCH_SIZE,
+        batch_size_mem: int | None = BATCH_SIZE_MEM,
         contrast_weight: float = CONTRAST_WEIGHT,
         temperature: float = TEMPERATURE,
         views: int = 2,
@@ -63,8 +63,8 @@ class SCR(Replay):
         super().__init__(
             model=model,
             optimizer=optimizer,
-            buffer=ReservoirBuffer(mem_size, seed=seed),
-            mem_batch_size=mem_batch_size,
+            storage_policy=ReservoirBuffer(mem_size, seed=seed),
+            batch_size_mem=batch_size_mem,
             views=views,
             plugins=[*(plugins or []), self.contrast],
             **replay_kwargs,

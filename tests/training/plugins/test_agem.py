@@ -59,8 +59,8 @@ class Checker(SupervisedPlugin):
 
 @pytest.fixture
 def train(benchmark, make_strategy):
-    def run(mem_size, mem_batch_size=None):
-        plugin = AGEMPlugin(ExperienceReservoirBuffer(mem_size), mem_batch_size=mem_batch_size)
+    def run(mem_size, sample_size=None):
+        plugin = AGEMPlugin(ExperienceReservoirBuffer(mem_size), sample_size=sample_size)
         checker = Checker(plugin)
         strategy = make_strategy(plugin, checker)
         for experience in benchmark.train_stream:
@@ -79,11 +79,11 @@ def test_no_step_goes_against_the_memory(train):
 
 
 def test_reference_is_of_earlier_experiences_and_not_in_the_batch(train, benchmark):
-    checker, _ = train(30, mem_batch_size=16)
+    checker, _ = train(30, sample_size=16)
     n_first = -(-len(benchmark.train_stream[0].dataset) // 8)
     assert checker.references == [False] * n_first + [True] * (len(checker.references) - n_first)
     assert max(checker.rows) == 8
-    assert checker.agem.buffer.keys[:, 0].bincount().tolist() == [10, 10, 10]
+    assert checker.agem.storage_policy.keys[:, 0].bincount().tolist() == [10, 10, 10]
 
 
 def test_memory_of_none_trains_like_fine_tuning(train, benchmark, make_strategy):

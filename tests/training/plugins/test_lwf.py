@@ -48,7 +48,7 @@ def test_distillation_keeps_old_logits_nearer(benchmark, make_strategy):
     x = torch.stack([benchmark.test_stream[0].dataset[i][0] for i in range(10)])
     moved = []
     for weight in (0.0, 5.0):
-        plugin = LwFPlugin(lambda_dst=weight)
+        plugin = LwFPlugin(alpha=weight)
         strategy = make_strategy(plugin, lr=0.3, train_epochs=8)
         for experience in benchmark.train_stream[:2]:
             strategy.train(experience, eval_streams=[])
@@ -58,7 +58,7 @@ def test_distillation_keeps_old_logits_nearer(benchmark, make_strategy):
 
 
 def test_state_resumes_in_the_midst_of_an_experience(benchmark, make_strategy, tmp_path):
-    plugin = LwFPlugin(lambda_dst=3.0)
+    plugin = LwFPlugin(alpha=3.0)
     strategy = make_strategy(plugin)
     for experience in benchmark.train_stream[:2]:
         strategy.train(experience, eval_streams=[])
@@ -66,7 +66,7 @@ def test_state_resumes_in_the_midst_of_an_experience(benchmark, make_strategy, t
     torch.manual_seed(1)
     strategy.train(benchmark.train_stream[1], eval_streams=[])
 
-    again = LwFPlugin(lambda_dst=3.0)
+    again = LwFPlugin(alpha=3.0)
     resumed = make_strategy(again)
     of_plugin, of_model = torch.load(tmp_path / "state.pt", weights_only=True)
     again.load_state_dict(of_plugin)
@@ -77,7 +77,7 @@ def test_state_resumes_in_the_midst_of_an_experience(benchmark, make_strategy, t
     assert again.state_dict().keys() == plugin.state_dict().keys()
 
 
-@pytest.mark.parametrize(("setting", "value"), [("lambda_dst", -1.0), ("temperature", 0.0)])
+@pytest.mark.parametrize(("setting", "value"), [("alpha", -1.0), ("temperature", 0.0)])
 def test_wrong_settings_are_refused(setting, value):
     with pytest.raises(ValueError, match=setting):
         LwFPlugin(**{setting: value})

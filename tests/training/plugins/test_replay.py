@@ -43,7 +43,7 @@ def train(benchmark, make_strategy):
 
 def test_memory_is_updated_batch_by_batch(train, benchmark):
     plugin = OnlineReplayPlugin(ReservoirBuffer(1000))
-    spy = Spy(plugin.buffer)
+    spy = Spy(plugin.storage_policy)
     train([spy, plugin], n_experiences=1)
     n = len(benchmark.train_stream[0].dataset)
     assert spy.sizes == [min(8 * k, n) for k in range(len(spy.sizes))]  # the spy looks before the update
@@ -51,7 +51,7 @@ def test_memory_is_updated_batch_by_batch(train, benchmark):
 
 def test_batch_has_as_many_replayed_as_new_images_once_memory_has_them(train):
     plugin = OnlineReplayPlugin(ReservoirBuffer(1000))
-    spy = Spy(plugin.buffer)
+    spy = Spy(plugin.storage_policy)
     train([spy, plugin])
     sizes = [len(targets) for targets in spy.targets]
     assert sizes[0] == 8
@@ -60,8 +60,8 @@ def test_batch_has_as_many_replayed_as_new_images_once_memory_has_them(train):
 
 
 def test_replayed_rows_have_the_columns_of_their_own_experience(train):
-    plugin = OnlineReplayPlugin(ReservoirBuffer(20), mem_batch_size=20)
-    spy = Spy(plugin.buffer)
+    plugin = OnlineReplayPlugin(ReservoirBuffer(20), batch_size_mem=20)
+    spy = Spy(plugin.storage_policy)
     train([spy, plugin])
     last = spy.targets[-1]
     blocks = (~last.isnan()).view(len(last), 3, 2)
@@ -72,7 +72,7 @@ def test_replayed_rows_have_the_columns_of_their_own_experience(train):
 
 def test_targets_of_replayed_rows_are_hidden_after_the_step(train):
     plugin = OnlineReplayPlugin(ReservoirBuffer(20))
-    spy = Spy(plugin.buffer)
+    spy = Spy(plugin.storage_policy)
     train([spy, plugin], n_experiences=1)
     for seen, after in zip(spy.targets[1:], spy.hidden[1:]):
         n = len(seen) // 2
@@ -81,9 +81,9 @@ def test_targets_of_replayed_rows_are_hidden_after_the_step(train):
         assert not seen[n:, :2].isnan().any()
 
 
-def test_negatives_of_newer_fill_the_newer_columns_of_replayed_rows_only(train):
-    plugin = OnlineReplayPlugin(ReservoirBuffer(20), mem_batch_size=20, negatives_of_newer=True)
-    spy = Spy(plugin.buffer)
+def test_newer_as_negative_fill_the_newer_columns_of_replayed_rows_only(train):
+    plugin = OnlineReplayPlugin(ReservoirBuffer(20), batch_size_mem=20, newer_as_negative=True)
+    spy = Spy(plugin.storage_policy)
     train([spy, plugin])
     stream, replayed = spy.targets[-1][: plugin.n_stream], spy.targets[-1][plugin.n_stream :]
     assert stream[:, :4].isnan().all()
@@ -118,9 +118,9 @@ def test_memory_of_none_trains_like_no_memory(train, kind):
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_memory_smaller_than_a_batch_and_batch_larger_than_memory(train, kind):
     plugin = OnlineReplayPlugin(kind(3))
-    spy = Spy(plugin.buffer)
+    spy = Spy(plugin.storage_policy)
     train([spy, plugin], drop_last=True)
-    assert len(plugin.buffer) == 3
+    assert len(plugin.storage_policy) == 3
     assert [len(targets) for targets in spy.targets] == [8] + [8 + 3] * (len(spy.targets) - 1)
 
 
@@ -128,8 +128,8 @@ def test_several_epochs_offer_each_image_once(train):
     plugin, once = OnlineReplayPlugin(ReservoirBuffer(1000)), OnlineReplayPlugin(ReservoirBuffer(1000))
     train([plugin], epochs=3)
     train([once])
-    assert len(plugin.buffer) == len(once.buffer) == 90
-    assert torch.equal(plugin.buffer.class_counts, once.buffer.class_counts)
+    assert len(plugin.storage_policy) == len(once.storage_policy) == 90
+    assert torch.equal(plugin.storage_policy.class_counts, once.storage_policy.class_counts)
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
@@ -137,7 +137,7 @@ def test_several_workers_train_on_the_same_batches(train, kind):
     alone, workers = OnlineReplayPlugin(kind(20)), OnlineReplayPlugin(kind(20))
     expected = train([alone], n_experiences=2)
     model = train([workers], n_experiences=2, num_workers=2, persistent_workers=True)
-    assert torch.equal(alone.buffer.keys, workers.buffer.keys)
+    assert torch.equal(alone.storage_policy.keys, workers.storage_policy.keys)
     for name, tensor in expected.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
 
@@ -163,7 +163,7 @@ def test_buffers_work_in_avalanches_own_replay_plugin(train, kind):
 def test_agcn_with_memory_counts_the_stream_as_without(benchmark, make_model, kind, negatives):
     """The expert sees replayed rows, the ACM's hard counts are those of the stream alone."""
     counts = []
-    for plugins in ([], [OnlineReplayPlugin(kind(15), negatives_of_newer=negatives)]):
+    for plugins in ([], [OnlineReplayPlugin(kind(15), newer_as_negative=negatives)]):
         model = make_model()
         torch.manual_seed(0)
         optimizer = torch.optim.Adam(model.parameter_groups(lr_backbone=1e-3, lr_gcn=1e-3))
@@ -180,12 +180,12 @@ def test_state_finds_the_memory_again(train, benchmark):
     plugin, again = OnlineReplayPlugin(PRSBuffer(15)), OnlineReplayPlugin(PRSBuffer(15))
     train([plugin])
     again.load_state_dict(plugin.state_dict(), benchmark.train_stream)
-    assert torch.equal(again.buffer.keys, plugin.buffer.keys)
+    assert torch.equal(again.storage_policy.keys, plugin.storage_policy.keys)
 
 
 def test_wrong_numbers_are_refused():
-    with pytest.raises(ValueError, match="mem_batch_size"):
-        MemoryPlugin(ReservoirBuffer(1), mem_batch_size=-1)
+    with pytest.raises(ValueError, match="batch_size_mem"):
+        MemoryPlugin(ReservoirBuffer(1), batch_size_mem=-1)
     with pytest.raises(ValueError, match="views"):
         OnlineReplayPlugin(ReservoirBuffer(1), views=0)
 
@@ -195,8 +195,8 @@ def test_pieces_of_one_online_stream_fill_the_memory(benchmark, make_strategy):
     make_strategy(plugin).train(
         split_online_stream(benchmark.train_stream, experience_size=8), eval_streams=[]
     )
-    assert len(plugin.buffer) == sum(len(experience.dataset) for experience in benchmark.train_stream)
-    stored = plugin.buffer.buffer.targets[:].nan_to_num(-1).tolist()
+    assert len(plugin.storage_policy) == sum(len(experience.dataset) for experience in benchmark.train_stream)
+    stored = plugin.storage_policy.buffer.targets[:].nan_to_num(-1).tolist()
     whole = [row for e in benchmark.train_stream for row in e.dataset.targets[:].nan_to_num(-1).tolist()]
     assert sorted(stored) == sorted(whole)
 

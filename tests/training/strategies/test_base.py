@@ -95,7 +95,7 @@ def test_optimizer_forgets_its_moments_with_each_experience(benchmark, make_mode
 
     for reset in (True, False):
         watch = Watch(steps)
-        train(benchmark, make_model(), reset_optimizer=reset, plugins=[watch])
+        train(benchmark, make_model(), reset_optimizer_state=reset, plugins=[watch])
         n = len(watch.seen)
         assert (watch.seen == list(range(1, n + 1))) == (not reset)
         assert watch.seen.count(1) == (2 if reset else 1)

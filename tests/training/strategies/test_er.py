@@ -4,9 +4,9 @@ from avalanche_agcn.training.storage import ReservoirBuffer
 
 
 def test_er_is_fine_tuning_with_its_plugin(run_stream, same_weights):
-    ours = run_stream(ER, mem_size=12, mem_batch_size=5, seed=1)
+    ours = run_stream(ER, mem_size=12, batch_size_mem=5, seed=1)
     parts = run_stream(
-        FineTuning, plugins=[OnlineReplayPlugin(ReservoirBuffer(12, seed=1), mem_batch_size=5)]
+        FineTuning, plugins=[OnlineReplayPlugin(ReservoirBuffer(12, seed=1), batch_size_mem=5)]
     )
     assert same_weights(ours, parts)
     assert not same_weights(ours, run_stream(FineTuning))
@@ -14,6 +14,6 @@ def test_er_is_fine_tuning_with_its_plugin(run_stream, same_weights):
 
 def test_er_does_not_change_the_callers_plugins(run_stream):
     plugins = []
-    strategy = run_stream(ER, plugins=plugins, mem_size=12, mem_batch_size=5, seed=1)
+    strategy = run_stream(ER, plugins=plugins, mem_size=12, batch_size_mem=5, seed=1)
     assert plugins == []
     assert strategy.replay in strategy.plugins

@@ -19,7 +19,7 @@ METHODS = {
     ER: MEMORY,
     PRS: MEMORY,
     OCDM: MEMORY,
-    SCR: MEMORY | {"mem_batch_size": 32},
+    SCR: MEMORY | {"batch_size_mem": 32},
 }
 
 

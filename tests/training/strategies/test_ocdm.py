@@ -4,9 +4,9 @@ from avalanche_agcn.training.storage import OCDMBuffer
 
 
 def test_ocdm_is_fine_tuning_with_its_plugin(run_stream, same_weights):
-    ours = run_stream(OCDM, mem_size=12, rho=0.5, negatives_of_newer=True)
+    ours = run_stream(OCDM, mem_size=12, rho=0.5, newer_as_negative=True)
     parts = run_stream(
-        FineTuning, plugins=[OnlineReplayPlugin(OCDMBuffer(12, rho=0.5), negatives_of_newer=True)]
+        FineTuning, plugins=[OnlineReplayPlugin(OCDMBuffer(12, rho=0.5), newer_as_negative=True)]
     )
     assert same_weights(ours, parts)
     assert not same_weights(ours, run_stream(FineTuning))
@@ -14,6 +14,6 @@ def test_ocdm_is_fine_tuning_with_its_plugin(run_stream, same_weights):
 
 def test_ocdm_does_not_change_the_callers_plugins(run_stream):
     plugins = []
-    strategy = run_stream(OCDM, plugins=plugins, mem_size=12, rho=0.5, negatives_of_newer=True)
+    strategy = run_stream(OCDM, plugins=plugins, mem_size=12, rho=0.5, newer_as_negative=True)
     assert plugins == []
     assert strategy.replay in strategy.plugins

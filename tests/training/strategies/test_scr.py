@@ -4,12 +4,12 @@ from avalanche_agcn.training.storage import ReservoirBuffer
 
 
 def test_scr_is_fine_tuning_with_its_plugin(run_stream, same_weights):
-    ours = run_stream(SCR, mem_size=12, mem_batch_size=6, contrast_weight=0.5)
+    ours = run_stream(SCR, mem_size=12, batch_size_mem=6, contrast_weight=0.5)
     parts = run_stream(
         FineTuning,
         plugins=[
             ContrastivePlugin(weight=0.5),
-            OnlineReplayPlugin(ReservoirBuffer(12), mem_batch_size=6, views=2),
+            OnlineReplayPlugin(ReservoirBuffer(12), batch_size_mem=6, views=2),
         ],
     )
     assert same_weights(ours, parts)
@@ -18,6 +18,6 @@ def test_scr_is_fine_tuning_with_its_plugin(run_stream, same_weights):
 
 def test_scr_does_not_change_the_callers_plugins(run_stream):
     plugins = []
-    strategy = run_stream(SCR, plugins=plugins, mem_size=12, mem_batch_size=6, contrast_weight=0.5)
+    strategy = run_stream(SCR, plugins=plugins, mem_size=12, batch_size_mem=6, contrast_weight=0.5)
     assert plugins == []
     assert strategy.contrast in strategy.plugins
