@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from avalanche_agcn.training.contrastive import MultiLabelContrastiveLoss
     from avalanche_agcn.training.graph import adjacency
     from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
-    from avalanche_agcn.training.storage import OCDMBuffer, PRSBuffer, ReservoirBuffer
+    from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
     from avalanche_agcn.training.strategies import (
         AGCN,
         AGEM,
@@ -56,10 +56,10 @@ _MODULES = {
     "LwF": "strategies",
     "MultiLabelContrastiveLoss": "contrastive",
     "MultiTask": "strategies",
-    "OCDMBuffer": "storage",
-    "PRSBuffer": "storage",
+    "OCDMBuffer": "storage_policy",
+    "PRSBuffer": "storage_policy",
     "PartialBCEWithLogitsLoss": "losses",
-    "ReservoirBuffer": "storage",
+    "ReservoirBuffer": "storage_policy",
     "adjacency": "graph",
 }
 

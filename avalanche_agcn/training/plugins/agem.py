@@ -11,7 +11,7 @@ from torch import Tensor
 from avalanche_agcn.training.acm import in_float64
 from avalanche_agcn.training.online import refuse_piece
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
-from avalanche_agcn.training.storage.base import OnlineBuffer
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
 class AGEMPlugin(MemoryPlugin):

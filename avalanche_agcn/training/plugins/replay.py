@@ -8,25 +8,24 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.models.growing import count_seen
-from avalanche_agcn.training.replay_loader import ReplayBatchSampler, make_replay_loader
-from avalanche_agcn.training.storage.base import OnlineBuffer
+from avalanche_agcn.training.loader import StreamSampler, make_train_loader
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
 class MemoryPlugin(SupervisedPlugin):
     """Puts images from memory behind those of the stream in each batch.
 
     The base of `OnlineReplayPlugin` and `AGEMPlugin`. The first `n_stream` rows of a batch are the stream's;
-    further views of stream and memory stand behind. Which images a batch has does not depend on the number of
-    loader workers; see `ReplayBatchSampler`.
+    replayed images and further views follow. `StreamSampler` draws the batches.
 
     Args:
         storage_policy: the memory.
-        batch_size_mem: images from memory a batch; as many as of the stream if None. If there are fewer in
-            memory, all of them.
-        views: how often each image stands in a batch, with augmentations of its own.
+        batch_size_mem: replayed images per batch; as many as of the stream if None. If the memory holds
+            fewer, all of them.
+        views: number of times each image appears in a batch, with its own augmentation each time.
 
     Raises:
-        ValueError: if a number makes no sense.
+        ValueError: if ``batch_size_mem`` is negative or ``views`` below 1.
     """
 
     observe_stream = False
@@ -37,12 +36,18 @@ class MemoryPlugin(SupervisedPlugin):
     ) -> None:
         super().__init__()
         if batch_size_mem is not None and batch_size_mem < 0:
-            raise ValueError(f"batch_size_mem is a number of images and cannot be {batch_size_mem}.")
+            raise ValueError(f"batch_size_mem must be 0 or more, but is {batch_size_mem}.")
         if views < 1:
             raise ValueError(f"views must be at least 1, but is {views}.")
         self.storage_policy, self.batch_size_mem, self.views = storage_policy, batch_size_mem, views
         self.n_stream = 0
-        self._sampler: ReplayBatchSampler | None = None
+        self._batch = 0  # next batch of the epoch
+        self._sampler: StreamSampler | None = None
+        self._state_at_epoch_start: dict[str, Tensor] | None = None
+
+    def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Open the experience in the memory, before the loader is made."""
+        self.storage_policy.open(strategy.experience.current_experience, strategy.adapted_dataset)
 
     def before_training_exp(
         self,
@@ -55,37 +60,51 @@ class MemoryPlugin(SupervisedPlugin):
         drop_last: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Make a loader of our own, with the settings that were given to ``train``."""
-        experience = strategy.experience.current_experience
-        self.storage_policy.open(experience, strategy.adapted_dataset)
-        self._sampler = ReplayBatchSampler(
-            self.storage_policy,
-            experience,
-            batch_size=strategy.train_mb_size,
-            batch_size_mem=self.batch_size_mem,
-            views=self.views,
-            observe=self.observe_stream,
-            shuffle=shuffle,
-            drop_last=drop_last,
-        )
-        strategy.dataloader = make_replay_loader(
-            self._sampler,
-            num_workers=num_workers,
-            pin_memory=strategy.device.type == "cuda" if pin_memory is None else pin_memory,
-            persistent_workers=persistent_workers and num_workers > 0,
-        )
+        """Make the loader, unless the strategy has made one with this memory (`MultiLabelTemplate`)."""
+        if getattr(_sampler(strategy), "memory", None) is not self.storage_policy:
+            strategy.dataloader = make_train_loader(
+                strategy,
+                memory=self,
+                num_workers=num_workers,
+                shuffle=shuffle,
+                pin_memory=pin_memory,
+                persistent_workers=persistent_workers,
+                drop_last=drop_last,
+            )
+        self._sampler = _sampler(strategy)
+
+    def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Remember the memory as it is, and check that the loader is still this plugin's."""
+        if _sampler(strategy) is not self._sampler or self._sampler is None:
+            raise RuntimeError(
+                "The loader is not the memory's own: another plugin has replaced it. Two memories do not "
+                "work beside each other; remove one of them."
+            )
+        self._batch = self._sampler.first_batch
+        self._state_at_epoch_start = self.storage_policy.state_dict()
 
     def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Find out which rows of the batch are the stream's."""
         assert self._sampler is not None
-        self.n_stream = len(self._sampler.next_stream_indices())
+        self.n_stream = self._sampler.count_stream_rows(self._batch)
+        self._batch += 1
+
+    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """The memory has taken in all that was trained on."""
+        self._state_at_epoch_start = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The memory's; see `OnlineBuffer`. During an epoch it may be ahead of training."""
-        return self.storage_policy.state_dict()
+        """The state of the memory; within an epoch, as the epoch began with.
+
+        Loader workers may have drawn batches ahead of training. To resume within an epoch, `StreamSampler`
+        offers the finished batches to the memory again, which needs their labels only.
+        """
+        state = self._state_at_epoch_start
+        return self.storage_policy.state_dict() if state is None else dict(state)
 
     def load_state_dict(self, state: dict[str, Tensor], train_stream: Any) -> None:
-        """Take over a memory; its images are found in the stream."""
+        """Restore a memory; its images are found in the stream."""
+        self._state_at_epoch_start = None
         self.storage_policy.load_state_dict(state, train_stream)
 
 
@@ -141,6 +160,23 @@ class OnlineReplayPlugin(MemoryPlugin):
 
     def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return rows[: self.n_stream], rows[self.n_stream :]
+
+
+def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
+    """The memory plugin of a strategy, or None.
+
+    Raises:
+        ValueError: if there are several.
+    """
+    memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
+    if len(memories) > 1:
+        names = ", ".join(type(plugin).__name__ for plugin in memories)
+        raise ValueError(f"A strategy can replay from one memory only, but has {names}; remove one of them.")
+    return memories[0] if memories else None
+
+
+def _sampler(strategy: SupervisedTemplate) -> Any:
+    return getattr(strategy.dataloader, "batch_sampler", None)
 
 
 def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:

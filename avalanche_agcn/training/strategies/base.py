@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from avalanche_agcn.models.growing import origin_of
+from avalanche_agcn.training.loader import draw_shared_seed, make_train_loader
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
+from avalanche_agcn.training.plugins.replay import find_memory
 
 
 class MultiLabelTemplate(SupervisedTemplate):
@@ -34,10 +36,12 @@ class MultiLabelTemplate(SupervisedTemplate):
         clip_grad_norm: largest norm of the gradient, or None.
         reset_optimizer_state: forget the optimizer's moments when an experience begins, as the authors'
             program does ("Adam made anew each task"); not at each piece of it in an online stream.
+        seed: order of the images and their augmentation, not negative. If None, it is drawn from torch's
+            generator at the first `train`.
         base_kwargs: for Avalanche's ``SupervisedTemplate``, such as ``eval_every``.
 
     Raises:
-        ValueError: if ``amp`` or ``clip_grad_norm`` makes no sense.
+        ValueError: if ``amp``, ``clip_grad_norm`` or ``seed`` is out of range.
     """
 
     def __init__(
@@ -55,12 +59,15 @@ class MultiLabelTemplate(SupervisedTemplate):
         amp: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
         reset_optimizer_state: bool = True,
+        seed: int | None = None,
         **base_kwargs: Any,
     ) -> None:
         if amp not in (None, torch.bfloat16, torch.float16):
             raise ValueError(f"amp must be torch.bfloat16, torch.float16 or None, not {amp}.")
         if clip_grad_norm is not None and not clip_grad_norm > 0:
             raise ValueError(f"clip_grad_norm must be positive, but is {clip_grad_norm}.")
+        if seed is not None and seed < 0:
+            raise ValueError(f"seed must be 0 or more, but is {seed}.")
         super().__init__(
             model=model,
             optimizer=optimizer,
@@ -76,12 +83,35 @@ class MultiLabelTemplate(SupervisedTemplate):
         self.amp = amp
         self.clip_grad_norm = clip_grad_norm
         self.reset_optimizer_state = reset_optimizer_state
+        self.seed = seed
         self._origin: Any = None  # of the piece of an online stream that was trained on last
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
 
     def autocast(self) -> AbstractContextManager:
         """The precision of forward passes, also for plugins that make some."""
         return torch.autocast(self.device.type, dtype=self.amp, enabled=self.amp is not None)
+
+    def make_train_dataloader(
+        self,
+        num_workers: int = 0,
+        shuffle: bool = True,
+        pin_memory: bool | None = None,
+        persistent_workers: bool = False,
+        drop_last: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Make the loader of the experience, with the memory of a plugin if there is one."""
+        if self.seed is None:
+            self.seed = draw_shared_seed()
+        self.dataloader = make_train_loader(
+            self,
+            memory=find_memory(self),
+            num_workers=num_workers,
+            shuffle=shuffle,
+            pin_memory=pin_memory,
+            persistent_workers=persistent_workers,
+            drop_last=drop_last,
+        )
 
     def forward(self) -> Tensor:
         """Logits of the batch."""

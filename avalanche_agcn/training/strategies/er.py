@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from avalanche_agcn.training.storage.reservoir import ReservoirBuffer
+from avalanche_agcn.training.storage_policy.reservoir import ReservoirBuffer
 from avalanche_agcn.training.strategies.replay import MEM_SIZE, Replay
 
 
@@ -16,7 +16,7 @@ class ER(Replay):
         model: gives logits of the classes seen so far.
         optimizer: over the model's parameters.
         mem_size: images in memory.
-        seed: of the memory.
+        seed: of the memory (0 if None) and of the stream; see `MultiLabelTemplate`.
         replay_kwargs: ``batch_size_mem`` and ``newer_as_negative``, see `OnlineReplayPlugin`; the rest see
             `MultiLabelTemplate`.
 
@@ -30,8 +30,8 @@ class ER(Replay):
         model: nn.Module,
         optimizer: Optimizer,
         mem_size: int = MEM_SIZE,
-        seed: int = 0,
+        seed: int | None = None,
         **replay_kwargs: Any,
     ) -> None:
-        buffer = ReservoirBuffer(mem_size, seed=seed)
-        super().__init__(model=model, optimizer=optimizer, storage_policy=buffer, **replay_kwargs)
+        buffer = ReservoirBuffer(mem_size, seed=seed or 0)
+        super().__init__(model=model, optimizer=optimizer, storage_policy=buffer, seed=seed, **replay_kwargs)

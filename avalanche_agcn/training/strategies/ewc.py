@@ -21,7 +21,7 @@ class EWC(MultiLabelTemplate):
         optimizer: over the model's parameters.
         ewc_lambda: see `EWCPlugin`, as for the next two.
         fisher_images: images of an experience that the importance is measured on; all if None.
-        seed: of their choice.
+        seed: of their choice (0 if None) and of the stream; see `MultiLabelTemplate`.
         plugins: further plugins; the list is not changed.
         base_kwargs: see `MultiLabelTemplate`.
 
@@ -36,11 +36,11 @@ class EWC(MultiLabelTemplate):
         optimizer: Optimizer,
         ewc_lambda: float = EWC_LAMBDA,
         fisher_images: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
-        self.ewc = EWCPlugin(ewc_lambda=ewc_lambda, fisher_images=fisher_images, seed=seed)
+        self.ewc = EWCPlugin(ewc_lambda=ewc_lambda, fisher_images=fisher_images, seed=seed or 0)
         super().__init__(
-            model=model, optimizer=optimizer, plugins=[*(plugins or []), self.ewc], **base_kwargs
+            model=model, optimizer=optimizer, plugins=[*(plugins or []), self.ewc], seed=seed, **base_kwargs
         )

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from avalanche_agcn.training.storage.prs import RHO, PRSBuffer
+from avalanche_agcn.training.storage_policy.prs import RHO, PRSBuffer
 from avalanche_agcn.training.strategies.replay import MEM_SIZE, Replay
 
 
@@ -17,7 +17,7 @@ class PRS(Replay):
         optimizer: over the model's parameters.
         mem_size: images in memory.
         rho: see `PRSBuffer`.
-        seed: of the memory.
+        seed: of the memory (0 if None) and of the stream; see `MultiLabelTemplate`.
         replay_kwargs: ``batch_size_mem`` and ``newer_as_negative``, see `OnlineReplayPlugin`; the rest see
             `MultiLabelTemplate`.
 
@@ -32,8 +32,8 @@ class PRS(Replay):
         optimizer: Optimizer,
         mem_size: int = MEM_SIZE,
         rho: float = RHO,
-        seed: int = 0,
+        seed: int | None = None,
         **replay_kwargs: Any,
     ) -> None:
-        buffer = PRSBuffer(mem_size, rho=rho, seed=seed)
-        super().__init__(model=model, optimizer=optimizer, storage_policy=buffer, **replay_kwargs)
+        buffer = PRSBuffer(mem_size, rho=rho, seed=seed or 0)
+        super().__init__(model=model, optimizer=optimizer, storage_policy=buffer, seed=seed, **replay_kwargs)

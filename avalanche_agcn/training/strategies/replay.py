@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
-from avalanche_agcn.training.storage.base import OnlineBuffer
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
 MEM_SIZE = 2000  # of PRS on COCO and NUS-WIDE; the AGCN paper gives none

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from avalanche_agcn.training.contrastive import TEMPERATURE
 from avalanche_agcn.training.plugins.scr import ContrastivePlugin
-from avalanche_agcn.training.storage.reservoir import ReservoirBuffer
+from avalanche_agcn.training.storage_policy.reservoir import ReservoirBuffer
 from avalanche_agcn.training.strategies.replay import MEM_SIZE, Replay
 
 BATCH_SIZE_MEM = 100  # of the SCR paper
@@ -37,7 +37,7 @@ class SCR(Replay):
         contrast_weight: weight of the contrastive loss beside the criterion.
         temperature: τ.
         views: augmented copies of each image in a batch.
-        seed: of the memory.
+        seed: of the memory (0 if None) and of the stream; see `MultiLabelTemplate`.
         plugins: further plugins; the list is not changed.
         replay_kwargs: ``newer_as_negative``, see `OnlineReplayPlugin`; the rest see `MultiLabelTemplate`.
 
@@ -55,7 +55,7 @@ class SCR(Replay):
         contrast_weight: float = CONTRAST_WEIGHT,
         temperature: float = TEMPERATURE,
         views: int = 2,
-        seed: int = 0,
+        seed: int | None = None,
         plugins: Sequence[BasePlugin] | None = None,
         **replay_kwargs: Any,
     ) -> None:
@@ -63,9 +63,10 @@ class SCR(Replay):
         super().__init__(
             model=model,
             optimizer=optimizer,
-            storage_policy=ReservoirBuffer(mem_size, seed=seed),
+            storage_policy=ReservoirBuffer(mem_size, seed=seed or 0),
             batch_size_mem=batch_size_mem,
             views=views,
             plugins=[*(plugins or []), self.contrast],
+            seed=seed,
             **replay_kwargs,
         )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avalanche_agcn.training.plugins.agem import AGEMPlugin, project
-from avalanche_agcn.training.storage import ExperienceReservoirBuffer
+from avalanche_agcn.training.storage_policy import ExperienceReservoirBuffer
 
 
 def dot(a, b):

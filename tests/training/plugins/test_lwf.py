@@ -59,19 +59,17 @@ def test_distillation_keeps_old_logits_nearer(benchmark, make_strategy):
 
 def test_state_resumes_in_the_midst_of_an_experience(benchmark, make_strategy, tmp_path):
     plugin = LwFPlugin(alpha=3.0)
-    strategy = make_strategy(plugin)
+    strategy = make_strategy(plugin, seed=0)
     for experience in benchmark.train_stream[:2]:
         strategy.train(experience, eval_streams=[])
     torch.save([plugin.state_dict(), strategy.model.state_dict()], tmp_path / "state.pt")
-    torch.manual_seed(1)
     strategy.train(benchmark.train_stream[1], eval_streams=[])
 
     again = LwFPlugin(alpha=3.0)
-    resumed = make_strategy(again)
+    resumed = make_strategy(again, seed=0)
     of_plugin, of_model = torch.load(tmp_path / "state.pt", weights_only=True)
     again.load_state_dict(of_plugin)
     resumed.model.load_state_dict(of_model)
-    torch.manual_seed(1)
     resumed.train(benchmark.train_stream[1], eval_streams=[])
     assert torch.equal(resumed.model.classifier.weight, strategy.model.classifier.weight)
     assert again.state_dict().keys() == plugin.state_dict().keys()

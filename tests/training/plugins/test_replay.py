@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 
 from avalanche_agcn.training import AGCN
 from avalanche_agcn.training.plugins.replay import MemoryPlugin, OnlineReplayPlugin, newer_as_negative
-from avalanche_agcn.training.storage import ExperienceReservoirBuffer, OCDMBuffer, PRSBuffer, ReservoirBuffer
+from avalanche_agcn.training.storage_policy import (
+    ExperienceReservoirBuffer,
+    OCDMBuffer,
+    PRSBuffer,
+    ReservoirBuffer,
+)
 
 BUFFERS = [ReservoirBuffer, ExperienceReservoirBuffer, PRSBuffer, OCDMBuffer]
 
@@ -211,7 +216,15 @@ def test_pieces_of_several_online_streams_with_the_same_numbers_are_refused(benc
         strategy.train(second, eval_streams=[])
 
 
-def test_another_plugin_that_makes_the_loader_is_refused(benchmark, make_strategy):
+def test_two_memories_are_rejected(benchmark, make_strategy):
     plugins = [OnlineReplayPlugin(ReservoirBuffer(9)), OnlineReplayPlugin(ReservoirBuffer(9))]
-    with pytest.raises(RuntimeError, match="another plugin has put its own in place"):
+    with pytest.raises(ValueError, match="one memory only, but has OnlineReplayPlugin, OnlineReplayPlugin"):
         make_strategy(*plugins).train(benchmark.train_stream[0], eval_streams=[])
+
+
+def test_loader_of_another_plugin_is_rejected(benchmark, make_strategy):
+    memories = [OnlineReplayPlugin(ReservoirBuffer(9)), ReplayPlugin(mem_size=9)]
+    strategy = make_strategy(*memories)
+    strategy.train(benchmark.train_stream[0], eval_streams=[])
+    with pytest.raises(RuntimeError, match="another plugin has replaced it"):
+        strategy.train(benchmark.train_stream[1], eval_streams=[])

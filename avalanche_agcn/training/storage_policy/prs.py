@@ -15,7 +15,7 @@ s          probability to enter                           `entry_probability`
 import torch
 from torch import Tensor
 
-from avalanche_agcn.training.storage.base import OnlineBuffer, target_shares
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer, target_shares
 
 RHO = -0.03  # the paper's, for COCO; 0.02 for NUS-WIDE
 _ROUNDING = 1e-9  # distances are sums of counts times shares: equal ones differ by less, others by more

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from avalanche_agcn.training.storage.base import OnlineBuffer
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
 class ReservoirBuffer(OnlineBuffer):

@@ -6,8 +6,13 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.training.storage import ExperienceReservoirBuffer, OCDMBuffer, PRSBuffer, ReservoirBuffer
-from avalanche_agcn.training.storage.base import target_shares
+from avalanche_agcn.training.storage_policy import (
+    ExperienceReservoirBuffer,
+    OCDMBuffer,
+    PRSBuffer,
+    ReservoirBuffer,
+)
+from avalanche_agcn.training.storage_policy.base import target_shares
 
 BUFFERS = [ReservoirBuffer, ExperienceReservoirBuffer, PRSBuffer, OCDMBuffer]
 

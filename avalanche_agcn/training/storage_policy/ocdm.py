@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from avalanche_agcn.training.storage.base import OnlineBuffer, target_shares
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer, target_shares
 
 _ROUNDING = 1e-12  # of a divergence in float64
 
