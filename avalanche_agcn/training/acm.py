@@ -8,7 +8,7 @@ A^{t-1} (Old-Old)           the matrix as the previous experience left it       
 B^t (New-New), Eq. 2        N_ij / N_j                                            ``_hard``
 R^t (Old-New), Eq. 3        Σ ẑ_i y_j / N_j                                       ``_cross``
 Q^t (New-Old), Eq. 4        Σ ẑ_i y_j / Σ ẑ_i                                     ``_soft``
-ẑ                           the expert's soft labels of old classes               ``soft_old``
+ẑ                           the teacher's soft labels of old classes               ``soft_old``
 y                           the hard labels of new classes                        ``targets_new``
 ==========================  ===================================================  ==============
 
@@ -102,7 +102,7 @@ class AugmentedCorrelationMatrix:
         Args:
             targets_new: 0 or 1 for the classes of the open experience, ``[B, n_new]``.
             soft_old: probabilities of the old classes, ``[B, n_old]``. None counts as zeros: with
-                no expert, new and old classes have no relations.
+                no teacher, new and old classes have no relations.
             reduce: add up the batches of all processes of `torch.distributed`, so that all hold
                 the same sums. A collective call: every process must make it.
 

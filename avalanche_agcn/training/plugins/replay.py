@@ -1,4 +1,4 @@
-"""Replay from a memory that is filled as the stream flows."""
+"""Replay from a memory that is updated batch by batch."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from avalanche_agcn.models.growing import count_seen
 from avalanche_agcn.training.loader import StreamSampler, make_train_loader
+from avalanche_agcn.training.losses import newer_as_negative
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
@@ -112,21 +113,21 @@ class OnlineReplayPlugin(MemoryPlugin):
     """Trains on the stream and on images from memory in one batch, and updates the memory batch by batch.
 
     The loss is that of the joint batch: `PartialBCEWithLogitsLoss` averages over its annotated cells, where a
-    replayed image has those of its own experience. Once the step is taken, the targets of replayed rows
-    become NaN: what counts the stream, such as the ACM or metrics of training, counts no image twice.
+    replayed image has those of its own experience. After the step, the targets of replayed rows become NaN,
+    so that the ACM and training metrics count no image twice.
 
     Avalanche's ``ReplayPlugin`` takes the same memories, but updates them at the end of an experience only.
 
     Args:
         storage_policy: the memory: `ReservoirBuffer`, `PRSBuffer` or `OCDMBuffer`.
-        batch_size_mem: images from memory a step; as many as of the stream if None (as in PRS).
-        newer_as_negative: whether a replayed image counts as a negative of the classes of later experiences.
-            It may show them all the same, but a classifier of new classes otherwise never sees an image
-            without any of them. Off in the papers.
+        batch_size_mem: replayed images per step; as many as of the stream if None (as in PRS).
+        newer_as_negative: whether a replayed image is a negative of the classes of later experiences. It may
+            show them nevertheless, but without this a new classifier never sees an image without any new
+            class. Off in the papers.
         views: see `MemoryPlugin`.
 
     Raises:
-        ValueError: if a number makes no sense.
+        ValueError: if ``batch_size_mem`` is negative or ``views`` below 1.
 
     Example:
         >>> from avalanche_agcn.training.storage_policy import PRSBuffer
@@ -147,7 +148,7 @@ class OnlineReplayPlugin(MemoryPlugin):
         self.newer_as_negative = newer_as_negative
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Say that replayed images do not show newer classes, if asked to."""
+        """Label replayed images as negatives of newer classes."""
         if self.newer_as_negative:
             stream, replayed = self._split(strategy.mb_y)
             replayed = newer_as_negative(replayed, count_seen(strategy.experience))
@@ -177,20 +178,3 @@ def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
 
 def _sampler(strategy: SupervisedTemplate) -> Any:
     return getattr(strategy.dataloader, "batch_sampler", None)
-
-
-def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
-    """Targets with 0 for the classes seen after those an image is annotated for.
-
-    Args:
-        targets: 0, 1 or NaN, ``[B, n_classes]``.
-        n_seen: classes seen so far; later columns stay NaN.
-
-    Example:
-        >>> newer_as_negative(torch.tensor([[torch.nan, 1.0, torch.nan, torch.nan]]), n_seen=3)
-        tensor([[nan, 1., 0., nan]])
-    """
-    columns = torch.arange(targets.shape[1], device=targets.device)
-    last_annotated = columns.where(~targets.isnan(), -1).amax(dim=1, keepdim=True)  # -1: nothing is known
-    newer = (columns > last_annotated) & (last_annotated >= 0) & (columns < n_seen)
-    return targets.masked_fill(newer, 0.0)

@@ -1,4 +1,4 @@
-"""Each baseline is Fine-Tuning with its plugins, and Fine-Tuning is Avalanche's Naive with the partial loss."""
+"""Each baseline is Fine-Tuning with its plugins, and Fine-Tuning is Naive with the partial loss."""
 
 import pytest
 import torch
