@@ -25,7 +25,7 @@ class Key(NamedTuple):
     """
 
     experience: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides a method of tuple that nothing here uses
     seed: int
     padding: bool = False
 

@@ -9,7 +9,7 @@ from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 
 
 def dot(a, b):
-    return sum((x * y).sum() for x, y in zip(a, b))
+    return sum((x.double() * y.double()).sum() for x, y in zip(a, b))
 
 
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-4, 1.0, 1e4]))
