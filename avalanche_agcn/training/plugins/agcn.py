@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.models.agcn import AGCNModel
-from avalanche_agcn.models.growing import count_seen
 from avalanche_agcn.training.losses import (
     Reduction,
     check_reduction,

@@ -10,7 +10,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from avalanche_agcn.training.online import refuse_piece
+from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.training.plugins.agcn import unwrap
 
 Named = dict[str, Tensor]
@@ -56,7 +56,7 @@ class EWCPlugin(SupervisedPlugin):
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Refuse pieces of experiences: each would get a parabola."""
-        refuse_piece(strategy.experience, "EWC")
+        check_whole_experience(strategy.experience, "EWC")
 
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Measure the experience's Fisher information and add its parabola."""

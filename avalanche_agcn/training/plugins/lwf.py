@@ -8,7 +8,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 
-from avalanche_agcn.models.growing import count_seen
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.training.losses import distillation_loss
 from avalanche_agcn.training.plugins.agcn import frozen_copy, unwrap
 

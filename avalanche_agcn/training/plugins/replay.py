@@ -7,7 +7,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.models.growing import count_seen
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.training.replay_loader import ReplayBatchSampler, make_replay_loader
 from avalanche_agcn.training.storage.base import OnlineBuffer
 

@@ -11,7 +11,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from avalanche_agcn.models.growing import origin_of
+from avalanche_agcn.benchmarks.experience import origin_of
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 
 
