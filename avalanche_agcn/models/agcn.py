@@ -14,12 +14,14 @@ CNN(x)     features of an image                ``features(x)``
 from typing import Any
 
 import torch
+from avalanche.benchmarks.scenarios.generic_scenario import CLExperience
 from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
+from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.models.base import count_features
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
 from avalanche_agcn.models.groups import group_parameters
-from avalanche_agcn.models.growing import HasSeenClasses, count_features, count_seen
 
 LR_BACKBONE = 1e-4  # of Adam; the authors' program
 LR_GCN = 3e-5
@@ -160,7 +162,7 @@ class AGCNModel(DynamicModule):
         """
         return group_parameters((self.backbone, lr_backbone), (self.gcn, lr_gcn))
 
-    def adaptation(self, experience: HasSeenClasses) -> None:
+    def adaptation(self, experience: CLExperience) -> None:
         """Avalanche's call before an experience: new classes enter without relations.
 
         Evaluation does not make the model grow.

@@ -3,11 +3,13 @@
 from typing import Any
 
 import torch
+from avalanche.benchmarks.scenarios.generic_scenario import CLExperience
 from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
+from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.models.base import count_features
 from avalanche_agcn.models.groups import group_parameters
-from avalanche_agcn.models.growing import HasSeenClasses, count_features, count_seen
 
 
 class MultiLabelClassifier(DynamicModule):
@@ -67,7 +69,7 @@ class MultiLabelClassifier(DynamicModule):
         """
         return group_parameters((self.backbone, lr_backbone), (self.classifier, lr_head))
 
-    def adaptation(self, experience: HasSeenClasses) -> None:
+    def adaptation(self, experience: CLExperience) -> None:
         """Avalanche's call before an experience; evaluation does not make the model grow.
 
         Raises:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.models.forward import frozen_copy, unwrap
-from avalanche_agcn.models.growing import count_seen
 
 
 class FrozenTeacher:

@@ -7,9 +7,9 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import unwrap
-from avalanche_agcn.models.growing import count_seen
 from avalanche_agcn.training.acm import AugmentedCorrelationMatrix, QCounts, in_float64
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
 from avalanche_agcn.training.plugins.agcn import AGCNPlugin

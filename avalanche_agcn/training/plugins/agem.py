@@ -7,8 +7,8 @@ import torch
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
+from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.training.gradients import project
-from avalanche_agcn.training.online import refuse_piece
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
@@ -37,7 +37,7 @@ class AGEMPlugin(MemoryPlugin):
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Make a loader, but reject parts of experiences: each would be a reference for the next."""
-        refuse_piece(strategy.experience, "A-GEM")
+        check_whole_experience(strategy.experience, "A-GEM")
         super().before_training_exp(strategy, *args, **kwargs)
 
     def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:

@@ -8,9 +8,9 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.gradients import fisher_diagonal
-from avalanche_agcn.training.online import refuse_piece
 
 Named = dict[str, Tensor]
 
@@ -55,7 +55,7 @@ class EWCPlugin(SupervisedPlugin):
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Reject parts of experiences: each would add its own quadratic penalty."""
-        refuse_piece(strategy.experience, "EWC")
+        check_whole_experience(strategy.experience, "EWC")
 
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Measure the experience's Fisher information and add its penalty."""

@@ -7,7 +7,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.models.growing import count_seen
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.training.loader import StreamSampler, make_train_loader
 from avalanche_agcn.training.losses import newer_as_negative
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer

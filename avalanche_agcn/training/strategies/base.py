@@ -11,7 +11,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from avalanche_agcn.models.growing import origin_of
+from avalanche_agcn.benchmarks.experience import origin_of
 from avalanche_agcn.training.loader import draw_shared_seed, make_train_loader
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 from avalanche_agcn.training.plugins.replay import find_memory

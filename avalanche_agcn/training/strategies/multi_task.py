@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.scenarios.generic_scenario import EagerCLStream
 from avalanche.benchmarks.utils import AvalancheDataset
 
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
 
@@ -47,7 +47,7 @@ class MultiTask(MultiLabelTemplate):
         return super().train(experiences, eval_streams, **kwargs)
 
 
-def multi_task_experience(benchmark: HasCompleteData) -> DatasetExperience:
+def multi_task_experience(benchmark: HasCompleteData) -> MultiLabelExperience:
     """One experience of all training images, each once, with all their labels.
 
     Example:
@@ -57,10 +57,12 @@ def multi_task_experience(benchmark: HasCompleteData) -> DatasetExperience:
         >>> len(experience.dataset), experience.classes_seen_so_far
         (40, [0, 1, 2, 3])
     """
-    experience: Any = DatasetExperience(dataset=benchmark.complete_train_dataset, current_experience=0)
-    experience.classes_in_this_experience = list(range(benchmark.n_classes))
-    experience.classes_seen_so_far = list(range(benchmark.n_classes))
-    experience.previous_classes, experience.future_classes = [], []
+    experience = MultiLabelExperience(
+        dataset=benchmark.complete_train_dataset,
+        current_experience=0,
+        own_columns=range(benchmark.n_classes),
+        n_classes=benchmark.n_classes,
+    )
     EagerCLStream("train", [experience])  # names the experience's stream, as metrics need it
     return experience
 
