@@ -1,4 +1,4 @@
-"""Memories that are filled as the stream flows, one file each."""
+"""Replay memories that are updated batch by batch, one file each."""
 
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 from avalanche_agcn.training.storage_policy.ocdm import OCDMBuffer
