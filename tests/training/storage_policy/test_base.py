@@ -183,7 +183,7 @@ def test_wrong_use_is_refused_with_a_reason():
     with pytest.raises(ValueError, match="must be 0 or more images, but is -1"):
         ReservoirBuffer(-1)
     buffer, dataset = ReservoirBuffer(4), make_benchmark().train_stream[0].dataset
-    with pytest.raises(ValueError, match="Experience 0 is unknown"):
+    with pytest.raises(ValueError, match="Experience 0 is not open"):
         buffer.observe(0, torch.tensor([0]))
     buffer.open(0, dataset)
     with pytest.raises(ValueError, match="must keep its dataset"):
