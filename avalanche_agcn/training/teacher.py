@@ -14,34 +14,44 @@ from avalanche_agcn.models.forward import frozen_copy, unwrap
 class FrozenTeacher:
     """A frozen copy of a strategy's model, made when an experience with new classes begins.
 
-    A plugin keeps it, not the model: a submodule would be trained. There is none in the first experience.
+    A plugin keeps it, not the model: a submodule would be trained. Several plugins may share one; the batch
+    then goes through it once.
 
     Attributes:
         model: the copy, in evaluation mode and without gradients, or None.
         n_old: number of classes that it knows.
+        from_first: whether there is a teacher in the first experience too: the model before any training.
     """
 
     def __init__(self) -> None:
+        self.from_first = False
         self.model: Any = None
         self.n_old = 0
         self._n_seen = 0
         self._saved: dict[str, Tensor] = {}
+        self._batch: Tensor | None = None  # images that `_features` belong to
+        self._features: Tensor | None = None
 
     def begin_experience(self, strategy: Any) -> None:
         """Copy the model; call this in ``before_train_dataset_adaptation``, before the model grows."""
         model, n_seen = unwrap(strategy.model), count_seen(strategy.experience)
         n_trained = getattr(model, "n_seen", self._n_seen)
-        if 0 < n_trained < n_seen:
+        first = self.from_first and self._n_seen == 0 and not self._saved
+        if first or 0 < n_trained < n_seen:
             self.model = None  # free its memory before the copy
-            self.model, self.n_old = frozen_copy(model), n_trained
+            self.model, self.n_old = frozen_copy(model), 0 if first else n_trained
         elif self._saved:
             self.model = frozen_copy(model)
             self.model.load_state_dict(self._saved)
         self._n_seen, self._saved = max(n_seen, self._n_seen), {}
+        self._batch = self._features = None
 
     def features(self, strategy: Any) -> Tensor:
-        """Features of the current batch, ``[B, D]``."""
-        return self._forward(self.model.features, strategy)
+        """Features of the current batch, ``[B, D]``; computed once per batch."""
+        if self._batch is not strategy.mb_x:
+            self._batch, self._features = strategy.mb_x, self._forward(self.model.features, strategy)
+        assert self._features is not None
+        return self._features
 
     def logits(self, strategy: Any) -> Tensor:
         """Logits of the current batch over the old classes, ``[B, n_old]``."""

@@ -78,13 +78,13 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Compute the old embeddings once: the teacher's graph does not change."""
-        if self.teacher.model is not None:
+        if self.teacher.n_old:
             with torch.no_grad():
                 self._old_embeddings = self.teacher.model.embeddings()
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Record the embeddings of the forward pass, so that ℓ_gph needs no second one."""
-        if self.teacher.model is not None and self.lambda_gph:
+        if self.teacher.n_old and self.lambda_gph:
             self._embeddings.start(agcn_model(strategy).gcn)
 
     def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:

@@ -41,7 +41,7 @@ class LwFPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
 
     def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Add the loss."""
-        if self.teacher.model is not None:
+        if self.teacher.n_old:
             logits = self.teacher.logits(strategy)
             loss = lwf_loss(strategy.mb_output, logits, temperature=self.temperature)
             strategy.loss = strategy.loss + self.alpha * loss
