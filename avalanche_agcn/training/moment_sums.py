@@ -9,8 +9,12 @@ Its blocks are n, Σf, Σffᵀ, Σf yᵀ, Σy and Σy yᵀ. Sums add up, whateve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
+
+from avalanche_agcn.training.loader import is_distributed
 
 BLOCK_ROWS = 256
 """Rows that are multiplied at a time: writing D² sums for a batch of 8 costs more than its product."""
@@ -67,6 +71,9 @@ class MomentSums:
     def total(self) -> Tensor | None:
         """The sums, None before the first row. Read only: they are not always a copy."""
         self._multiply_waiting()
+        return self._sum()
+
+    def _sum(self) -> Tensor | None:
         if self._shared is None or self._own is None:
             return self._own if self._shared is None else self._shared
         return self._shared + self._own.to(self._shared.device)
@@ -75,12 +82,29 @@ class MomentSums:
         """Hold these sums instead; in several processes all must give the same."""
         self._shared, self._own, self._waiting = total, None, []
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Sums and waiting rows, so that saving does not change which rows are multiplied together."""
+        total = self._sum()
+        state = {} if total is None else {"sums": total}
+        if self._waiting:
+            features, targets = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
+            state |= {"features": features, "targets": targets}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore sums and waiting rows."""
+        self.replace(state["sums"].detach().clone() if "sums" in state else None)
+        if not is_distributed():  # go on adding to the same matrix, or the last bits would differ
+            self._shared, self._own = None, self._shared
+        if "features" in state:
+            self._waiting = [(state["features"].clone(), state["targets"].clone())]
+
     def synchronize(self) -> None:
         """Add up the sums of all processes: a collective call, to be made by every process.
 
         Each row counts once however often this is called. With one process nothing changes.
         """
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if not is_distributed():
             return
         self._multiply_waiting()
         device = _collective_device()
