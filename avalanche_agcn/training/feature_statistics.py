@@ -264,9 +264,9 @@ class FeatureStatistics:
         sizes = state["block_sizes"].tolist() if "block_sizes" in state else []
         parts: dict[str, dict[str, Tensor]] = {str(t): {} for t in range(len(sizes))}
         for name, tensor in state.items():
-            t, _, part = name.partition(".")
-            if t in parts:
-                parts[t][part] = tensor
+            experience, _, part = name.partition(".")
+            if experience in parts:
+                parts[experience][part] = tensor
             elif name != "block_sizes":
                 raise ValueError(
                     f"The state of feature statistics of {len(sizes)} experiences has an entry {name!r}: it "

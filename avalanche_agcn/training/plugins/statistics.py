@@ -77,7 +77,7 @@ class FeatureStatisticsPlugin(SupervisedPlugin, supports_distributed=True):  # t
         self.statistics.load_state_dict({name: sums for name, sums in state.items() if name != "counted"})
 
 
-class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=True):
+class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Trains new classifiers to stay silent on earlier experiences, without a stored image.
 
     Each earlier experience is taken as a Gaussian with the mean and covariance of its features. The expected
