@@ -56,7 +56,7 @@ PASSES: dict[Any, tuple[dict[str, Any], float, str]] = {
     PRS: (MEMORY, 2, "as many images from memory"),
     OCDM: (MEMORY, 2, "as many images from memory"),
     SCR: ({**MEMORY, "batch_size_mem": BATCH}, 4, "as many from memory, two views of each"),
-    AGCN: ({}, TEACHER, "a forward pass more: the expert's"),
+    AGCN: ({}, TEACHER, "a forward pass more: the teacher's"),
 }
 BACKBONES: dict[str, dict[str, Any]] = {
     "": {},

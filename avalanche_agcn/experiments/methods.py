@@ -28,8 +28,7 @@ OwnSettings = Callable[[Settings], dict[str, Any]]
 
 
 def _of_memory(settings: Settings) -> dict[str, Any]:
-    chosen = {"mem_size": settings.memory} if settings.memory else {}
-    return {**chosen, "seed": settings.seed}
+    return {"mem_size": settings.memory} if settings.memory else {}
 
 
 def _of_replay(settings: Settings) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def _of_replay(settings: Settings) -> dict[str, Any]:
 BASELINES: dict[str, tuple[type[MultiLabelTemplate], OwnSettings]] = {
     "multitask": (MultiTask, lambda settings: {}),
     "finetuning": (FineTuning, lambda settings: {}),
-    "ewc": (EWC, lambda settings: {"ewc_lambda": settings.ewc_lambda, "seed": settings.seed}),
+    "ewc": (EWC, lambda settings: {"ewc_lambda": settings.ewc_lambda}),
     "lwf": (LwF, lambda settings: {"alpha": settings.lwf_lambda}),
     "agem": (AGEM, _of_memory),
     "er": (ER, _of_replay),
@@ -122,6 +121,7 @@ def make_strategy(
         "train_epochs": settings.epochs,
         "device": settings.device,
         "amp": AMP[settings.amp],
+        "seed": settings.seed,
         "evaluator": evaluator,
     }
     if settings.method == "agcn":

@@ -215,8 +215,7 @@ class Run:
         self.experience, self.trained, self._within = (
             position["experience"], position["trained"], position["within"],
         )  # fmt: skip
-        began = {} if self._within is None else self._within["began"]  # the epoch to go on with
-        restore(self.strategy, state | began, self.benchmark.train_stream)
+        restore(self.strategy, state, self.benchmark.train_stream)
         if self._within is not None:
-            self.checkpoints.resume(self._within, state["optimizer"], state["random"])
+            self.checkpoints.resume(self._within, state)
         self.say(f"{self.settings.name}: going on with experience {self.experience + 1}")

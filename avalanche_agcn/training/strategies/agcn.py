@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from avalanche.core import BasePlugin
-from torch.optim import Optimizer
 
-from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.training.acm import QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
@@ -16,14 +14,14 @@ from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
 
 class AGCN(MultiLabelTemplate):
-    """The paper's method: label relations across experiences, and an expert that preserves them.
+    """The paper's method: label relations across experiences, and a frozen teacher that preserves them.
 
-    The same as any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
+    The model is an `AGCNModel`; ``Adam(model.parameter_groups())`` has the paper's learning rates.
+
+    It equals any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
     `PartialBCEWithLogitsLoss` and ``train(..., reset_optimizer_state=True)``.
 
     Args:
-        model: features times GCN.
-        optimizer: ``Adam(model.parameter_groups())`` has the paper's learning rates.
         preset: ``"paper"``, the equations, or ``"official"``, what the authors' program computes:
             their soft labels and graph; see `ACMPlugin` and `adjacency`.
         lambda_cls: λ₁, weight of the classification loss; see `AGCNPlugin`.
@@ -42,14 +40,14 @@ class AGCN(MultiLabelTemplate):
         base_kwargs: see `MultiLabelTemplate`.
 
     Raises:
-        ValueError: for a setting that is unknown or makes no sense.
+        ValueError: for an unknown choice or a value out of range.
         TypeError: if the model is not an `AGCNModel`.
 
     Example:
         >>> from avalanche.training.plugins import EvaluationPlugin
         >>> from torch.optim import Adam
         >>> from avalanche_agcn.benchmarks.scenes import SplitScenes
-        >>> from avalanche_agcn.models import create_backbone, load_word_vectors
+        >>> from avalanche_agcn.models import AGCNModel, create_backbone, load_word_vectors
         >>> benchmark = SplitScenes(n_classes=8, n_experiences=2, n_train=60, n_test=30)
         >>> model = AGCNModel(create_backbone("small"), load_word_vectors(benchmark.class_names))
         >>> strategy = AGCN(
@@ -66,8 +64,6 @@ class AGCN(MultiLabelTemplate):
     def __init__(
         self,
         *,
-        model: AGCNModel,
-        optimizer: Optimizer,
         preset: Preset = "paper",
         lambda_cls: float = LAMBDA_CLS,
         lambda_dst: float = LAMBDA_DST,
@@ -101,11 +97,6 @@ class AGCN(MultiLabelTemplate):
             cross_threshold=cross_threshold,
             q_counts=q_counts,
         )
-        # Before the user's: λ₁ weighs the criterion, not what other plugins add to the loss.
-        super().__init__(
-            model=model,
-            optimizer=optimizer,
-            plugins=[self.agcn, self.acm, *(plugins or [])],
-            **base_kwargs,
-        )
+        # First, because λ₁ weighs the criterion, not what other plugins add to the loss.
+        super().__init__(plugins=[self.agcn, self.acm, *(plugins or [])], **base_kwargs)
         agcn_model(self)

@@ -23,9 +23,9 @@ class HasCompleteData(Protocol):
 
 
 class MultiTask(MultiLabelTemplate):
-    """Trains once on all images of the stream with all their labels: what no stream allows.
+    """Trains on all images of the stream at once, with all their labels: the paper's upper bound.
 
-    The paper's upper bound. Give `train` the benchmark: ``strategy.train(benchmark)``. Evaluation is as for
+    Give `train` the benchmark: ``strategy.train(benchmark)``. Evaluation is as for
     the other strategies. Args: see `MultiLabelTemplate`.
     """
 
@@ -35,7 +35,7 @@ class MultiTask(MultiLabelTemplate):
         eval_streams: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Train on a benchmark, or on what `multi_task_experience` made of one.
+        """Train on a benchmark, or on on an experience from `multi_task_experience`.
 
         Raises:
             ValueError: if labels are missing, as they are in the experiences of a train stream.
@@ -43,7 +43,7 @@ class MultiTask(MultiLabelTemplate):
         if not isinstance(experiences, Iterable) and hasattr(experiences, "complete_train_dataset"):
             experiences = multi_task_experience(experiences)
         for experience in experiences if isinstance(experiences, Iterable) else [experiences]:
-            _refuse_partial_labels(experience)
+            _check_complete_labels(experience)
         return super().train(experiences, eval_streams, **kwargs)
 
 
@@ -67,7 +67,7 @@ def multi_task_experience(benchmark: HasCompleteData) -> MultiLabelExperience:
     return experience
 
 
-def _refuse_partial_labels(experience: Any) -> None:
+def _check_complete_labels(experience: Any) -> None:
     targets = experience.dataset.targets[:]
     if targets.isnan().any():
         raise ValueError(

@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from avalanche_agcn.training.storage.base import OnlineBuffer
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
 class ReservoirBuffer(OnlineBuffer):
     """Every image of the stream is in memory with the same probability, m/n.
 
-    Avalanche's ``ReservoirSamplingBuffer`` keeps the same distribution, but takes in whole experiences, draws
+    Avalanche's ``ReservoirSamplingBuffer`` has the same distribution, but takes whole experiences, draws
     from the global generator and cannot be saved.
 
     Args: see `OnlineBuffer`.
@@ -23,7 +23,7 @@ class ReservoirBuffer(OnlineBuffer):
                 self._put(position, key, row)
         self._class_counts += labels.sum(0)
 
-    def _victim(self) -> int:
+    def _select_removal(self) -> int:
         return int(self._uniform(1) * self._size)
 
 
@@ -48,7 +48,7 @@ class ExperienceReservoirBuffer(OnlineBuffer):
         self._n_seen += len(keys)
         self._class_counts += labels.sum(0)
 
-    def _victim(self) -> int:
+    def _select_removal(self) -> int:
         return _pick(self._largest(), float(self._uniform(1)))
 
     def _place(self, experience: int, n_own: int, entry: float, choice: float) -> int | None:

@@ -3,18 +3,18 @@
 import torch
 from torch import Tensor
 
-from avalanche_agcn.training.storage.base import OnlineBuffer, target_shares
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer, target_shares
 
 _ROUNDING = 1e-12  # of a divergence in float64
 
 
 class OCDMBuffer(OnlineBuffer):
-    """A memory that removes, one by one, what brings its label distribution nearest to the target.
+    """A memory whose removals bring its label distribution as near as possible to a target.
 
     When memory and batch together are too many, images are removed greedily: each time the one whose removal
     leaves the smallest KL(memory ‖ target), where the target of class i is n_i^ρ / Σ n_j^ρ over the classes
-    seen. Of equally good ones a random one goes. An image without a label leaves the distribution as it is
-    and so goes when no other removal improves it.
+    seen. Ties are broken at random. An image without a label does not change the distribution, so it is
+    removed when no other removal improves it.
 
     A removal is one product of a matrix and a vector (`greedy_removal`).
 
@@ -38,13 +38,13 @@ class OCDMBuffer(OnlineBuffer):
         kept[greedy_removal(labels, target_shares(self._class_counts, self.rho), ties)] = False
         self._keys, self._labels, self._size = keys[kept], labels[kept], int(kept.sum())
 
-    def _victim(self) -> int:
+    def _select_removal(self) -> int:
         shares = target_shares(self._class_counts, self.rho)
         return greedy_removal(self.labels, shares, self._uniform(1).tolist())[0]
 
 
 def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> list[int]:
-    """Images to remove, each time the one that leaves the smallest KL divergence from the target.
+    """Select images to remove, each time the one that leaves the smallest KL divergence from the target.
 
     With l the class counts, N their sum and q the target, KL = Σ l_i log(l_i / q_i) / N − log N. A removal of
     image k lowers l_i by one for its classes, so that the sum after it is the sum before less Σ_{i∈k} d_i,
@@ -54,7 +54,7 @@ def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> li
     Args:
         labels: ``[n, n_classes]`` of 0 and 1, float64.
         shares: q, ``[n_classes]``, above 0 for every class that appears in ``labels``.
-        tie_draws: one number in [0, 1) for each removal, deciding between equally good images.
+        tie_draws: one number in [0, 1) per removal, to choose among equally good images.
 
     Returns:
         Their positions, in order of removal.
@@ -68,11 +68,13 @@ def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> li
     removed = torch.zeros(len(labels), dtype=torch.bool)
     order = []
     for draw in tie_draws:
+        # KL after removing image k is (Σ terms − labels_k · decrease) / n_left_k − log n_left_k.
         terms = _terms(counts, shares)
         decrease = terms - _terms((counts - 1).clamp(min=0), shares)  # d
         n_left = counts.sum() - sizes
         divergence = (terms.sum() - labels @ decrease) / n_left - n_left.log()
-        # Nothing has a label any more: no distribution, farther than any. Nor may an image go twice.
+        # Without any label left there is no distribution: worse than every other removal, but still
+        # possible. An image that was removed already is not.
         divergence = divergence.masked_fill(n_left == 0, torch.finfo(divergence.dtype).max)
         divergence = divergence.masked_fill(removed, torch.inf)
         best = (divergence <= divergence.min() + _ROUNDING).nonzero().flatten()

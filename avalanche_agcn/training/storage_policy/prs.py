@@ -15,7 +15,7 @@ s          probability to enter                           `entry_probability`
 import torch
 from torch import Tensor
 
-from avalanche_agcn.training.storage.base import OnlineBuffer, target_shares
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer, target_shares
 
 RHO = -0.03  # the paper's, for COCO; 0.02 for NUS-WIDE
 _ROUNDING = 1e-9  # distances are sums of counts times shares: equal ones differ by less, others by more
@@ -25,9 +25,9 @@ class PRSBuffer(OnlineBuffer):
     """A memory whose share of each class approaches n_i^ρ / Σ n_j^ρ, however long-tailed the stream.
 
     A new image is counted first, so that with a single class this is reservoir sampling: s = m/n. (The
-    authors' program counts it after the decision, which differs by one image.) Of equally good images to
-    remove a random one goes; the authors' program takes the first in memory, which tends to be the newest of
-    its kind. An image without a label stands for no class and does not enter.
+    authors' program counts it after the decision, which differs by one image.) Ties between images to remove
+    are broken at random; the authors' program takes the first in memory, which tends to be the newest of its
+    class. An image without a label is not stored.
 
     A removal is one matrix operation on the stored images of one class.
 
@@ -52,7 +52,7 @@ class PRSBuffer(OnlineBuffer):
             elif draws[0] < entry_probability(row, self._class_counts, self.max_size, self.rho):
                 self._put(self._choose(*draws[1:]), key, row)
 
-    def _victim(self) -> int:
+    def _select_removal(self) -> int:
         return self._choose(*self._uniform(2).tolist())
 
     def _choose(self, class_draw: float, tie_draw: float) -> int:
@@ -60,9 +60,9 @@ class PRSBuffer(OnlineBuffer):
 
 
 def entry_probability(labels: Tensor, class_counts: Tensor, max_size: int, rho: float) -> float:
-    """The probability to enter, s = Σ w_i min(1, m p_i / n_i) over an image's classes, w = softmax(−n_i).
+    """Probability of being stored: s = Σ w_i min(1, m p_i / n_i) over its classes, w = softmax(−n_i).
 
-    The rarest of its classes decides nearly alone.
+    The rarest of its classes nearly decides alone.
 
     Args:
         labels: 1 for each class of the image, ``[n_classes]``, at least one.
@@ -81,20 +81,17 @@ def entry_probability(labels: Tensor, class_counts: Tensor, max_size: int, rho: 
 
 
 def choose_removal(labels: Tensor, shares: Tensor, class_draw: float, tie_draw: float) -> int:
-    """The image to remove.
+    """Position of the stored image to remove.
 
-    A class is drawn from softmax(δ) among those in memory. Of its images those remain that have the fewest
-    labels of classes without a surplus (δ_i ≤ 0); of these the one goes that leaves Σ|l_i − p_i Σ l_j|
-    smallest.
+    A class is drawn from softmax(δ) among those in memory. Candidates are its images with the fewest labels
+    of classes without a surplus (δ_i ≤ 0); the one whose removal leaves Σ|l_i − p_i Σ l_j| smallest is
+    removed.
 
     Args:
         labels: of the stored images, ``[n, n_classes]`` of 0 and 1, each row with a 1.
         shares: p_i, ``[n_classes]``.
-        class_draw: in [0, 1), decides about the class.
-        tie_draw: in [0, 1), decides between images that are equally good to remove.
-
-    Returns:
-        Its position.
+        class_draw: number in [0, 1) that selects the class.
+        tie_draw: number in [0, 1) that selects among equally good images.
     """
     in_memory = labels.sum(0)  # l
     delta = in_memory - shares * in_memory.sum()

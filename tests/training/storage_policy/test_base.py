@@ -6,8 +6,13 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.training.storage import ExperienceReservoirBuffer, OCDMBuffer, PRSBuffer, ReservoirBuffer
-from avalanche_agcn.training.storage.base import target_shares
+from avalanche_agcn.training.storage_policy import (
+    ExperienceReservoirBuffer,
+    OCDMBuffer,
+    PRSBuffer,
+    ReservoirBuffer,
+)
+from avalanche_agcn.training.storage_policy.base import target_shares
 
 BUFFERS = [ReservoirBuffer, ExperienceReservoirBuffer, PRSBuffer, OCDMBuffer]
 
@@ -175,10 +180,10 @@ def test_memory_of_none_and_experience_of_one_image(kind):
 
 
 def test_wrong_use_is_refused_with_a_reason():
-    with pytest.raises(ValueError, match="cannot be -1"):
+    with pytest.raises(ValueError, match="must be 0 or more images, but is -1"):
         ReservoirBuffer(-1)
     buffer, dataset = ReservoirBuffer(4), make_benchmark().train_stream[0].dataset
-    with pytest.raises(ValueError, match="Experience 0 is unknown"):
+    with pytest.raises(ValueError, match="Experience 0 is not open"):
         buffer.observe(0, torch.tensor([0]))
     buffer.open(0, dataset)
     with pytest.raises(ValueError, match="must keep its dataset"):

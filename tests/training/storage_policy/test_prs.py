@@ -8,8 +8,8 @@ from scipy.stats import chisquare
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.training.storage import PRSBuffer
-from avalanche_agcn.training.storage.prs import choose_removal, entry_probability
+from avalanche_agcn.training.storage_policy import PRSBuffer
+from avalanche_agcn.training.storage_policy.prs import choose_removal, entry_probability
 
 
 def literal_prs(labels, m, rho, draws):

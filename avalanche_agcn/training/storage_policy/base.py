@@ -1,4 +1,4 @@
-"""What all memories share: which images are kept, how they are found again, what is saved."""
+"""The base of all replay memories."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,23 +10,22 @@ from avalanche.training.storage_policy import ExemplarsBuffer
 from torch import Tensor
 
 Key = tuple[int, int]
-"""An image: the number of its experience and its index in that experience's dataset."""
+"""An image: its experience and its index in the dataset of that experience."""
 
 
 class OnlineBuffer(ExemplarsBuffer, ABC):
-    """An Avalanche storage policy that takes images in as the stream flows.
+    """An Avalanche storage policy that can be updated batch by batch.
 
-    It keeps no pixels but which images are stored: a replayed image is opened again, its augmentation drawn
-    anew, and its target has NaN outside of the columns of the experience it came from.
+    It stores which images to replay, not their pixels: a replayed image is loaded and augmented again, and
+    its target is NaN outside the columns of the experience that it came from.
 
-    Two ways to fill it: `observe`, batch by batch (`OnlineReplayPlugin`), or Avalanche's own
-    ``ReplayPlugin``, which calls `post_adapt` at the end of an experience. An image that is offered again,
-    in a second epoch or because an experience is trained on twice, is no new item of the stream and is
-    ignored.
+    It is filled by `observe`, batch by batch (`OnlineReplayPlugin`), or by Avalanche's own ``ReplayPlugin``,
+    which calls `post_adapt` at the end of an experience. An image that is offered again, in a second epoch or
+    because an experience is trained on twice, is ignored.
 
     Args:
-        max_size: largest number of images. With 0 nothing is ever stored.
-        seed: fixes what is stored and what is drawn for replay, by generators of the buffer's own.
+        max_size: largest number of images; 0 stores nothing.
+        seed: seed of the buffer's own generators, for what is stored and what is replayed.
 
     Raises:
         ValueError: if ``max_size`` is negative.
@@ -34,7 +33,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
 
     def __init__(self, max_size: int, *, seed: int = 0) -> None:
         if max_size < 0:
-            raise ValueError(f"max_size is a number of images and cannot be {max_size}.")
+            raise ValueError(f"max_size must be 0 or more images, but is {max_size}.")
         super().__init__(max_size)
         self._datasets: dict[int, AvalancheDataset] = {}
         self._offered: dict[int, Tensor] = {}  # per experience, [n_images] bool
@@ -43,7 +42,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         self._labels = torch.empty(0, 0, dtype=torch.float64)  # [capacity, n_classes], 1 where positive
         self._n_seen = 0  # images of the stream so far
         self._class_counts = torch.zeros(0, dtype=torch.float64)  # n_i: positives in the stream so far
-        # Apart, so that what is stored does not depend on how much is replayed.
+        # Two generators, so that what is stored does not depend on how much is replayed.
         self._storing = torch.Generator().manual_seed(seed)
         self._replaying = torch.Generator().manual_seed(seed + 1)
 
@@ -67,7 +66,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
 
     @property
     def datasets(self) -> dict[int, AvalancheDataset]:
-        """The datasets behind the keys, by experience."""
+        """Datasets of the experiences that were opened."""
         return self._datasets
 
     @property
@@ -82,7 +81,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         )
 
     def open(self, experience: int, dataset: AvalancheDataset) -> None:
-        """Make an experience's dataset known, before its images are observed.
+        """Register the dataset of an experience, before its images are observed.
 
         Raises:
             ValueError: if there was another experience of this number.
@@ -99,7 +98,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         self._datasets[experience] = dataset
 
     def observe(self, experience: int, indices: Tensor) -> None:
-        """Take in the next images of the stream.
+        """Offer the next images of the stream to the memory.
 
         Args:
             experience: number of an experience that was opened.
@@ -109,7 +108,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
             ValueError: if the experience is unknown or has no multi-hot targets.
         """
         if experience not in self._datasets:
-            raise ValueError(f"Experience {experience} is unknown: call open({experience}, dataset) before.")
+            raise ValueError(f"Experience {experience} is not open: call open({experience}, dataset) first.")
         indices = indices[~self._offered[experience][indices]]
         if len(indices) == 0:
             return
@@ -121,7 +120,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         self._insert(keys, labels)
 
     def post_adapt(self, agent_state: Any, exp: Any) -> None:
-        """Take in a whole experience in random order, in batches of the strategy's size."""
+        """Offer a whole experience in random order, in batches of the strategy's size."""
         self.open(exp.current_experience, exp.dataset.train())
         order = torch.randperm(len(exp.dataset), generator=self._storing)
         for batch in order.split(getattr(agent_state, "train_mb_size", 1)):
@@ -133,13 +132,13 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         return [(experience, index) for experience, index in self.keys[positions].tolist()]
 
     def resize(self, strategy: Any, new_size: int) -> None:
-        """Change the capacity; what is too much leaves by the memory's own rule."""
+        """Change the capacity; excess images are removed by the memory's own rule."""
         while self._size > new_size:
-            self._drop(self._victim())
+            self._drop(self._select_removal())
         self.max_size = new_size
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What is stored and what was counted, as plain tensors; no images."""
+        """Stored keys, counts and generators, as plain tensors; no images."""
         return {
             "keys": self.keys.clone(),
             "n_seen": torch.tensor(self._n_seen),
@@ -150,7 +149,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         }
 
     def load_state_dict(self, state: dict[str, Tensor], train_stream: Sequence[Any]) -> None:
-        """Take over the state that `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Args:
             state: of a memory no larger than this one.
@@ -182,15 +181,17 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
 
     @abstractmethod
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
-        """Decide about new images, ``[B, 2]`` and ``[B, n_classes]``, and count them."""
+        """Count new images, ``[B, 2]`` and ``[B, n_classes]``, and decide which to store."""
 
     @abstractmethod
-    def _victim(self) -> int:
-        """Position of the stored image that should leave first."""
+    def _select_removal(self) -> int:
+        """Position of the stored image to remove next."""
 
     def _put(self, position: int, key: Tensor, labels: Tensor) -> None:
-        """Store an image, behind the others or in place of one."""
-        if position == len(self._keys):  # doubled, so that filling the memory copies each row once or twice
+        """Store an image after the others or in place of one."""
+        if position == len(
+            self._keys
+        ):  # double the capacity, so that each row is copied once or twice in all
             capacity = min(max(2 * position, 64), self.max_size)
             self._keys = _enlarged(self._keys, capacity, 2)
             self._labels = _enlarged(self._labels, capacity, len(labels))
@@ -198,7 +199,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         self._size = max(self._size, position + 1)
 
     def _drop(self, position: int) -> None:
-        """Forget an image; the last one takes its place."""
+        """Remove an image; the last one takes its place."""
         self._size -= 1
         self._keys[position], self._labels[position] = self._keys[self._size], self._labels[self._size]
 
@@ -220,7 +221,7 @@ def target_shares(class_counts: Tensor, rho: float) -> Tensor:
 
 def _positives(dataset: AvalancheDataset, indices: Tensor) -> Tensor:
     targets: Any = getattr(dataset, "targets", None)
-    if not hasattr(targets, "codes"):  # a MultiLabelAttribute; importing it would import all benchmarks
+    if not hasattr(targets, "codes"):  # of a MultiLabelAttribute
         raise ValueError(
             f"The dataset's targets are {type(targets).__name__}, but a memory needs a MultiLabelAttribute: "
             "make the benchmark with multilabel_benchmark(...)."
@@ -233,7 +234,7 @@ def _same_labels(a: AvalancheDataset, b: AvalancheDataset) -> bool:
         return False
     labels = [getattr(dataset, "targets", None) for dataset in (a, b)]
     if not all(hasattr(targets, "codes") for targets in labels):
-        return True  # `observe` refuses them
+        return True  # `observe` rejects them
     return torch.equal(*(targets[:].nan_to_num(-1) for targets in labels))  # type: ignore[index]
 
 

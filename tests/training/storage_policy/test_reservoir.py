@@ -3,7 +3,7 @@ from scipy.stats import chi2, chisquare
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.training.storage import ExperienceReservoirBuffer, ReservoirBuffer
+from avalanche_agcn.training.storage_policy import ExperienceReservoirBuffer, ReservoirBuffer
 
 N_STREAMS = 200
 
