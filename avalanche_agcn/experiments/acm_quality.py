@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.plan import Plan
+from avalanche_agcn.benchmarks.multilabel import Plan
 
 
 class BlockQuality(NamedTuple):

@@ -11,7 +11,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitWIDE
-from avalanche_agcn.benchmarks.images import paper_transforms
+from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.experiments.settings import Settings
 from avalanche_agcn.models import AGCNModel, MultiLabelClassifier, create_backbone, load_word_vectors

@@ -12,7 +12,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.images import ImageFiles
+from avalanche_agcn.benchmarks.image_files import ImageFiles
 
 N_PICTURES = 6
 

@@ -151,7 +151,7 @@ def pictures(result: Results) -> Figure:
 
 def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
     """One of ``result.pictures``: a photo read from the data, or a scene drawn anew from the settings."""
-    from avalanche_agcn.benchmarks.images import load_image
+    from avalanche_agcn.benchmarks.image_files import load_image
     from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset
 
     settings = result.settings

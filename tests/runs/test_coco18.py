@@ -63,4 +63,4 @@ def test_heads_have_the_best_of_as_many_trials_each(coco18):
 def test_what_is_missing_is_said_without_a_traceback(coco18, tmp_path, capsys):
     out = ["--data", str(tmp_path / "absent"), "--out", str(tmp_path / "out"), "--jobs", "1"]
     assert coco18["main"]([*out, "--part", "whole"]) == 1
-    assert f"Stopped: no folder {tmp_path / 'absent'}" in capsys.readouterr().out
+    assert f"Stopped: There is no folder {tmp_path / 'absent'}" in capsys.readouterr().out
