@@ -191,8 +191,7 @@ class FeatureStatistics:
 
     def count(self, t: int) -> int:
         """Number of images of experience ``t``."""
-        total = self._sums[self._index(t)].total()
-        return 0 if total is None else round(total[0, 0].item())
+        return self._sums[self._index(t)].count
 
     def feature_sum(self, t: int) -> Tensor:
         """Σf of experience ``t``, ``[D]``."""
@@ -243,7 +242,7 @@ class FeatureStatistics:
         return sums.zeros(self._features.stop - 1) if total is None else total
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All sums as tensors; they are not copied."""
+        """All sums as tensors; images added later do not change them."""
         totals = [sums.total() for sums in self._sums]
         return {"block_sizes": torch.tensor(self.block_sizes, dtype=torch.long)} | {
             f"moments.{t}": torch.zeros(0, 0) if total is None else total for t, total in enumerate(totals)

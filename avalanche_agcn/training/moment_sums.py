@@ -57,6 +57,12 @@ class MomentSums:
                 return part.shape[1] - 1 - self.n_targets
         return self._waiting[0][0].shape[1] if self._waiting else None
 
+    @property
+    def count(self) -> int:
+        """Number of rows, found without multiplying those that wait."""
+        parts = [part[0, 0].item() for part in (self._shared, self._own) if part is not None]
+        return round(sum(parts)) + sum(len(rows) for rows, _ in self._waiting)
+
     def add(self, features: Tensor, targets: Tensor) -> None:
         """Add rows, ``[B, D]`` and ``[B, n_targets]``; they must not be changed afterwards."""
         device = float64_device(features.device)
@@ -65,11 +71,12 @@ class MomentSums:
             self._multiply_waiting()
 
     def total(self) -> Tensor | None:
-        """The sums, None before the first row. Read only: they are not always a copy."""
+        """The sums, None before the first row. Do not write to them; rows added later do not change them."""
         self._multiply_waiting()
-        if self._shared is None or self._own is None:
-            return self._own if self._shared is None else self._shared
-        return self._shared + self._own.to(self._shared.device)
+        total = add_moments(self._shared, self._own)
+        if self._own is not None and not _several_processes():
+            self.replace(total)  # so that they are added once, not at every call
+        return total
 
     def replace(self, total: Tensor | None) -> None:
         """Hold these sums instead; in several processes all must give the same."""
@@ -80,7 +87,7 @@ class MomentSums:
 
         Each row counts once however often this is called. With one process nothing changes.
         """
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if not _several_processes():
             return
         self._multiply_waiting()
         device = _collective_device()
@@ -89,7 +96,7 @@ class MomentSums:
             return  # no process has a row
         self._own = self.zeros(width, device) if self._own is None else self._own.to(device)
         torch.distributed.all_reduce(self._own)
-        self.replace(self.total())
+        self.replace(add_moments(self._shared, self._own))
 
     def _multiply_waiting(self) -> None:
         if not self._waiting:
@@ -109,7 +116,7 @@ class MomentSums:
 
 
 def add_moments(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Sums over both sets of images, None where neither has any."""
+    """Sums over both sets of images, None where neither has any; ``second`` is never returned itself."""
     if first is None or second is None:
         return first if second is None else second.clone()
     return first + second.to(first.device)
@@ -187,6 +194,10 @@ def _check_variances(left: Tensor, before: Tensor, n_targets: int, name: str) ->
 def float64_device(device: torch.device) -> torch.device:
     """The device itself, or the CPU in place of one without float64, such as Apple's."""
     return torch.device("cpu") if device.type == "mps" else device
+
+
+def _several_processes() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _collective_device() -> torch.device:
