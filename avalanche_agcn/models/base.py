@@ -46,7 +46,7 @@ class MultiLabelModel(DynamicModule):
         """Classifiers of the classes seen so far, with gradients to the parameters they come from."""
         raise NotImplementedError
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
+    def parameter_groups(self, **learning_rates: float) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with a learning rate for each part."""
         raise NotImplementedError
 

@@ -51,7 +51,9 @@ class MultiLabelClassifier(MultiLabelModel):
         logits = self.classifier(features.to(self.classifier.weight.dtype))[:, : self.n_seen]
         return logits if self.refinement is None else self.refinement(logits)
 
-    def parameter_groups(self, *, lr_backbone: float, lr_head: float) -> list[dict[str, Any]]:
+    def parameter_groups(  # type: ignore[override]
+        self, *, lr_backbone: float, lr_head: float
+    ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with a learning rate for each part.
 
         A layer that starts from nothing needs a higher one than a network that was trained before.
@@ -105,7 +107,7 @@ class MultiLabelClassifier(MultiLabelModel):
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
         """Make the refinement that was saved, if any, before its tensors are loaded."""
         n = len(state_dict.get(f"{prefix}refinement.origin", ()))
-        self.refinement = LogitRefinement(*torch.zeros(2, n), torch.zeros(n, n)) if n else None
+        self.refinement = LogitRefinement(torch.zeros(n), torch.zeros(n), torch.zeros(n, n)) if n else None
         super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
 
 
