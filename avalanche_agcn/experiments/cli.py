@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import torch
 
-from avalanche_agcn.evaluation import ProgressLogger
+from avalanche_agcn.evaluation import ProgressBar
 from avalanche_agcn.experiments.ablations import Variant, variants_of
 from avalanche_agcn.experiments.memory import keep_freed_memory
 from avalanche_agcn.experiments.methods import METHODS
@@ -205,7 +205,7 @@ def main(
 
 
 def _run(settings: Settings, out: Path, resume: bool) -> Results:
-    return Run(settings, out, resume=resume, loggers=[ProgressLogger(metrics=False)]).go()
+    return Run(settings, out, resume=resume, loggers=[ProgressBar()]).go()
 
 
 def _named_value(text: str) -> tuple[str, Any]:

@@ -11,14 +11,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from avalanche_agcn.evaluation.figures import (
+from avalanche_agcn.evaluation.plots import (
     LINES,
+    LabelledPicture,
     Style,
     class_heatmap,
     correlation_heatmap,
+    labelled_pictures,
     learning_curve,
 )
-from avalanche_agcn.evaluation.pictures import LabelledPicture, labelled_pictures
 from avalanche_agcn.experiments.ablations import FULL, VARIANTS
 from avalanche_agcn.experiments.results import Results
 from avalanche_agcn.experiments.tables import group_by_label, name_of

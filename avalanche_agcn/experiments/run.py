@@ -32,7 +32,7 @@ BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "scenes": "SplitSce
 def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
-        return multilabel_evaluator(loggers=list(loggers))
+        return multilabel_evaluator(loggers=list(loggers), train_map=False)
 
 
 class OtherSettings(ValueError):
@@ -133,7 +133,7 @@ class Run:
             settings=self.settings.as_dict(),
             class_names=self.benchmark.class_names,
             nested={
-                metric: [[none_if_nan(100 * value) for value in row] for row in history.matrix(metric)]
+                metric: [[none_if_nan(100 * value) for value in row] for row in history[metric]]
                 for metric in METRICS
             },
             per_class_ap={
@@ -172,7 +172,7 @@ class Run:
 
     def _report_progress(self) -> None:
         history = find_nested(self.strategy).history[self._evaluation_stream.name]
-        figures = ", ".join(f"{metric} {100 * history.matrix(metric)[-1][-1]:.1f}" for metric in METRICS)
+        figures = ", ".join(f"{metric} {100 * history[metric][-1][-1]:.1f}" for metric in METRICS)
         done, used = self.experience, sum(self.seconds.values())
         left = used / done * (self.n_experiences - done)
         self.say(
