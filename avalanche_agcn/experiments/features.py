@@ -1,9 +1,9 @@
 """A benchmark of features instead of images, for heads over a network that is not trained.
 
-Each image goes through the network once. What comes out is kept in files of a few thousand images, each named
-after what it was made from: network, weights, images, and transform, by what it says of itself and what it
-makes of a first image. So a file of something else is not found, and a process that is killed has lost one
-file at most.
+Each image goes through the network once. Its features are kept in files of a few thousand images. The name of
+a file is a digest of the network, its weights, the images, and the transform (its description and its effect
+on a first image), so that features of something else are never found. A process that is killed loses one file
+at most, and processes that need the same file wait for the first to write it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torchvision
+from filelock import FileLock
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
@@ -29,7 +30,7 @@ from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble
 from avalanche_agcn.benchmarks.plan import Images
 from avalanche_agcn.experiments.state import DamagedState, load_state, save_state
 
-IMAGES_A_FILE = 4096
+IMAGES_PER_FILE = 4096
 
 
 def default_cache() -> Path:
@@ -43,9 +44,9 @@ def feature_benchmark(
     cache: str | os.PathLike | None = None,
     *,
     batch_size: int = 32,
-    workers: int = 0,
+    num_workers: int = 0,
     device: str | torch.device = "cpu",
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> MultiLabelBenchmark:
     """The same streams and labels, with the backbone's features in place of images.
 
@@ -53,18 +54,18 @@ def feature_benchmark(
     models over `avalanche_agcn.models.Precomputed` on it.
 
     Args:
-        benchmark: Any benchmark of this package.
-        backbone: From images to ``[B, D]``; it is used in evaluation mode.
-        cache: Folder for the features; `default_cache` if None.
-        batch_size: Images that go through the backbone at a time.
-        workers: Processes that load images.
-        device: Where the backbone computes.
-        say: Where messages go.
+        benchmark: any benchmark of this package.
+        backbone: from images to ``[B, D]``; it is used in evaluation mode.
+        cache: folder for the features; `default_cache` if None.
+        batch_size: images that go through the backbone at a time.
+        num_workers: processes that load images.
+        device: where the backbone computes.
+        log: receives messages.
 
     Raises:
-        OSError: If an image cannot be opened or the cache not be written.
+        OSError: if an image cannot be opened or the cache not be written.
     """
-    network = _Network(backbone, benchmark.plan.eval_transform, batch_size, workers, torch.device(device))
+    network = _Network(backbone, benchmark.plan.eval_transform, batch_size, num_workers, torch.device(device))
     folder = default_cache() if cache is None else Path(cache)
     plan = benchmark.plan
     streams = {"train": plan.train, **plan.evaluation}
@@ -72,7 +73,7 @@ def feature_benchmark(
     for source in {id(images.source): images.source for images in streams.values()}.values():
         used = [p for images in streams.values() if images.source is source for p in images.positions]
         positions = torch.cat(used).unique()
-        made[id(source)] = _Features(network.features(source, positions, folder, say)), positions
+        made[id(source)] = _Features(network.features(source, positions, folder, log)), positions
 
     def in_place_of(images: Images) -> Images:
         features, kept = made[id(images.source)]
@@ -117,12 +118,12 @@ class _Network:
         backbone: nn.Module,
         transform: Transform | None,
         batch_size: int,
-        workers: int,
+        num_workers: int,
         device: torch.device,
     ) -> None:
         self.backbone, self.transform = backbone, transform
-        self.batch_size, self.workers, self.device = batch_size, workers, device
-        self.has_name = " at 0x" not in repr(transform)  # else two transforms may look the same
+        self.batch_size, self.num_workers, self.device = batch_size, num_workers, device
+        self.has_name = " at 0x" not in repr(transform)  # else two transforms may have one description
         self._key = _digest(
             [
                 torch.__version__.encode(),
@@ -134,28 +135,37 @@ class _Network:
         )
 
     def features(
-        self, source: MultiLabelSource, positions: Tensor, folder: Path, say: Callable[[str], None]
+        self, source: MultiLabelSource, positions: Tensor, folder: Path, log: Callable[[str], None]
     ) -> Tensor:
         """Features of a source's images, from the cache as far as it has them."""
         if not self.has_name:
-            say(f"Features are not kept, for the transform does not say what it does: {self.transform!r}")
+            log(f"Features are not kept, since the transform has no description: {self.transform!r}")
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
-        parts = positions.split(IMAGES_A_FILE)
+        parts = positions.split(IMAGES_PER_FILE)
         paths = [folder / f"features-{self._name(source, part)}.bin" for part in parts]
-        known = [_read(path, len(part), say) for path, part in zip(paths, parts, strict=True)]
+        known = [_read(path, len(part), log) for path, part in zip(paths, parts, strict=True)]
         missing = sum(len(part) for part, features in zip(parts, known, strict=True) if features is None)
         if missing == 0:
-            say(f"Features of {len(positions)} images are from {folder}")
+            log(f"Features of {len(positions)} images are from {folder}")
         with _bar(missing) as bar:
             for k, part in enumerate(parts):
                 if known[k] is None:
-                    known[k] = self._compute(source, part, bar)
-                    save_state(paths[k], {"features": known[k]})
+                    known[k] = self._compute_once(source, part, paths[k], bar)
         return torch.cat([features for features in known if features is not None])
 
+    def _compute_once(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:
+        """Compute and write features, unless another process does so at the same time: then read its file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            features = _read(path, len(positions), log=lambda message: None)
+            if features is None:
+                features = self._compute(source, positions, bar)
+                save_state(path, {"features": features})
+        return features
+
     def _name(self, source: MultiLabelSource, positions: Tensor) -> str:
-        images = _Transformed(source, positions, self.transform)  # a transform may hide what it does
+        images = _Transformed(source, positions, self.transform)  # two transforms may have one description
         made = [np.asarray(images[k]).tobytes() for k in range(min(1, len(images)))]
         return _digest([self._key.encode(), *made, *_fingerprint(source, positions)])[:32]
 
@@ -164,8 +174,8 @@ class _Network:
         loader = DataLoader(
             _Transformed(source, positions, self.transform),
             batch_size=self.batch_size,
-            num_workers=self.workers,
-            generator=torch.Generator(),  # or it would draw from torch's: what follows must not know
+            num_workers=self.num_workers,
+            generator=torch.Generator(),  # torch's own must not depend on whether features are cached
         )
         training, self.backbone = self.backbone.training, self.backbone.to(self.device).eval()
         parts = []
@@ -193,16 +203,16 @@ def _bar(n_images: int) -> tqdm:
     return tqdm(total=n_images, desc="Features", unit=" images", mininterval=seconds, disable=n_images == 0)
 
 
-def _read(path: Path, n_images: int, say: Callable[[str], None]) -> Tensor | None:
+def _read(path: Path, n_images: int, log: Callable[[str], None]) -> Tensor | None:
     try:
         features = load_state(path).get("features")
     except FileNotFoundError:
         return None
     except DamagedState as error:
-        say(f"{error}; its features are made anew")
+        log(f"{error}; its features are computed again")
         return None
     if not isinstance(features, Tensor) or len(features) != n_images:
-        say(f"{path} does not have features of {n_images} images; they are made anew")
+        log(f"{path} does not have features of {n_images} images; they are computed again")
         return None
     return features
 
