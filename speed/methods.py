@@ -53,7 +53,7 @@ PASSES: dict[str, tuple[dict[str, Any], float, str]] = {
     "prs": (MEMORY, 2, "as many images from memory"),
     "ocdm": (MEMORY, 2, "as many images from memory"),
     "scr": ({**MEMORY, "batch_size_mem": BATCH}, 4, "as many from memory, two views of each"),
-    "agcn": ({}, TEACHER, "a forward pass more: the expert's"),
+    "agcn": ({}, TEACHER, "a forward pass more: the teacher's"),
 }
 """For each method its settings, its passes against the plain step, and why."""
 BACKBONES: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from avalanche_agcn.training import AGCN
 BATCH = 8
 PARTS = {
     "forward": ["until after_forward"],
-    "the expert's forward": ["plugins after_forward"],
+    "the teacher's forward": ["plugins after_forward"],
     "losses": ["until before_backward", "plugins before_backward"],
     "backward": ["until after_backward"],
     "Adam": ["until after_update"],

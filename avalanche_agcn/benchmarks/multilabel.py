@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 
 import torch
-from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.scenarios.generic_scenario import CLScenario, EagerCLStream
 from avalanche.benchmarks.utils.data import AvalancheDataset
 from torch import Tensor
@@ -20,6 +19,7 @@ from avalanche_agcn.benchmarks.datasets import (
     make_dataset,
     mask_columns,
 )
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.benchmarks.plan import Images, Plan
 
 __all__ = ["MultiLabelAttribute", "MultiLabelBenchmark", "assemble", "multilabel_benchmark"]
@@ -269,14 +269,10 @@ def _warn_of_starved_classes(
 
 
 def _stream(name: str, datasets: Sequence[AvalancheDataset], blocks: Sequence[range]) -> EagerCLStream:
-    experiences = []
-    for t, (dataset, block) in enumerate(zip(datasets, blocks, strict=True)):
-        experience = DatasetExperience(dataset=dataset, current_experience=t)
-        experience.classes_in_this_experience = list(block)
-        experience.previous_classes = list(range(block.start))
-        experience.classes_seen_so_far = list(range(block.stop))
-        experience.future_classes = list(range(block.stop, blocks[-1].stop))
-        # Avalanche's with_classes_timeline sets the four above anew: from all labels of a test image.
-        experience.n_classes_seen = block.stop
-        experiences.append(experience)
+    experiences = [
+        MultiLabelExperience(
+            dataset=dataset, current_experience=t, own_columns=block, n_classes=blocks[-1].stop
+        )
+        for t, (dataset, block) in enumerate(zip(datasets, blocks, strict=True))
+    ]
     return EagerCLStream(name, experiences)

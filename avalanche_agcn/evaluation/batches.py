@@ -90,12 +90,12 @@ def metric_name(
     The stream is that of the current experience, unless its name is given.
     """
     assert strategy.experience is not None
-    phase, task = phase_and_task(strategy)
+    phase, _ = phase_and_task(strategy)
     fields = {
         "metric_name": name,
         "phase_name": phase,
         "stream_name": stream or strategy.experience.origin_stream.name,
-        "task_label": task,
+        "task_label": None,  # a class-incremental stream has one task
         "experience_id": nested_set,
     }
     return generic_get_metric_name(default_metric_name_template, fields)

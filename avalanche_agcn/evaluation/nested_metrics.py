@@ -15,6 +15,7 @@ from avalanche.evaluation import PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
 from torch import Tensor
 
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.evaluation.batches import (
     BatchReader,
     check_evaluation,
@@ -27,7 +28,6 @@ from avalanche_agcn.evaluation.functional import NestedSummary, nested_summary
 from avalanche_agcn.evaluation.guard import refuse_stock_accuracy
 from avalanche_agcn.evaluation.history import NestedHistory
 from avalanche_agcn.evaluation.nested import NestedMetric, NestedScores, PerSetMetric
-from avalanche_agcn.models.growing import count_seen
 
 if TYPE_CHECKING:
     from avalanche.training.templates import SupervisedTemplate

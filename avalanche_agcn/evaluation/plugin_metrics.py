@@ -91,7 +91,8 @@ class MultiLabelPluginMetric(GenericPluginMetric[Any, Any]):
         add_experience = self._emit_at == "experience"
         figures = self._figures(metric.result(), strategy)
         names = {
-            name: get_metric_name(f"{name}_{self._suffix}", strategy, add_experience) for name in figures
+            name: get_metric_name(f"{name}_{self._suffix}", strategy, add_experience, add_task=False)
+            for name in figures
         }
         return [MetricValue(self, names[name], value, x) for name, value in figures.items()]
 

@@ -30,7 +30,7 @@ from avalanche_agcn.experiments.results import (
     none_if_nan,
     train_cooccurrence,
 )
-from avalanche_agcn.experiments.settings import RUN_ARGUMENTS, Settings, check_format, differences
+from avalanche_agcn.experiments.settings import Settings, check_format, differences
 from avalanche_agcn.experiments.state import load_state, save_state, seed_everything
 from avalanche_agcn.models import (
     AGCNModel,
@@ -109,10 +109,11 @@ def make_strategy(
         train_epochs=settings.train_epochs,
         device=settings.device,
         amp=AMP[settings.amp],
+        seed=settings.seed,
         plugins=plugins,
         evaluator=evaluator,
         **settings.method_settings,
-        **_run_arguments(settings),
+        **({"newer_as_negative": True} if "memory" in settings.negatives else {}),
     )
 
 
@@ -123,12 +124,6 @@ def _word_vectors(settings: Settings, class_names: Sequence[str]) -> torch.Tenso
         missing=settings.missing_words,
         orthogonal=settings.orthogonal_words,
     )
-
-
-def _run_arguments(settings: Settings) -> dict[str, Any]:
-    """Arguments that follow from settings of the run, for strategies that have them."""
-    values = {"seed": settings.seed, "newer_as_negative": "memory" in settings.negatives}
-    return {name: values[name] for name in RUN_ARGUMENTS if name in METHODS[settings.method].arguments}
 
 
 def check_device(name: str) -> None:
@@ -347,8 +342,7 @@ class Run:
         self.experience, self.trained, self._within = (
             position["experience"], position["trained"], position["within"],
         )  # fmt: skip
-        began = {} if self._within is None else self._within["began"]  # the epoch to continue
-        restore(self.strategy, state | began, self.benchmark.train_stream)
+        restore(self.strategy, state, self.benchmark.train_stream)
         if self._within is not None:
-            self.checkpoints.resume(self._within, state["optimizer"], state["random"])
+            self.checkpoints.resume(self._within, state)
         self.log(f"{self.settings.name}: continuing with experience {self.experience + 1}")

@@ -24,8 +24,8 @@ FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
 RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes"})
 """Settings that change how a run is carried out, not its results: it may be resumed with others."""
-RUN_ARGUMENTS = frozenset({"seed", "newer_as_negative"})
-"""Arguments of strategies that follow from settings of the run: ``seed`` and ``negatives``."""
+RUN_ARGUMENTS = frozenset({"newer_as_negative"})
+"""Arguments of strategies that follow from a setting of the run: ``negatives``."""
 
 
 @dataclass(frozen=True, kw_only=True)

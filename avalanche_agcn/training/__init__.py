@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
-    from avalanche_agcn.training.contrastive import MultiLabelContrastiveLoss
     from avalanche_agcn.training.graph import adjacency
-    from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
-    from avalanche_agcn.training.storage import OCDMBuffer, PRSBuffer, ReservoirBuffer
+    from avalanche_agcn.training.losses import MultiLabelContrastiveLoss, PartialBCEWithLogitsLoss
+    from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
     from avalanche_agcn.training.strategies import (
         AGCN,
         AGEM,
@@ -54,12 +53,12 @@ _MODULES = {
     "AugmentedCorrelationMatrix": "acm",
     "FineTuning": "strategies",
     "LwF": "strategies",
-    "MultiLabelContrastiveLoss": "contrastive",
+    "MultiLabelContrastiveLoss": "losses",
     "MultiTask": "strategies",
-    "OCDMBuffer": "storage",
-    "PRSBuffer": "storage",
+    "OCDMBuffer": "storage_policy",
+    "PRSBuffer": "storage_policy",
     "PartialBCEWithLogitsLoss": "losses",
-    "ReservoirBuffer": "storage",
+    "ReservoirBuffer": "storage_policy",
     "adjacency": "graph",
 }
 

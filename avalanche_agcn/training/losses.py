@@ -1,4 +1,4 @@
-"""The losses of multi-label continual learning: classification, distillation, relationships.
+"""Losses of multi-label continual learning: classification, distillation, relationships, contrast.
 
 =========  =====================================  ===========
 symbol     name                                   equation
@@ -16,6 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Reduction = Literal["mean", "sum"]
+
+TEMPERATURE = 0.07  # of supervised contrastive replay (Mai et al., 2021)
+_LEFT_OUT = -1e9  # its exponential is 0, and unlike infinity it makes no NaN in a row without any pair
 
 
 class PartialBCEWithLogitsLoss(nn.Module):
@@ -58,14 +61,14 @@ class PartialBCEWithLogitsLoss(nn.Module):
         return total / annotated.sum().clamp(min=1)
 
 
-def distillation_loss(logits: Tensor, expert_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """ℓ_dst (Eq. 7): cross-entropy of the student with the expert's soft labels.
+def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """ℓ_dst (Eq. 7): cross-entropy of the student with the teacher's soft labels.
 
-    Its gradient, not its value, is zero when student and expert agree.
+    Its gradient, not its value, is zero when student and teacher agree.
 
     Args:
         logits: the student's, ``[B, n_seen]``; the first ``n_old`` columns are used.
-        expert_logits: the expert's, ``[B, n_old]``; no gradient flows into them.
+        teacher_logits: the teacher's, ``[B, n_old]``; no gradient flows into them.
         reduction: ``"mean"`` over images and old classes (the authors' program) or ``"sum"`` over
             old classes (Eq. 7), the mean over images.
 
@@ -73,7 +76,7 @@ def distillation_loss(logits: Tensor, expert_logits: Tensor, *, reduction: Reduc
         The loss, a scalar; 0 when there is no old class.
 
     Raises:
-        ValueError: if the student has fewer images or classes than the expert.
+        ValueError: if the student has fewer images or classes than the teacher.
 
     Example:
         >>> import torch
@@ -82,11 +85,29 @@ def distillation_loss(logits: Tensor, expert_logits: Tensor, *, reduction: Reduc
         1.3863
     """
     check_reduction(reduction)
-    _check_extends("logits", logits, expert_logits, dim=1)
-    student = _at_least_float32(logits[:, : expert_logits.shape[1]])
-    soft_labels = expert_logits.detach().to(student.dtype).sigmoid()
+    _check_extends("logits", logits, teacher_logits, dim=1)
+    student = _at_least_float32(logits[:, : teacher_logits.shape[1]])
+    soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()
     total = F.binary_cross_entropy_with_logits(student, soft_labels, reduction="sum")
     return total / max(1, student.numel() if reduction == "mean" else len(student))
+
+
+def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Cross-entropy of the student with the teacher's softened labels, the mean over images and old classes.
+
+    Its gradient is zero when student and teacher agree.
+
+    Args:
+        logits: the student's, ``[B, n_seen]``; the first ``n_old`` columns are used.
+        teacher_logits: ``[B, n_old]``; no gradient flows into them.
+        temperature: divides both. The loss is multiplied by its square, which keeps the size of the gradient
+            (Hinton et al., 2015). 1 is AGCN's ℓ_dst.
+
+    Example:
+        >>> round(lwf_loss(torch.zeros(1, 3), torch.zeros(1, 2)).item(), 4)
+        0.6931
+    """
+    return temperature**2 * distillation_loss(logits / temperature, teacher_logits / temperature)
 
 
 def relationship_preserving_loss(
@@ -118,8 +139,98 @@ def relationship_preserving_loss(
     return total / max(1, old.numel()) if reduction == "mean" else total
 
 
+class MultiLabelContrastiveLoss(nn.Module):
+    """Supervised contrastive loss whose positive weights are the overlap of labels.
+
+    With z the normalised features, τ the temperature and w_ij the Jaccard overlap of two images' labels
+    (`label_overlap`), the loss of image i is the weighted mean, over the other images j, of
+    −log(exp(z_i·z_j/τ) / Σ_a exp(z_i·z_a/τ)) with weights w_ij. If every image has one label, w is 0 or 1 and
+    this is the single-label loss (Khosla et al., 2020). How SCR was made multi-label for the AGCN paper is
+    not known: this is our adaptation.
+
+    Two images without a column that is annotated for both cannot be compared: they are neither a pair nor a
+    term a of the sum. An image that shares no label with any other adds nothing.
+
+    Args:
+        temperature: τ.
+
+    Raises:
+        ValueError: if the temperature is not positive.
+
+    Example:
+        >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> targets = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> round(MultiLabelContrastiveLoss()(features, targets).item(), 4)  # as good as can be
+        0.0
+    """
+
+    def __init__(self, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"temperature must be positive, but is {temperature}.")
+        self.temperature = temperature
+
+    def forward(self, features: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss of the images that share a label with another; 0 if none does.
+
+        Args:
+            features: ``[B, D]``; they are normalised here.
+            targets: 0, 1 or NaN, ``[B, n_classes]``.
+        """
+        z = F.normalize(features.float(), dim=1)
+        overlap, comparable = label_overlap(targets)
+        other = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+        weights = overlap * other
+        logits = (z @ z.T / self.temperature).masked_fill(~(comparable & other), _LEFT_OUT)
+        log_probabilities = logits - logits.logsumexp(dim=1, keepdim=True)
+        totals = weights.sum(1)
+        has_positive = totals > 0
+        losses = -(weights * log_probabilities.masked_fill(weights == 0, 0.0)).sum(1)[has_positive]
+        return (losses / totals[has_positive]).sum() / has_positive.sum().clamp(min=1)
+
+
+def label_overlap(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Jaccard overlap of the labels of all pairs of images, on the columns annotated for both.
+
+    Args:
+        targets: 0, 1 or NaN, ``[B, n_classes]``.
+
+    Returns:
+        The overlap, ``[B, B]``, 0 where neither has a label; and whether a pair can be compared, ``[B, B]``:
+        whether there is a column annotated for both.
+
+    Example:
+        >>> overlap, _ = label_overlap(torch.tensor([[1.0, 1.0, torch.nan], [1.0, 0.0, 1.0]]))
+        >>> overlap
+        tensor([[1.0000, 0.5000],
+                [0.5000, 1.0000]])
+    """
+    annotated = (~targets.isnan()).float()
+    positive = targets.nan_to_num(0.0).float()
+    both = positive @ positive.T
+    either = positive @ annotated.T + annotated @ positive.T - both  # labels on the jointly annotated columns
+    return both / either.clamp(min=1), annotated @ annotated.T > 0
+
+
+def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
+    """Return targets with 0 for the classes seen after those that an image is annotated for.
+
+    Args:
+        targets: 0, 1 or NaN, ``[B, n_classes]``.
+        n_seen: number of classes seen so far; later columns stay NaN.
+
+    Example:
+        >>> newer_as_negative(torch.tensor([[torch.nan, 1.0, torch.nan, torch.nan]]), n_seen=3)
+        tensor([[nan, 1., 0., nan]])
+    """
+    columns = torch.arange(targets.shape[1], device=targets.device)
+    last_annotated = columns.where(~targets.isnan(), -1).amax(dim=1, keepdim=True)  # -1: none
+    newer = (columns > last_annotated) & (last_annotated >= 0) & (columns < n_seen)
+    return targets.masked_fill(newer, 0.0)
+
+
 def check_reduction(reduction: str) -> None:
-    """Refuse a reduction that is not one of `Reduction`.
+    """Check that a reduction is one of `Reduction`.
 
     Raises:
         ValueError: naming the choices.
@@ -129,7 +240,7 @@ def check_reduction(reduction: str) -> None:
 
 
 def _at_least_float32(values: Tensor) -> Tensor:
-    """Half precision in, as under autocast, but no sum over a batch in it."""
+    """Convert half precision, as under autocast gives, so that no sum over a batch is taken in it."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 

@@ -57,7 +57,7 @@ def test_file_gets_plain_lines(make_strategy, benchmark):
     strategy = run(make_strategy, benchmark, ProgressLogger(file))
     text = file.getvalue()
     n = len(benchmark.train_stream[0].dataset)
-    loss = strategy.evaluator.get_last_metrics()["Loss_Epoch/train_phase/train_stream"]
+    loss = strategy.evaluator.get_last_metrics()["Loss_Epoch/train_phase/train_stream/Task000"]
     pattern = rf"train exp 0: {n} images in \d+\.\d s, loss {loss:.4f}, \d+\.\d images/s\n"
     assert re.search(pattern, text)
     assert re.search(r"eval exp 0: \d+ images in ", text)

@@ -72,7 +72,7 @@ def test_matrix_equals_direct_count_under_any_batch_split(seed, sizes, n_images,
     torch.testing.assert_close(matrix, counted_directly(stream), rtol=0, atol=1e-12)
 
 
-def test_oracle_expert_gives_the_true_probabilities_of_each_experiences_images():
+def test_oracle_teacher_gives_the_true_probabilities_of_each_experiences_images():
     generator = torch.Generator().manual_seed(0)
     labels = (torch.rand(300, 5, generator=generator) < 0.5).float()
     labels[:, 4] *= labels[:, 0]  # a relation worth finding
@@ -132,7 +132,7 @@ def test_no_class_at_all_gives_an_empty_matrix():
     assert acm.block_sizes == (0,)
 
 
-def test_without_expert_only_new_classes_are_related():
+def test_without_teacher_only_new_classes_are_related():
     acm = AugmentedCorrelationMatrix()
     acm.begin(1)
     acm.update(torch.ones(2, 1))

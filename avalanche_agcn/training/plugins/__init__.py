@@ -4,7 +4,7 @@ from avalanche_agcn.training.plugins.acm import ACMPlugin
 from avalanche_agcn.training.plugins.agcn import AGCNPlugin
 from avalanche_agcn.training.plugins.agem import AGEMPlugin
 from avalanche_agcn.training.plugins.ewc import EWCPlugin
-from avalanche_agcn.training.plugins.lwf import LwFPlugin, lwf_loss
+from avalanche_agcn.training.plugins.lwf import LwFPlugin
 from avalanche_agcn.training.plugins.replay import MemoryPlugin, OnlineReplayPlugin
 from avalanche_agcn.training.plugins.scr import ContrastivePlugin
 
@@ -17,5 +17,4 @@ __all__ = [
     "LwFPlugin",
     "MemoryPlugin",
     "OnlineReplayPlugin",
-    "lwf_loss",
 ]

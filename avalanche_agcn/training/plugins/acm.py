@@ -1,4 +1,4 @@
-"""Feeds the Augmented Correlation Matrix and hands the model its graph."""
+"""Updates the Augmented Correlation Matrix and the model's graph."""
 
 from typing import Any, Literal, get_args
 
@@ -7,11 +7,12 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.models.agcn import AGCNModel
-from avalanche_agcn.models.growing import count_seen
+from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.acm import AugmentedCorrelationMatrix, QCounts, in_float64
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
-from avalanche_agcn.training.plugins.agcn import AGCNPlugin, unwrap
+from avalanche_agcn.training.plugins.agcn import AGCNPlugin
 
 Preset = Literal["paper", "official"]
 SoftLabels = Literal["sigmoid", "softmax"]
@@ -20,15 +21,14 @@ SoftLabels = Literal["sigmoid", "softmax"]
 class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Counts label relations batch by batch and keeps the graph of an `AGCNModel` up to date.
 
-    Old classes have no labels in a batch; their soft labels come from the expert of the
-    `AGCNPlugin` beside this one. Without one, classes of different experiences have no relations.
-    A batch is counted after its step, so it shapes the graph from the next step on. With several
-    epochs every image counts once per epoch, which leaves probabilities of hard labels as they
-    are.
+    Old classes have no labels in a batch; their soft labels come from the teacher of the strategy's
+    `AGCNPlugin`. Without that plugin, classes of different experiences have no relations. A batch is counted
+    after its step, so it changes the graph from the next step on. With several epochs every image counts once
+    per epoch, which does not change the probabilities of hard labels.
 
     Args:
         preset: ``"paper"`` or ``"official"``: sets the next two if these are None.
-        soft_labels: ``"sigmoid"`` of the expert's logits (the paper) or their ``"softmax"`` (the
+        soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the
             authors' program).
         graph: how relations become the graph; see `adjacency`.
         cross_blocks: False leaves out R and Q (the paper's Table 2, line 1); see `adjacency`.
@@ -38,7 +38,7 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         q_counts: see `AugmentedCorrelationMatrix`.
 
     Raises:
-        ValueError: for a setting that is unknown or makes no sense.
+        ValueError: for an unknown choice or a value out of range.
 
     Example:
         >>> plugin = ACMPlugin(preset="official", cross_blocks=False)
@@ -75,56 +75,56 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         self.acm = AugmentedCorrelationMatrix(q_counts=q_counts)
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Open the experience, unless it was open already and training goes on.
+        """Open the experience, unless it is open already.
 
         Raises:
             ValueError: if earlier experiences were not counted.
         """
         n_new = count_seen(strategy.experience) - self.acm.n_seen
         if n_new > 0:
-            _refuse_uncounted(strategy.experience, self.acm.n_seen)
+            _check_no_skipped_experience(strategy.experience, self.acm.n_seen)
             self.acm.begin(n_new)
-            self._hand_over_graph(strategy)
+            self._update_graph(strategy)
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Count the batch."""
         targets_new = strategy.mb_y[:, self.acm.n_old : self.acm.n_seen]
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         self.acm.update(targets_new, self._soft_labels(strategy), reduce=distributed)
-        self._hand_over_graph(strategy)
+        self._update_graph(strategy)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The statistics; see `AugmentedCorrelationMatrix`."""
+        """The sums; see `AugmentedCorrelationMatrix`."""
         return self.acm.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over statistics; the model has its graph in a state of its own."""
+        """Restore the sums; the graph is part of the model's own state."""
         self.acm.load_state_dict(state)
 
     def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:
         for plugin in strategy.plugins:
-            if isinstance(plugin, AGCNPlugin) and plugin.expert_logits is not None:
-                logits = in_float64(plugin.expert_logits)
+            if isinstance(plugin, AGCNPlugin) and plugin.teacher_logits is not None:
+                logits = in_float64(plugin.teacher_logits)
                 return logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
         return None
 
-    def _hand_over_graph(self, strategy: SupervisedTemplate) -> None:
+    def _update_graph(self, strategy: SupervisedTemplate) -> None:
         model = unwrap(strategy.model)
         if isinstance(model, AGCNModel):
             model.set_graph(adjacency(self.acm, self.graph, **self.graph_settings))
 
 
-def _refuse_uncounted(experience: Any, n_counted: int) -> None:
+def _check_no_skipped_experience(experience: Any, n_counted: int) -> None:
     n_seen, n_own = count_seen(experience), _count_labelled(experience)
     if n_own is not None and n_seen - n_counted > n_own:
         raise ValueError(
             f"{n_seen} classes were seen so far, {n_own} of them in this experience, but the correlation "
-            f"matrix knows {n_counted} of the earlier ones: train on all experiences with this plugin, or "
+            f"matrix has counted {n_counted}: train on all experiences with this plugin, or "
             "load its state_dict with that of the model."
         )
 
 
 def _count_labelled(experience: Any) -> int | None:
-    """How many classes the images of an experience are labelled for; None if there are none to look at."""
+    """Number of classes that the images of an experience are labelled for; None without images."""
     targets: Any = getattr(experience.dataset, "targets", ())
     return int((~torch.as_tensor(targets[0]).isnan()).sum()) if len(targets) else None

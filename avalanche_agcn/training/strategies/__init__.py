@@ -1,4 +1,4 @@
-"""One short file per method."""
+"""Strategies, one short file per method."""
 
 from avalanche_agcn.training.strategies.agcn import AGCN
 from avalanche_agcn.training.strategies.agem import AGEM

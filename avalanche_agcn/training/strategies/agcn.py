@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from avalanche.core import BasePlugin
-from torch.optim import Optimizer
 
-from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.training.acm import QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
@@ -21,14 +19,14 @@ STORAGE_POLICIES = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
 
 
 class AGCN(MultiLabelTemplate):
-    """The paper's method: label relations across experiences, and an expert that preserves them.
+    """The paper's method: label relations across experiences, and a frozen teacher that preserves them.
 
-    The same as any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
+    The model is an `AGCNModel`; ``Adam(model.parameter_groups())`` has the paper's learning rates.
+
+    It equals any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
     `PartialBCEWithLogitsLoss` and ``train(..., reset_optimizer_state=True)``.
 
     Args:
-        model: features times GCN.
-        optimizer: ``Adam(model.parameter_groups())`` has the paper's learning rates.
         preset: ``"paper"``, the equations, or ``"official"``, what the authors' program computes:
             their soft labels and graph; see `ACMPlugin` and `adjacency`.
         lambda_cls: λ₁, weight of the classification loss; see `AGCNPlugin`.
@@ -43,23 +41,23 @@ class AGCN(MultiLabelTemplate):
         new_threshold: of the official graph; see `adjacency`.
         cross_threshold: of the official graph; see `adjacency`.
         q_counts: what New-Old is counted over; see `AugmentedCorrelationMatrix`.
-        mem_size: images in a replay memory beside AGCN; 0 for none, as in the paper.
+        mem_size: number of images in a replay memory beside AGCN; 0 for none, as in the paper.
         storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
         batch_size_mem: images replayed per step; see `OnlineReplayPlugin`.
         newer_as_negative: whether replayed images are negatives of newer classes; see `OnlineReplayPlugin`.
-        seed: of the memory.
+        seed: seed of the memory (0 if None) and of the stream.
         plugins: further plugins; the list is not changed.
         base_kwargs: see `MultiLabelTemplate`.
 
     Raises:
-        ValueError: for a setting that is unknown or makes no sense.
+        ValueError: for an unknown choice or a value out of range.
         TypeError: if the model is not an `AGCNModel`.
 
     Example:
         >>> from avalanche.training.plugins import EvaluationPlugin
         >>> from torch.optim import Adam
         >>> from avalanche_agcn.benchmarks.scenes import SplitScenes
-        >>> from avalanche_agcn.models import create_backbone, load_word_vectors
+        >>> from avalanche_agcn.models import AGCNModel, create_backbone, load_word_vectors
         >>> benchmark = SplitScenes(n_classes=8, n_experiences=2, n_train=60, n_test=30)
         >>> model = AGCNModel(create_backbone("small"), load_word_vectors(benchmark.class_names))
         >>> strategy = AGCN(
@@ -76,8 +74,6 @@ class AGCN(MultiLabelTemplate):
     def __init__(
         self,
         *,
-        model: AGCNModel,
-        optimizer: Optimizer,
         preset: Preset = "paper",
         lambda_cls: float = LAMBDA_CLS,
         lambda_dst: float = LAMBDA_DST,
@@ -95,7 +91,7 @@ class AGCN(MultiLabelTemplate):
         storage_policy: StoragePolicy = "er",
         batch_size_mem: int | None = None,
         newer_as_negative: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
@@ -120,15 +116,11 @@ class AGCN(MultiLabelTemplate):
             raise ValueError(f"storage_policy must be one of {[*STORAGE_POLICIES]}, not {storage_policy!r}.")
         memory: list[BasePlugin] = []
         if mem_size:
-            buffer = STORAGE_POLICIES[storage_policy](mem_size, seed=seed)
+            buffer = STORAGE_POLICIES[storage_policy](mem_size, seed=seed or 0)
             memory.append(
                 OnlineReplayPlugin(buffer, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
             )
-        # Before the others: λ₁ weighs the criterion, not what further plugins add to the loss.
-        super().__init__(
-            model=model,
-            optimizer=optimizer,
-            plugins=[self.agcn, self.acm, *memory, *(plugins or [])],
-            **base_kwargs,
-        )
+        # First, because λ₁ weighs the criterion, not what other plugins add to the loss.
+        plugins = [self.agcn, self.acm, *memory, *(plugins or [])]
+        super().__init__(plugins=plugins, seed=seed, **base_kwargs)
         agcn_model(self)

@@ -41,7 +41,7 @@ def test_matrix_after_training_equals_a_count_of_the_whole_stream(benchmark, mak
         soft = None
         if t > 0:
             with torch.no_grad():
-                logits = agcn.expert(images)
+                logits = agcn.teacher.model(images)
             soft = logits.sigmoid() if preset == "paper" else logits.softmax(dim=1)
         expected.begin(2)
         expected.update(targets[:, 2 * t : 2 * t + 2], soft)
@@ -62,7 +62,7 @@ def test_graph_is_refreshed_after_every_step(benchmark, make_model):
     assert not torch.equal(graphs[1], graphs[0])
 
 
-def test_without_expert_experiences_are_unrelated(benchmark, make_model):
+def test_without_teacher_experiences_are_unrelated(benchmark, make_model):
     plugin = ACMPlugin()
     strategy = strategy_of(make_model(), plugin)
     for experience in benchmark.train_stream:
@@ -99,7 +99,7 @@ def test_online_experiences_belong_to_the_one_they_are_part_of(benchmark, make_m
     for experience in split_online_stream(benchmark.train_stream, experience_size=8):
         strategy.train(experience)
     assert acm.acm.block_sizes == (2, 2, 2)
-    assert agcn.expert.n_seen == 4
+    assert agcn.teacher.model.n_seen == 4
 
 
 def test_training_again_on_an_experience_goes_on_counting(benchmark, make_model):
@@ -161,7 +161,7 @@ def test_a_model_that_learned_classes_which_were_not_counted_is_refused(benchmar
     model = make_model()
     strategy_of(model).train(benchmark.train_stream[0])
     strategy = strategy_of(model, *beside, ACMPlugin())
-    message = "4 classes were seen so far, 2 of them in this experience, but .* knows 0 of the earlier ones"
+    message = "4 classes were seen so far, 2 of them in this experience, but .* has counted 0"
     with pytest.raises(ValueError, match=message):
         strategy.train(benchmark.train_stream[1])
 
