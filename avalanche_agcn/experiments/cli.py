@@ -22,7 +22,6 @@ from avalanche_agcn.experiments.settings import (
     BenchmarkName,
     Settings,
     change_settings,
-    check_negatives,
     make_settings,
     method_arguments,
     read_config,
@@ -181,10 +180,13 @@ def check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:
 
 def _give_negatives(wanted: Sequence[Settings], negatives: Sequence[str]) -> list[Settings]:
     """Negatives for all methods that can use them, which must not be none."""
-    usable = [[source for source in negatives if source in usable_negatives(s)] for s in wanted]
-    if not any(usable):
-        check_negatives(wanted[0], negatives)
-    return [change_settings(s, negatives=own) for s, own in zip(wanted, usable, strict=True)]
+    able = [settings for settings in wanted if usable_negatives(settings) & set(negatives)]
+    if not able:
+        change_settings(wanted[0], negatives=negatives)  # raises the error that says why
+    return [
+        change_settings(settings, negatives=sorted(usable_negatives(settings) & set(negatives)))
+        for settings in wanted
+    ]
 
 
 def _variants_of(wanted: Sequence[Settings], variants: Mapping[str, Variant]) -> list[Settings]:

@@ -12,7 +12,8 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +66,14 @@ def feature_benchmark(
     Raises:
         OSError: if an image cannot be opened or the cache not be written.
     """
-    network = _Network(backbone, benchmark.plan.eval_transform, batch_size, num_workers, torch.device(device))
-    folder = default_cache() if cache is None else Path(cache)
     plan = benchmark.plan
-    streams = {"train": plan.train, **plan.evaluation}
+    network = _Network(backbone, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
+    folder = default_cache() if cache is None else Path(cache)
+    streams = [plan.train, *plan.evaluation.values()]
     made: dict[int, tuple[_Features, Tensor]] = {}  # by source: two streams may have the same one
-    for source in {id(images.source): images.source for images in streams.values()}.values():
-        used = [p for images in streams.values() if images.source is source for p in images.positions]
-        positions = torch.cat(used).unique()
-        made[id(source)] = _Features(network.features(source, positions, folder, log)), positions
+    for source in {id(images.source): images.source for images in streams}.values():
+        used = torch.cat([p for images in streams if images.source is source for p in images.positions])
+        made[id(source)] = _Features(network.features(source, used.unique(), folder)), used.unique()
 
     def in_place_of(images: Images) -> Images:
         features, kept = made[id(images.source)]
@@ -81,14 +81,9 @@ def feature_benchmark(
         return Images(features, images.labels[kept], moved)
 
     evaluation = {name: in_place_of(images) for name, images in plan.evaluation.items()}
+    train = in_place_of(plan.train)
     return assemble(
-        replace(
-            plan,
-            train=in_place_of(plan.train),
-            evaluation=evaluation,
-            train_transform=None,
-            eval_transform=None,
-        )
+        replace(plan, train=train, evaluation=evaluation, train_transform=None, eval_transform=None)
     )
 
 
@@ -110,52 +105,50 @@ class _Features(Dataset):
         return self.features[index], self.targets[index]
 
 
+@dataclass
 class _Network:
-    """A backbone with all that its features depend on beside the images."""
+    """A backbone, and everything else that its features depend on beside the images."""
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        transform: Transform | None,
-        batch_size: int,
-        num_workers: int,
-        device: torch.device,
-    ) -> None:
-        self.backbone, self.transform = backbone, transform
-        self.batch_size, self.num_workers, self.device = batch_size, num_workers, device
-        self.has_name = " at 0x" not in repr(transform)  # else two transforms may have one description
-        self._key = _digest(
-            [
-                torch.__version__.encode(),
-                torchvision.__version__.encode(),
-                repr(backbone).encode(),
-                *(part for name, value in _state(backbone) for part in (name.encode(), _bytes(value))),
-                repr(transform).encode(),
-            ]
-        )
+    backbone: nn.Module
+    transform: Transform | None
+    batch_size: int
+    num_workers: int
+    device: torch.device
+    log: Callable[[str], None]
 
-    def features(
-        self, source: MultiLabelSource, positions: Tensor, folder: Path, log: Callable[[str], None]
-    ) -> Tensor:
+    def features(self, source: MultiLabelSource, positions: Tensor, folder: Path) -> Tensor:
         """Features of a source's images, from the cache as far as it has them."""
-        if not self.has_name:
-            log(f"Features are not kept, since the transform has no description: {self.transform!r}")
+        if " at 0x" in repr(self.transform):  # another transform may have the same description
+            self.log(f"Features are not kept, since the transform has no description: {self.transform!r}")
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
-        paths = [folder / f"features-{self._name(source, part)}.bin" for part in parts]
-        known = [_read(path, len(part), log) for path, part in zip(paths, parts, strict=True)]
-        missing = sum(len(part) for part, features in zip(parts, known, strict=True) if features is None)
-        if missing == 0:
-            log(f"Features of {len(positions)} images are from {folder}")
-        with _bar(missing) as bar:
-            for k, part in enumerate(parts):
-                if known[k] is None:
-                    known[k] = self._compute_once(source, part, paths[k], bar)
-        return torch.cat([features for features in known if features is not None])
+        key = _digest(self._description())
+        paths = [folder / f"features-{self._name(key, source, part)}.bin" for part in parts]
+        n_known = sum(len(part) for path, part in zip(paths, parts, strict=True) if path.exists())
+        self.log(f"Features of {n_known} of {len(positions)} images are in {folder}")
+        with _bar(len(positions) - n_known) as bar:
+            read = partial(self._read_or_compute, source, bar=bar)
+            return torch.cat([read(part, path) for path, part in zip(paths, parts, strict=True)])
 
-    def _compute_once(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:
-        """Compute and write features, unless another process does so at the same time: then read its file."""
+    def _description(self) -> Iterable[bytes]:
+        versions = (torch.__version__, torchvision.__version__)
+        yield from (text.encode() for text in (*versions, repr(self.backbone), repr(self.transform)))
+        for name, value in self.backbone.state_dict().items():
+            if isinstance(value, Tensor):
+                yield name.encode()
+                yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+    def _name(self, key: str, source: MultiLabelSource, positions: Tensor) -> str:
+        images = _Transformed(source, positions, self.transform)
+        first = [np.asarray(images[k]).tobytes() for k in range(min(1, len(images)))]
+        return _digest([key.encode(), *first, *_fingerprint(source, positions)])[:32]
+
+    def _read_or_compute(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:
+        """Features from their file; if it is missing, this process computes it, and others wait meanwhile."""
+        features = _read(path, len(positions), self.log)
+        if features is not None:
+            return features
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
             features = _read(path, len(positions), log=lambda message: None)
@@ -163,11 +156,6 @@ class _Network:
                 features = self._compute(source, positions, bar)
                 save_state(path, {"features": features})
         return features
-
-    def _name(self, source: MultiLabelSource, positions: Tensor) -> str:
-        images = _Transformed(source, positions, self.transform)  # two transforms may have one description
-        made = [np.asarray(images[k]).tobytes() for k in range(min(1, len(images)))]
-        return _digest([self._key.encode(), *made, *_fingerprint(source, positions)])[:32]
 
     @torch.inference_mode()
     def _compute(self, source: MultiLabelSource, positions: Tensor, bar: tqdm) -> Tensor:
@@ -205,38 +193,28 @@ def _bar(n_images: int) -> tqdm:
 
 def _read(path: Path, n_images: int, log: Callable[[str], None]) -> Tensor | None:
     try:
-        features = load_state(path).get("features")
-    except FileNotFoundError:
-        return None
-    except DamagedState as error:
-        log(f"{error}; its features are computed again")
-        return None
-    if not isinstance(features, Tensor) or len(features) != n_images:
+        features = load_state(path)["features"]
+        if len(features) == n_images:
+            return features
         log(f"{path} does not have features of {n_images} images; they are computed again")
-        return None
-    return features
+    except FileNotFoundError:
+        pass
+    except DamagedState as error:
+        log(f"{str(error).rstrip('.')}; its features are computed again")
+    return None
 
 
 def _fingerprint(source: MultiLabelSource, positions: Tensor) -> Iterable[bytes]:
     """What changes when the images do: the files' names, sizes and times, or else the images themselves."""
-    if isinstance(source, ImageFiles):
-        for position in positions.tolist():
+    for position in positions.tolist():
+        if isinstance(source, ImageFiles):
             status = os.stat(source.path(position))
             name = os.path.relpath(source.path(position), source.root)
             yield f"{name} {status.st_size} {status.st_mtime_ns}\n".encode()
-    else:
-        for position in positions.tolist():
+        else:
             image = np.asarray(source[position][0])
             yield f"{image.shape} {image.dtype}\n".encode()
             yield image.tobytes()
-
-
-def _state(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    return ((name, value) for name, value in module.state_dict().items() if isinstance(value, Tensor))
-
-
-def _bytes(value: Tensor) -> bytes:
-    return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _digest(parts: Iterable[bytes]) -> str:

@@ -96,62 +96,49 @@ def alternatives(kind: Any) -> list[Any]:
     return [one for part in get_args(kind) for one in alternatives(part)] or [kind]
 
 
-AGCN_SEARCH: Space = {
-    "lr_gcn": LogUniform(3e-5, 1e-3),
-    "weights": [
-        {"lambda_cls": first, "lambda_dst": round(1 - first, 2)} for first in (0.07, 0.2, 0.35, 0.5, 0.7)
-    ],  # λ₁ + λ₂ = 1, as in the paper
-    "lambda_gph": LogUniform(1, 1e5),
-}
+# λ₁ + λ₂ = 1, as in the paper.
+_WEIGHTS = [{"lambda_cls": x, "lambda_dst": round(1 - x, 2)} for x in (0.07, 0.2, 0.35, 0.5, 0.7)]
 
 # Okabe and Ito's palette without its yellow, and three of Tol's muted colours: safe for colour-blind readers.
 METHODS: dict[str, Method] = {
-    "multitask": Method(
-        "MultiTask",
-        "Multi-Task",
-        "trains once on all images with all labels: the upper bound",
-        Style("#000000", "*"),
-    ),
-    "finetuning": Method(
-        "FineTuning", "Fine-Tuning", "trains on the stream and nothing else", Style("#7F7F7F", "v")
-    ),
+    "multitask": Method("MultiTask", "Multi-Task", "all images and labels at once", Style("#000000", "*")),
+    "finetuning": Method("FineTuning", "Fine-Tuning", "plain training on the stream", Style("#7F7F7F", "v")),
     "ewc": Method(
         "EWC",
         "EWC",
-        "penalises changes of weights that mattered before",
+        "penalises changes of important weights",
         Style("#E69F00", "P"),
         search={"ewc_lambda": LogUniform(1, 1e5)},
     ),
     "lwf": Method(
         "LwF",
         "LwF",
-        "distils the previous model's logits",
+        "distils the previous model",
         Style("#56B4E9", "D"),
         search={"alpha": LogUniform(0.1, 30)},
     ),
-    "agem": Method(
-        "AGEM",
-        "A-GEM",
-        "projects gradients so that the loss on a memory does not rise",
-        Style("#CC79A7", "X"),
-    ),
-    "er": Method("ER", "ER", "replays images from a reservoir", Style("#009E73", "^")),
+    "agem": Method("AGEM", "A-GEM", "steps that do not harm a memory", Style("#CC79A7", "X")),
+    "er": Method("ER", "ER", "replays from a reservoir", Style("#009E73", "^")),
     "prs": Method("PRS", "PRS", "replays from a memory partitioned by class", Style("#0072B2", "<")),
     "ocdm": Method("OCDM", "OCDM", "replays from a memory with balanced classes", Style("#882255", "s")),
     "scr": Method(
         "SCR",
         "SCR",
-        "replays with a contrastive loss over shared labels",
+        "replays with a contrastive loss",
         Style("#999933", "h"),
         search={"contrast_weight": LogUniform(0.01, 1)},
     ),
     "agcn": Method(
         "AGCN",
         "AGCN",
-        "relates labels by a graph, and preserves the relations with a frozen teacher",
+        "a graph of label relations, and a frozen teacher",
         Style("#D55E00", "o"),
         model="agcn",
-        search=AGCN_SEARCH,
+        search={
+            "lr_gcn": LogUniform(3e-5, 1e-3),
+            "weights": _WEIGHTS,
+            "lambda_gph": LogUniform(1, 1e5),
+        },
     ),
 }
 """In the order of the paper's Table 1."""

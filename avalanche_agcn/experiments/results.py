@@ -24,7 +24,7 @@ import torch
 from avalanche_agcn.evaluation.functional import nested_summary
 from avalanche_agcn.experiments.files import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
-from avalanche_agcn.experiments.settings import FORMAT, check_format, differences, run_name
+from avalanche_agcn.experiments.settings import FORMAT, ascii_name, check_format, differences
 
 if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.plan import Plan
@@ -42,7 +42,7 @@ class Results:
     Attributes:
         benchmark: name of the benchmark.
         method: name of the method.
-        seed: its seed.
+        seed: seed of the run.
         settings: all settings of the run.
         class_names: names of the columns.
         classes_per_experience: number of columns each experience adds.
@@ -89,7 +89,7 @@ class Results:
     @property
     def name(self) -> str:
         """Name of the run's folder."""
-        return run_name(self.label, self.seed)
+        return ascii_name(f"{self.label}-seed{self.seed}")
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the file, atomically."""

@@ -45,6 +45,8 @@ from avalanche_agcn.training.strategies import MultiLabelTemplate
 
 STATE_FILE, RESULTS_FILE = "state.bin", "results.json"
 BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "scenes": "SplitScenes"}
+SHARED = ("train_mb_size", "eval_mb_size", "train_epochs", "device", "seed")
+"""Settings that all strategies have under the same name."""
 AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -72,15 +74,8 @@ def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmar
 
 def make_backbone(settings: Settings) -> Backbone:
     """The network of the settings."""
-    return create_backbone(
-        settings.backbone,
-        pretrained=settings.pretrained,
-        pool=settings.pool,
-        freeze_batchnorm=settings.freeze_batchnorm,
-        fold_batchnorm=settings.fold_batchnorm,
-        channels_last=settings.channels_last,
-        compile=settings.compile,
-    )
+    names = ("pretrained", "pool", "freeze_batchnorm", "fold_batchnorm", "channels_last", "compile")
+    return create_backbone(settings.backbone, **{name: getattr(settings, name) for name in names})
 
 
 def make_strategy(
@@ -95,7 +90,13 @@ def make_strategy(
     method = METHODS[settings.method]
     model: Any
     if method.model == "agcn":
-        model = AGCNModel(backbone, _word_vectors(settings, class_names))
+        words = load_word_vectors(
+            class_names,
+            settings.word_vectors,
+            missing=settings.missing_words,
+            orthogonal=settings.orthogonal_words,
+        )
+        model = AGCNModel(backbone, words)
         groups = model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
     else:
         model = MultiLabelClassifier(backbone, len(class_names))
@@ -104,25 +105,12 @@ def make_strategy(
     return method.strategy_class(
         model=model,
         optimizer=torch.optim.Adam(groups, fused=True),
-        train_mb_size=settings.train_mb_size,
-        eval_mb_size=settings.eval_mb_size,
-        train_epochs=settings.train_epochs,
-        device=settings.device,
         amp=AMP[settings.amp],
-        seed=settings.seed,
         plugins=plugins,
         evaluator=evaluator,
+        **{name: getattr(settings, name) for name in SHARED},
         **settings.method_settings,
         **({"newer_as_negative": True} if "memory" in settings.negatives else {}),
-    )
-
-
-def _word_vectors(settings: Settings, class_names: Sequence[str]) -> torch.Tensor:
-    return load_word_vectors(
-        class_names,
-        settings.word_vectors,
-        missing=settings.missing_words,
-        orthogonal=settings.orthogonal_words,
     )
 
 
@@ -147,12 +135,11 @@ def keep_freed_memory() -> bool:
         Whether the C library took the settings.
     """
     m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4  # of glibc's malloc.h
+    values = {m_mmap_max: 0, m_trim_threshold: 2**31 - 1, m_top_pad: 64 * 2**20}
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        return all(ctypes.CDLL(None).mallopt(name, value) == 1 for name, value in values.items())
     except (OSError, TypeError, AttributeError):  # another C library
         return False
-    settings = {m_mmap_max: 0, m_trim_threshold: 2**31 - 1, m_top_pad: 64 * 2**20}
-    return all(mallopt(name, value) == 1 for name, value in settings.items())
 
 
 def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
@@ -197,15 +184,9 @@ class Run:
         self.benchmark: MultiLabelBenchmark = make_benchmark(settings, backbone)
         self.log(f"{settings.name}: {self.benchmark}")
         self.pictures = PictureScores(self.benchmark, stream=self._evaluation_stream.name)
-        if settings.freeze_backbone:
-            self.benchmark = self._feature_benchmark(backbone)
-        self.strategy = make_strategy(
-            settings,
-            Precomputed(backbone.num_features) if settings.freeze_backbone else backbone,
-            self.benchmark.class_names,
-            plugins=[self.pictures],
-            evaluator=_evaluator(loggers),
-        )
+        network = self._freeze(backbone) if settings.freeze_backbone else backbone
+        names, evaluator = self.benchmark.class_names, _evaluator(loggers)
+        self.strategy = make_strategy(settings, network, names, plugins=[self.pictures], evaluator=evaluator)
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
         self.seconds = {"train": 0.0, "eval": 0.0}
@@ -215,21 +196,29 @@ class Run:
         if resume:
             self._resume()
 
-    def _feature_benchmark(self, backbone: Backbone) -> MultiLabelBenchmark:
-        return feature_benchmark(
+    def _freeze(self, backbone: Backbone) -> nn.Module:
+        """Put features of the backbone in the place of images; return the network that passes them on."""
+        settings = self.settings
+        self.benchmark = feature_benchmark(
             self.benchmark,
             backbone,
-            self.settings.cache,
-            batch_size=self.settings.eval_mb_size,
-            num_workers=self.settings.num_workers,
-            device=self.settings.device,
+            settings.cache,
+            batch_size=settings.eval_mb_size,
+            num_workers=settings.num_workers,
+            device=settings.device,
             log=self.log,
         )
+        return Precomputed(backbone.num_features)
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether the method trains once, on all experiences."""
+        return isinstance(self.strategy, MultiTask)
 
     @property
     def n_experiences(self) -> int:
         """Number of times the run trains: once for Multi-Task, else once per experience."""
-        return 1 if isinstance(self.strategy, MultiTask) else self.benchmark.n_experiences
+        return 1 if self._at_once else self.benchmark.n_experiences
 
     def run(self) -> Results:
         """Train and evaluate the remaining experiences, and write ``results.json``."""
@@ -281,13 +270,11 @@ class Run:
         epochs_done = 0 if self._within is None else self._within["epoch"]
         self.strategy.train_epochs = self.settings.train_epochs - epochs_done
         self._within = None
-        multitask = isinstance(self.strategy, MultiTask)
-        data = self.benchmark if multitask else self.benchmark.train_stream[self.experience]
+        data = self.benchmark if self._at_once else self.benchmark.train_stream[self.experience]
         self.strategy.train(data, eval_streams=[], num_workers=self.settings.num_workers)
 
     def _evaluate(self) -> None:
-        multitask = isinstance(self.strategy, MultiTask)
-        n = self.benchmark.n_experiences if multitask else self.experience + 1
+        n = self.benchmark.n_experiences if self._at_once else self.experience + 1
         self.strategy.eval(self._evaluation_stream[:n], num_workers=self.settings.num_workers)
 
     def _timed(self, part: str, work: Callable[[], None]) -> None:
@@ -318,17 +305,30 @@ class Run:
         save_state(self.folder / STATE_FILE, own | capture(self.strategy))
 
     def _resume(self) -> None:
+        """Restore the saved state; without a usable one, log why and start from the beginning."""
         path = self.folder / STATE_FILE
         try:
             state = load_state(path)
-            check_format(path, state["settings"])
+            self._check_state(path, state)
+        except OtherSettings:
+            raise
         except FileNotFoundError:
             self.log(f"{self.settings.name}: no {path} to continue from; starting from the beginning")
             return
-        except ValueError as error:  # damaged, or of another format
+        except ValueError as error:
             reason = str(error).rstrip(".")
             self.log(f"{self.settings.name}: {reason}; it is not used: starting from the beginning")
             return
+        position, self.seconds = state["position"], state["seconds"]
+        self.experience, self.trained = position["experience"], position["trained"]
+        self._within = position["within"]
+        restore(self.strategy, state, self.benchmark.train_stream)
+        if self._within is not None:
+            self.checkpoints.resume(self._within, state)
+        self.log(f"{self.settings.name}: continuing with experience {self.experience + 1}")
+
+    def _check_state(self, path: Path, state: State) -> None:
+        check_format(path, state["settings"])
         changed = differences(state["settings"], self.settings.as_dict())
         if changed:
             raise OtherSettings(
@@ -336,13 +336,4 @@ class Run:
                 "another --out."
             )
         if state.get("layout") != layout(self.strategy):
-            self.log(f"{self.settings.name}: {path} is of another version of this package; it is not used")
-            return
-        position, self.seconds = state["position"], state["seconds"]
-        self.experience, self.trained, self._within = (
-            position["experience"], position["trained"], position["within"],
-        )  # fmt: skip
-        restore(self.strategy, state, self.benchmark.train_stream)
-        if self._within is not None:
-            self.checkpoints.resume(self._within, state)
-        self.log(f"{self.settings.name}: continuing with experience {self.experience + 1}")
+            raise ValueError(f"{path} is of another version of this package.")

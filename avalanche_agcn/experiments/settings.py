@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -106,7 +106,7 @@ class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
     @property
     def name(self) -> str:
         """Name of the run's folder: ``agcn-seed0``."""
-        return run_name(self.label or self.method, self.seed)
+        return ascii_name(f"{self.label or self.method}-seed{self.seed}")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values with the format's version; without the cache's folder, which is this machine's."""
@@ -154,13 +154,8 @@ SMOKE: dict[str, Any] = {
 """Settings that show in seconds whether a run works; for methods that have them."""
 
 
-def run_name(label: str, seed: int) -> str:
-    """Name of a run's folder, in ASCII."""
-    return ascii_name(f"{label}-seed{seed}")
-
-
 def ascii_name(text: str) -> str:
-    """The text as part of a file name: letters, digits, dots and dashes."""
+    """The text as the name of a file: ASCII letters, digits, dots and dashes."""
     return re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
 
 
@@ -216,7 +211,12 @@ def make_settings(
     if shared.get("backbone") == "small":  # there are no weights for it
         shared.setdefault("pretrained", False)
     settings = Settings(**shared, method_settings=all_own)
-    check_negatives(settings, settings.negatives)
+    unusable = sorted(set(settings.negatives) - usable_negatives(settings))
+    if unusable:
+        raise ValueError(
+            f"{settings.method} cannot use negatives from {', '.join(unusable)}: memory needs a method that "
+            "replays images, or AGCN with --memory."
+        )
     return settings
 
 
@@ -231,16 +231,6 @@ def usable_negatives(settings: Settings) -> set[str]:
     """Sources of negatives that the method can use: its memory, if it replays images."""
     replays = "newer_as_negative" in METHODS[settings.method].arguments
     return {"memory"} if replays and settings.method_settings.get("mem_size") != 0 else set()
-
-
-def check_negatives(settings: Settings, negatives: Iterable[str]) -> None:
-    """Raise a ValueError for negatives that the method cannot use."""
-    unusable = sorted(set(negatives) - usable_negatives(settings))
-    if unusable:
-        raise ValueError(
-            f"{settings.method} cannot use negatives from {', '.join(unusable)}: memory needs a method that "
-            "replays images, or AGCN with --memory."
-        )
 
 
 def check_value(name: str, value: Any, kind: Any) -> None:

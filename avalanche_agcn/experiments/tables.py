@@ -22,7 +22,8 @@ from avalanche_agcn.experiments.results import (
 
 ABLATED = "SplitCOCO"
 """Benchmark of the paper's Tables 2 and 3."""
-KINDS_OF_SCORES = ("last", "nested")
+SCORES = [(metric, kind) for metric in METRICS for kind in ("last", "nested")]
+SCORE_NAMES = [f"{metric} {kind}" for metric, kind in SCORES]
 FORGETTING = [f"forgetting % {metric}" for metric in METRICS]
 LATEX = {
     "%": r"\%",
@@ -92,7 +93,7 @@ def table_1(results: Sequence[Results]) -> Table:
         ValueError: if the results are of several benchmarks or classes.
     """
     published = TABLE_1[results[0].benchmark] if _is_papers_stream(results) else {}
-    header = ["Method", "seeds", *_score_names(), "forgetting", "forgetting %", "seconds"]
+    header = ["Method", "seeds", *SCORE_NAMES, "forgetting", "forgetting %", "seconds"]
     header += [f"paper: {metric}" for metric in (*METRICS, "forgetting %")] if published else []
     rows = []
     for label, group in group_by_label(results).items():
@@ -104,14 +105,10 @@ def table_1(results: Sequence[Results]) -> Table:
 
 
 def table_2(results: Sequence[Results]) -> Table:
-    """AGCN without and with the blocks R and Q of its correlation matrix; no row if neither was left out.
-
-    Raises:
-        ValueError: if the results are of several benchmarks or classes.
-    """
+    """AGCN without and with the blocks R and Q of its correlation matrix; no row if neither was left out."""
     chosen = with_full(results, [label for label, variant in ABLATIONS.items() if variant.table == "2"])
     published = _has_papers_ablations(chosen)
-    header = ["A & B", "R & Q", "seeds", *_score_names()]
+    header = ["A & B", "R & Q", "seeds", *SCORE_NAMES]
     header += [f"paper: {metric}" for metric in METRICS] if published else []
     rows = []
     for label, group in sorted(group_by_label(chosen).items(), key=lambda item: item[0] == FULL):
@@ -124,13 +121,10 @@ def table_3(results: Sequence[Results]) -> Table:
     """AGCN with other loss weights, with the relative forgetting of each metric; no row if there are none.
 
     The weights are those that were used. The paper's scores stand beside the same weights only.
-
-    Raises:
-        ValueError: if the results are of several benchmarks or classes.
     """
     chosen = with_full(results, [label for label, variant in ABLATIONS.items() if variant.table == "3"])
     published = _has_papers_ablations(chosen)
-    header = ["λ₁", "λ₂", "λ₃", "seeds", *_score_names(), *FORGETTING]
+    header = ["λ₁", "λ₂", "λ₃", "seeds", *SCORE_NAMES, *FORGETTING]
     header += [f"paper: {name}" for name in (*METRICS, *FORGETTING)] if published else []
     rows = []
     for weights, group in sorted(_by_weights(chosen).items(), key=lambda item: (item[0][2], item[0][0])):
@@ -185,12 +179,8 @@ def choices_table(choices: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table(["Method", "trials", "chosen", "validation mAP", "lowest"], rows)
 
 
-def _score_names() -> list[str]:
-    return [f"{metric} {kind}" for metric in METRICS for kind in KINDS_OF_SCORES]
-
-
 def _scores(group: Sequence[Results]) -> list[str]:
-    return [summary_text(group, metric, kind) for metric in METRICS for kind in KINDS_OF_SCORES]
+    return [summary_text(group, metric, kind) for metric, kind in SCORES]
 
 
 def summary_text(group: Sequence[Results], metric: str, kind: str) -> str:
