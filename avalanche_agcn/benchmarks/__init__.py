@@ -4,12 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from avalanche_agcn.benchmarks.attribute import MultiLabelAttribute
     from avalanche_agcn.benchmarks.coco import SplitCOCO
     from avalanche_agcn.benchmarks.experience import MultiLabelExperience
     from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, multilabel_benchmark
     from avalanche_agcn.benchmarks.nus_wide import SplitWIDE
     from avalanche_agcn.benchmarks.scenes import SplitScenes
+    from avalanche_agcn.benchmarks.targets import MultiLabelAttribute
 
 __all__ = [
     "MultiLabelAttribute",
@@ -23,7 +23,7 @@ __all__ = [
 
 # Imported at first use: models and metrics need experiences, but no data source.
 _MODULES = {
-    "MultiLabelAttribute": "attribute",
+    "MultiLabelAttribute": "targets",
     "MultiLabelBenchmark": "multilabel",
     "MultiLabelExperience": "experience",
     "SplitCOCO": "coco",

@@ -25,10 +25,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from avalanche_agcn.benchmarks.datasets import MultiLabelSource, Transform
-from avalanche_agcn.benchmarks.images import ImageFiles
-from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble
-from avalanche_agcn.benchmarks.plan import Images
+from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelBenchmark, MultiLabelSource, assemble
 from avalanche_agcn.experiments.state import DamagedState, load_state, save_state
 
 IMAGES_PER_FILE = 4096
@@ -96,10 +94,6 @@ class _Features(Dataset):
 
     def __len__(self) -> int:
         return len(self.features)
-
-    def image_alone(self, index: int) -> Tensor:
-        """Features of one image."""
-        return self.features[index]
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.features[index], self.targets[index]

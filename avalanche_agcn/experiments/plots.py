@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.images import ImageFiles, load_image
+from avalanche_agcn.benchmarks.image_files import ImageFiles, load_image
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, true_cooccurrence
 from avalanche_agcn.evaluation.figures import class_heatmap, correlation_heatmap, learning_curve
 from avalanche_agcn.evaluation.pictures import LabelledPicture, labelled_pictures

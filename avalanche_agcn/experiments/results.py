@@ -27,7 +27,7 @@ from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.settings import FORMAT, ascii_name, check_format, differences
 
 if TYPE_CHECKING:
-    from avalanche_agcn.benchmarks.plan import Plan
+    from avalanche_agcn.benchmarks.multilabel import Plan
 
 METRICS = ("mAP", "CF1", "OF1")
 RESULTS_FILE, TABLE_FILE, TRIALS_FOLDER = "results.json", "results.jsonl", "trials"

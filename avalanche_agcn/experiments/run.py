@@ -16,7 +16,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitWIDE
-from avalanche_agcn.benchmarks.images import paper_transforms
+from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
 from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, layout, restore

@@ -19,7 +19,8 @@ class Classifiers(NamedTuple):
 class MultiLabelModel(DynamicModule):
     """Logits of the classes seen so far: features times one weight vector per class.
 
-    Subclasses implement `n_seen`, `classifiers` and `parameter_groups`. Nothing that grows is a parameter, so
+    Subclasses implement `n_seen` and `classifiers`, and have `parameter_groups` with a learning rate for each
+    part. Nothing that grows is a parameter, so
     optimizers and distributed training need not know of new classes.
 
     Args:
@@ -44,10 +45,6 @@ class MultiLabelModel(DynamicModule):
 
     def classifiers(self) -> Classifiers:
         """Classifiers of the classes seen so far, with gradients to the parameters they come from."""
-        raise NotImplementedError
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameters for an optimizer, with a learning rate for each part."""
         raise NotImplementedError
 
     def features(self, x: Tensor) -> Tensor:

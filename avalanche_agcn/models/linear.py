@@ -105,7 +105,7 @@ class MultiLabelClassifier(MultiLabelModel):
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
         """Make the refinement that was saved, if any, before its tensors are loaded."""
         n = len(state_dict.get(f"{prefix}refinement.origin", ()))
-        self.refinement = LogitRefinement(*torch.zeros(2, n), torch.zeros(n, n)) if n else None
+        self.refinement = LogitRefinement(torch.zeros(n), torch.zeros(n), torch.zeros(n, n)) if n else None
         super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
 
 

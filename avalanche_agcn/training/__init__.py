@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
+    from avalanche_agcn.training.feature_statistics import FeatureStatistics
     from avalanche_agcn.training.graph import adjacency
     from avalanche_agcn.training.losses import MultiLabelContrastiveLoss, PartialBCEWithLogitsLoss
     from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         FineTuning,
         LwF,
         MultiTask,
+        StreamingRidge,
     )
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "PRS",
     "SCR",
     "AugmentedCorrelationMatrix",
+    "FeatureStatistics",
     "FineTuning",
     "LwF",
     "MultiLabelContrastiveLoss",
@@ -38,6 +41,7 @@ __all__ = [
     "PRSBuffer",
     "PartialBCEWithLogitsLoss",
     "ReservoirBuffer",
+    "StreamingRidge",
     "adjacency",
 ]
 
@@ -58,7 +62,9 @@ _MODULES = {
     "OCDMBuffer": "storage_policy",
     "PRSBuffer": "storage_policy",
     "PartialBCEWithLogitsLoss": "losses",
+    "FeatureStatistics": "feature_statistics",
     "ReservoirBuffer": "storage_policy",
+    "StreamingRidge": "strategies",
     "adjacency": "graph",
 }
 

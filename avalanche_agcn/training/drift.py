@@ -40,8 +40,7 @@ class DriftMap:
     @property
     def count(self) -> int:
         """Number of pairs."""
-        total = None if self._sums is None else self._sums.total()
-        return 0 if total is None else round(total[0, 0].item())
+        return 0 if self._sums is None else self._sums.count
 
     def update(self, teacher: Tensor, student: Tensor) -> None:
         """Add pairs. Nothing is added if the input is rejected.
@@ -85,23 +84,22 @@ class DriftMap:
         return _solve(total, ridge)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The sums as a tensor; it is not copied."""
-        total = None if self._sums is None else self._sums.total()
-        return {"moments": torch.zeros(0, 0) if total is None else total}
+        """Sums and waiting rows."""
+        return {} if self._sums is None else self._sums.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the sums that `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: if an entry is missing or unknown.
+            ValueError: if the state is not that of a drift map.
         """
-        if set(state) != {"moments"}:
-            raise ValueError(f"The state of a drift map has ['moments'], but this one has {sorted(state)}.")
-        total = state["moments"]
+        if any(tensor.ndim != 2 for tensor in state.values()):
+            raise ValueError(f"A drift map has sums and rows as matrices, but this state has {dict(state)}.")
         self._sums = None
-        if total.numel():
-            self._sums = MomentSums(len(total) - 1, target_products=False)
-            self._sums.replace(total.detach().clone())
+        if state:
+            width = len(state["sums"]) - 1 if "sums" in state else state["features"].shape[1]
+            self._sums = MomentSums(width, target_products=False)
+            self._sums.load_state_dict(state)
 
     def _check(self, teacher: Tensor, student: Tensor) -> None:
         width = None if self._sums is None else self._sums.n_targets

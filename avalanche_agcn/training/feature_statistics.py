@@ -36,8 +36,8 @@ class FeatureStatistics:
     **Memory**: T·D²·8 bytes for T experiences, 336 MB for D = 2,048 and T = 10.
 
     **Privacy**: no image is stored, but with very few images sums reveal features: with n = 1, Σf is the
-    feature of that image. Up to `moment_sums.BLOCK_ROWS` rows wait in memory to be added; `state_dict`
-    never holds them.
+    feature of that image. Up to `moment_sums.BLOCK_ROWS` rows of the open experience wait to be added, in
+    memory and in `state_dict`; call `flush` to add them.
 
     **Removal**: sums cannot tell *which* images they hold. `remove` is exact for images that were added;
     of others it only notices if a count or a variance would fall below 0.
@@ -180,6 +180,11 @@ class FeatureStatistics:
             if total is not None:
                 self._sums[t].replace(map_moments(total, A.to(total), shift.to(total)))
 
+    def flush(self) -> None:
+        """Add waiting rows to the sums."""
+        for sums in self._sums:
+            sums.total()
+
     def synchronize(self) -> None:
         """Add up the open experience over all processes of `torch.distributed`.
 
@@ -191,8 +196,7 @@ class FeatureStatistics:
 
     def count(self, t: int) -> int:
         """Number of images of experience ``t``."""
-        total = self._sums[self._index(t)].total()
-        return 0 if total is None else round(total[0, 0].item())
+        return self._sums[self._index(t)].count
 
     def feature_sum(self, t: int) -> Tensor:
         """Σf of experience ``t``, ``[D]``."""
@@ -243,28 +247,33 @@ class FeatureStatistics:
         return sums.zeros(self._features.stop - 1) if total is None else total
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All sums as tensors; they are not copied."""
-        totals = [sums.total() for sums in self._sums]
+        """All sums as tensors; within an experience also the last rows (see `MomentSums`)."""
         return {"block_sizes": torch.tensor(self.block_sizes, dtype=torch.long)} | {
-            f"moments.{t}": torch.zeros(0, 0) if total is None else total for t, total in enumerate(totals)
+            f"{t}.{name}": tensor
+            for t, sums in enumerate(self._sums)
+            for name, tensor in sums.state_dict().items()
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the sums that `state_dict` gave.
+        """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: if an entry is missing or unknown.
+            ValueError: if the number of classes is missing or an entry belongs to no experience.
         """
         sizes = state["block_sizes"].tolist() if "block_sizes" in state else []
-        expected = {"block_sizes", *(f"moments.{t}" for t in range(len(sizes)))}
-        if set(state) != expected:
-            raise ValueError(
-                f"The state of feature statistics has {sorted(expected)}, but this one has {sorted(state)}."
-            )
+        parts: dict[str, dict[str, Tensor]] = {str(t): {} for t in range(len(sizes))}
+        for name, tensor in state.items():
+            experience, _, part = name.partition(".")
+            if experience in parts:
+                parts[experience][part] = tensor
+            elif name != "block_sizes":
+                raise ValueError(
+                    f"The state of feature statistics of {len(sizes)} experiences has an entry {name!r}: it "
+                    "is damaged or of another version."
+                )
         self._sums = [MomentSums(size) for size in sizes]
         for t, sums in enumerate(self._sums):
-            total = state[f"moments.{t}"]
-            sums.replace(total.detach().clone() if total.numel() else None)
+            sums.load_state_dict(parts[str(t)])
 
     @property
     def _features(self) -> slice:

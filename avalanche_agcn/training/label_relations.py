@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from avalanche_agcn.models.linear import LogitRefinement
 from avalanche_agcn.training.calibration import standardise
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.ridge import RidgeClassifiers
@@ -45,8 +46,7 @@ def refine_scores(scores: Tensor, relations: LabelRelations, beta: float) -> Ten
         >>> refine_scores(torch.tensor([[0.0, 1.0]]), relations, beta=0.5)  # 0.5 · (0.6 − 0.1)
         tensor([[0.2500, 1.0000]])
     """
-    gain = (relations.conditional - relations.prior[:, None]).clamp(min=0).fill_diagonal_(0.0)
-    return scores + beta * scores.clamp(0, 1) @ gain.T.to(scores)
+    return scores + beta * scores.clamp(0, 1) @ _gain(relations).T.to(scores)
 
 
 def refine_classified(
@@ -68,6 +68,20 @@ def refine_classified(
     return scores + lift * (positive - negative).clamp(min=0)
 
 
+def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, beta: float) -> LogitRefinement:
+    """Make the module that refines the calibrated logits of classifiers, as `refine_classified` does.
+
+    Args:
+        classifiers: solved classifiers.
+        relations: how often classes appear together.
+        beta: weight of the relations.
+    """
+    scale, offset, negative, positive = classifiers.calibration
+    return LogitRefinement(
+        scale * negative + offset, scale * (positive - negative).clamp(min=0), beta * _gain(relations)
+    )
+
+
 def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifiers) -> LabelRelations:
     """Relations between all classes, from sums of features and labels.
 
@@ -81,6 +95,11 @@ def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifi
     prior = shares @ counts / counts.sum()
     conditional = torch.cat([_given(statistics, classifiers, t, prior) for t in experiences], dim=1)
     return LabelRelations(conditional.fill_diagonal_(1.0), prior)
+
+
+def _gain(relations: LabelRelations) -> Tensor:
+    """max(P(i|j) − P(i), 0), zero on the diagonal, ``[C, C]``."""
+    return (relations.conditional - relations.prior[:, None]).clamp(min=0).fill_diagonal_(0.0)
 
 
 def _shares(statistics: FeatureStatistics, classifiers: RidgeClassifiers, t: int) -> Tensor:

@@ -53,6 +53,11 @@ class RidgeClassifiers(NamedTuple):
         """Probabilities ``[N, C]``, increasing in the scores."""
         return torch.sigmoid(scores * self.calibration.scale + self.calibration.offset)
 
+    def calibrated(self) -> tuple[Tensor, Tensor]:
+        """Weight ``[C, D]`` and bias ``[C]`` whose scores are the logits of `probabilities`."""
+        scale, offset = self.calibration.scale, self.calibration.offset
+        return self.weight * scale[:, None], self.bias * scale + offset
+
 
 class Problem(NamedTuple):
     """Weighted and centred least squares of one experience, in standardised features."""

@@ -56,6 +56,7 @@ def test_only_whole_experiences_pass_the_check(benchmark):
 def test_other_labels_of_test_images_do_not_count_as_seen(benchmark):
     timeline = with_classes_timeline(benchmark)
     assert timeline.test_stream[0].classes_seen_so_far == set(range(6))
+    assert [e.classes_in_this_experience for e in timeline.train_stream] == [{0, 1}, {2, 3}, {4, 5}]
     for stream in (timeline.train_stream, timeline.test_stream):
         assert [count_seen(experience) for experience in stream] == [2, 4, 6]
 

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from torchvision.transforms import v2
 
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
-from avalanche_agcn.benchmarks.images import ImageFiles
+from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.experiments import features as module
 from avalanche_agcn.experiments.features import default_cache, feature_benchmark
 from avalanche_agcn.models import create_backbone

@@ -77,7 +77,10 @@ def test_photos_that_are_gone_leave_the_rest_of_the_report(store, tmp_path, caps
         "probabilities": [[90.0, 1.0], [9.0, 2.0, 7.0, 3.0]],
     }
     assert main([str(store(benchmark="coco", pictures=[shown])), "--out", str(tmp_path / "out")]) == 0
-    assert "SplitCOCO-pictures-agcn.png is left out: no image absent/val2014/1.jpg" in capsys.readouterr().out
+    assert (
+        "SplitCOCO-pictures-agcn.png is left out: There is no image absent/val2014/1.jpg"
+        in capsys.readouterr().out
+    )
     assert "SplitCOCO-mAP.png" in written(tmp_path / "out")
     assert "SplitCOCO-pictures-agcn.png" not in written(tmp_path / "out")
 

@@ -74,6 +74,6 @@ def test_heads_have_the_best_of_as_many_trials_each(coco18, studies):
 def test_errors_are_one_sentence(coco18, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out"), "--jobs", "1"]
     assert coco18["main"]([*out, "--data", str(tmp_path / "absent"), "--part", "whole"]) == 1
-    assert f"Stopped: no folder {tmp_path / 'absent'}" in capsys.readouterr().out
+    assert f"Stopped: There is no folder {tmp_path / 'absent'}" in capsys.readouterr().out
     assert coco18["main"](out) == 1
     assert f"Stopped: no results in {tmp_path / 'out'}" in capsys.readouterr().out

@@ -83,6 +83,7 @@ def test_merged_parts_equal_the_whole(seed, cut):
         feed([(f[:cut], y[:cut]) for f, y in stream]),
         feed([(f[cut:], y[cut:]) for f, y in stream]),
     )
+    second.flush()
     before = {name: value.clone() for name, value in second.state_dict().items()}
     first.merge(second)
     assert_same(first, feed(stream))
@@ -299,9 +300,27 @@ def test_state_of_an_experience_without_images_can_be_loaded():
 
 def test_a_damaged_state_is_rejected():
     state = feed(random_stream(0)).state_dict()
-    del state["moments.1"]
-    with pytest.raises(ValueError, match=r"moments\.1"):
-        FeatureStatistics().load_state_dict(state)
+    with pytest.raises(ValueError, match="damaged or of another version"):
+        FeatureStatistics().load_state_dict(state | {"block_sizes": torch.tensor([2])})
+
+
+@pytest.mark.parametrize("cut", [1, 100, 256, 300])
+def test_saved_in_the_middle_sums_are_the_same_to_the_last_bit(cut):
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(600, 5, generator=generator)
+    targets = (torch.rand(600, 2, generator=generator) < 0.5).float()
+    whole, resumed = FeatureStatistics(), FeatureStatistics()
+    for start in range(0, 600, 10):
+        if start == 0:
+            whole.begin(2)
+        whole.update(features[start : start + 10], targets[start : start + 10])
+        if start == cut // 10 * 10:
+            state = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+            done = start + 10
+    resumed.load_state_dict(state)
+    for start in range(done, 600, 10):
+        resumed.update(features[start : start + 10], targets[start : start + 10])
+    assert torch.equal(resumed.moments(0), whole.moments(0))
 
 
 def test_state_takes_no_more_than_the_documented_memory():
@@ -317,6 +336,23 @@ def test_features_may_change_after_they_were_added():
     statistics.update(batch, stream[0][1])
     batch.zero_()  # as a loader that reuses its memory
     assert_same(statistics, feed(stream[:1]))
+
+
+def test_what_was_read_does_not_change_with_later_images():
+    stream = random_stream(0)
+    statistics, merged = feed(stream), FeatureStatistics()
+    for size in statistics.block_sizes:
+        merged.begin(size)
+    merged.merge(statistics)
+    statistics.flush()
+    state, copies = statistics.state_dict(), [statistics.gram(t).clone() for t in (0, 1)]
+    for t in (0, 1, 1):
+        statistics.update(*stream[t], experience=t)
+        merged.update(*stream[t], experience=t)
+        assert statistics.count(t) == merged.count(t)
+    for t, copy in enumerate(copies):
+        torch.testing.assert_close(state[f"{t}.sums"][1:7, 1:7], copy, rtol=0, atol=0)
+        torch.testing.assert_close(merged.moments(t), statistics.moments(t), rtol=1e-12, atol=0)
 
 
 def test_gradients_are_not_kept():

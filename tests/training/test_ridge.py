@@ -193,6 +193,7 @@ def test_an_experience_without_images_is_solved(ridge):
 
 def test_statistics_are_not_changed():
     statistics = feed(random_stream(0))
+    statistics.flush()
     before = {name: value.clone() for name, value in statistics.state_dict().items()}
     solve_ridge(statistics)
     for name, value in statistics.state_dict().items():

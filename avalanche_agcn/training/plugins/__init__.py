@@ -3,18 +3,25 @@
 from avalanche_agcn.training.plugins.acm import ACMPlugin
 from avalanche_agcn.training.plugins.agcn import AGCNPlugin
 from avalanche_agcn.training.plugins.agem import AGEMPlugin
+from avalanche_agcn.training.plugins.decoupled import DecoupledTrainingPlugin
+from avalanche_agcn.training.plugins.drift import DriftCompensationPlugin
 from avalanche_agcn.training.plugins.ewc import EWCPlugin
 from avalanche_agcn.training.plugins.lwf import LwFPlugin
 from avalanche_agcn.training.plugins.replay import MemoryPlugin, OnlineReplayPlugin
 from avalanche_agcn.training.plugins.scr import ContrastivePlugin
+from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin, StatisticalNegativesPlugin
 
 __all__ = [
     "ACMPlugin",
     "AGCNPlugin",
     "AGEMPlugin",
     "ContrastivePlugin",
+    "DecoupledTrainingPlugin",
+    "DriftCompensationPlugin",
     "EWCPlugin",
+    "FeatureStatisticsPlugin",
     "LwFPlugin",
     "MemoryPlugin",
     "OnlineReplayPlugin",
+    "StatisticalNegativesPlugin",
 ]

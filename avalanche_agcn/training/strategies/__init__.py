@@ -12,6 +12,7 @@ from avalanche_agcn.training.strategies.ocdm import OCDM
 from avalanche_agcn.training.strategies.prs import PRS
 from avalanche_agcn.training.strategies.replay import Replay
 from avalanche_agcn.training.strategies.scr import SCR
+from avalanche_agcn.training.strategies.streaming_ridge import StreamingRidge
 
 __all__ = [
     "AGCN",
@@ -26,5 +27,6 @@ __all__ = [
     "MultiLabelTemplate",
     "MultiTask",
     "Replay",
+    "StreamingRidge",
     "multi_task_experience",
 ]

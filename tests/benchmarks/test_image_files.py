@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from avalanche_agcn.benchmarks.images import ImageFiles, load_image, paper_transforms
+from avalanche_agcn.benchmarks.image_files import ImageFiles, load_image, paper_transforms
 
 RED, GREEN, BLUE = (250, 10, 10), (10, 250, 10), (10, 10, 250)
 
@@ -43,23 +43,16 @@ def test_colour_files_come_out_as_rgb(tmp_path, name, convert):
     assert_colours(load_image(tmp_path / name))
 
 
-def test_grey_becomes_three_equal_channels(tmp_path):
-    Image.new("L", (8, 8), 77).save(tmp_path / "grey.png")
-    assert load_image(tmp_path / "grey.png").getpixel((3, 3)) == (77, 77, 77)
-
-
-def test_16_bits_are_scaled_not_clipped(tmp_path):
+def test_grey_16_bit_and_transparent_files_come_out_as_rgb(tmp_path):
+    Image.new("L", (2, 2), 77).save(tmp_path / "grey.png")
+    assert load_image(tmp_path / "grey.png").getpixel((1, 1)) == (77, 77, 77)
+    Image.new("RGBA", (2, 2), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert load_image(tmp_path / "clear.png").getpixel((1, 1)) == (255, 255, 255)
     values = np.array([[0, 0x4000], [0x8000, 0xFFFF]], dtype=np.uint16)
     Image.fromarray(values).save(tmp_path / "deep.png")
-    image = np.asarray(load_image(tmp_path / "deep.png"))
+    image = np.asarray(load_image(tmp_path / "deep.png"))  # scaled, not clipped
     assert image[..., 0].tolist() == [[0, 0x40], [0x80, 0xFF]]
     assert (image == image[..., :1]).all()
-
-
-def test_transparent_parts_become_white(tmp_path):
-    image = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
-    image.save(tmp_path / "clear.png")
-    assert load_image(tmp_path / "clear.png").getpixel((3, 3)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -84,7 +77,7 @@ def test_every_exif_orientation_comes_out_upright(tmp_path, orientation):
 
 
 def exif_of(*tags):
-    """EXIF of tags, each a number, a type, a count and four bytes, whether or not they make sense."""
+    """EXIF of tags, each a number, a type, a count and four bytes, valid or not."""
     entries = [struct.pack("<HHI", *head) + value for *head, value in tags]
     return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + b"".join(entries) + bytes(4)
 
@@ -100,12 +93,12 @@ LYING = (0x0112, 3, 1, b"\6\0\0\0")  # orientation 6
         (exif_of((0x0112, 2, 2, b"6\0\0\0")), False),
         (exif_of((0x0112, 99, 1, b"\6\0\0\0")), False),
         (exif_of(LYING), True),
-        (exif_of(LYING, (0xA005, 2, 4, b"abc\0")), True),  # Pillow cannot write it anew
+        (exif_of(LYING, (0xA005, 2, 4, b"abc\0")), True),  # Pillow cannot write it again
         (exif_of(LYING, (0x8825, 9, 1, struct.pack("<i", -5))), True),  # likewise
     ],
     ids=["no EXIF", "cut off", "a text", "unknown type", "whole", "text as pointer", "negative pointer"],
 )
-def test_photo_with_broken_exif_is_turned_if_its_orientation_can_be_read(tmp_path, exif, turned):
+def test_photo_with_broken_exif_is_turned_where_its_orientation_can_be_read(tmp_path, exif, turned):
     image = quadrants(64, 32)
     stored = image.transpose(Image.Transpose.ROTATE_90) if turned else image
     stored.save(tmp_path / "photo.jpg", exif=exif, dpi=(72, 72), quality=95)
@@ -124,37 +117,32 @@ def truncated_file(tmp_path):
     return path
 
 
-def test_a_truncated_file_is_read_as_far_as_it_goes(truncated_file):
+def test_truncated_file_is_read_in_part_or_rejected(truncated_file):
     with pytest.warns(UserWarning, match=r"truncated\.jpg is truncated"):
-        image = load_image(truncated_file)
-    pixels = np.asarray(image)
+        pixels = np.asarray(load_image(truncated_file))
     assert pixels.shape == (64, 64, 3)
-    assert pixels[:16].std() > 20  # what is there
-    assert pixels[-8:].std() == 0  # what is not
-
-
-def test_a_truncated_file_is_refused_if_asked(truncated_file):
+    assert pixels[:16].std() > 20  # the part that is there
+    assert pixels[-8:].std() == 0  # the missing part
     with pytest.raises(OSError, match=r"truncated\.jpg is truncated.*truncated='warn'"):
         load_image(truncated_file, truncated="error")
+    with pytest.raises(ValueError, match="'warn' or 'error', not 'ignore'"):
+        ImageFiles("", [], truncated="ignore")
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", b"\xff\xd8\xff\xe0 a JPEG that is only a header"])
-def test_an_unreadable_file_is_named(tmp_path, content):
+def test_unreadable_file_is_named(tmp_path, content):
     (tmp_path / "broken.jpg").write_bytes(content)
     with pytest.raises(OSError, match=r"broken\.jpg.*download it again"):
         load_image(tmp_path / "broken.jpg")
+    with pytest.raises(FileNotFoundError, match=r"no image .*missing\.jpg"):
+        load_image(tmp_path / "missing.jpg")
 
 
-def test_an_image_too_large_for_pillow_is_named(tmp_path, monkeypatch):
+def test_image_too_large_for_pillow_is_named(tmp_path, monkeypatch):
     quadrants().save(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(OSError, match=r"large\.png cannot be read \(DecompressionBombError: .*512 pixels"):
         load_image(tmp_path / "large.png")
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no image .*missing\.jpg"):
-        load_image(tmp_path / "missing.jpg")
 
 
 def test_files_are_opened_by_their_name_whatever_its_letters(tmp_path):
@@ -163,28 +151,26 @@ def test_files_are_opened_by_their_name_whatever_its_letters(tmp_path):
     for name, colour in zip(names, (RED, GREEN)):
         Image.new("RGB", (4, 4), colour).save(tmp_path / name)
     files = ImageFiles(tmp_path, names, torch.eye(2))
-    assert [files[i][0].getpixel((0, 0)) for i in range(2)] == [RED, GREEN]
-    assert [files[i][1].tolist() for i in range(2)] == [[1, 0], [0, 1]]
-
-
-def test_an_unknown_way_with_truncated_files_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'warn' or 'error', got 'ignore'"):
-        ImageFiles(tmp_path, [], truncated="ignore")
+    assert [(image.getpixel((0, 0)), target.tolist()) for image, target in (files[0], files[1])] == [
+        (RED, [1, 0]),
+        (GREEN, [0, 1]),
+    ]
 
 
 def test_paper_transforms_scale_flip_and_normalise():
+    image, mean, std = quadrants(40, 20), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     transforms = paper_transforms(8)
     torch.manual_seed(0)
-    image = quadrants(40, 20)
-    seen = {tuple(transforms["train_transform"](image)[0, 0].tolist()) for _ in range(20)}
-    assert len(seen) == 2  # flipped or not
+    first_rows = {tuple(transforms["train_transform"](image)[0, 0].tolist()) for _ in range(20)}
+    assert len(first_rows) == 2  # flipped or not
     plain = transforms["eval_transform"](image)
-    assert plain.shape == (3, 8, 8)
-    assert plain.dtype == torch.float32
-    expected = (torch.tensor(RED) / 255 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor(
-        [0.229, 0.224, 0.225]
-    )
+    assert (plain.shape, plain.dtype) == ((3, 8, 8), torch.float32)
+    expected = (torch.tensor(RED) / 255 - torch.tensor(mean)) / torch.tensor(std)
     torch.testing.assert_close(plain[:, 1, 1], expected)
+    unscaled = paper_transforms(None, mean=[0, 0, 0], std=[1, 1, 1])["eval_transform"](image)
+    torch.testing.assert_close(
+        unscaled.mul(255).round().byte(), torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    )
 
 
 def test_given_transforms_replace_the_papers():

@@ -11,26 +11,26 @@ from avalanche.benchmarks.utils.data_attribute import DataAttribute
 from torch import Tensor
 
 UNLABELLED = -1
-"""How a cell that says nothing about its class is stored."""
+"""Code of a cell whose label is unknown; read as NaN."""
 
 
 class MultiLabelAttribute(DataAttribute):
-    """Avalanche's ``DataAttribute`` for targets with several labels an image.
+    """Avalanche's ``DataAttribute`` for targets with several labels per image.
 
-    The base class hashes each sample's value, which a multi-hot row does not have. Here the values are
-    the classes: ``uniques`` are the columns with at least one positive, ``val_to_idx`` lists a column's
-    positive samples and ``count`` their number.
+    The base class hashes each sample's value, and a multi-hot row has no hash. Here the values are the
+    classes: ``uniques`` are the columns with at least one positive, ``val_to_idx`` lists a column's positive
+    samples and ``count`` their number.
 
-    A cell is 0, 1 or unlabelled. It is read as float32, NaN where unlabelled, and stored in one byte:
-    the labels of all 82,783 training images of COCO take 6.6 MB.
+    A cell is 0, 1 or unlabelled. It is stored in one byte (6.6 MB for the 82,783 training images of COCO) and
+    read as float32, NaN where unlabelled.
 
     Args:
         data: [N, C] tensor or array of 0, 1 and NaN.
-        name: Name under which the dataset offers the attribute.
-        use_in_getitem: Whether the dataset appends the row to each sample.
+        name: name under which the dataset offers the attribute.
+        use_in_getitem: whether the dataset appends the row to each sample.
 
     Raises:
-        ValueError: If ``data`` is not 2-D or holds anything but 0, 1 and NaN.
+        ValueError: if ``data`` is not 2-D or has values other than 0, 1 and NaN.
 
     Example:
         >>> targets = MultiLabelAttribute(torch.tensor([[1, 0, 1], [0, 0, 1]]))
@@ -43,25 +43,26 @@ class MultiLabelAttribute(DataAttribute):
     def __init__(
         self, data: Tensor | np.ndarray, name: str = "targets", use_in_getitem: bool = False
     ) -> None:
-        self.name = name
-        self.use_in_getitem = use_in_getitem
-        self.codes = encode(data)
-        """[N, C] int8: 0, 1 or ``UNLABELLED``."""
-        self._val_to_idx: dict[int, list[int]] | None = None
+        self._set(encode(data), name, use_in_getitem)
 
     @classmethod
     def from_codes(
         cls, codes: Tensor, name: str = "targets", use_in_getitem: bool = False
     ) -> MultiLabelAttribute:
-        """An attribute around ``codes`` as they are, neither checked nor copied."""
+        """An attribute that holds ``codes`` themselves, neither checked nor copied."""
         new = cls.__new__(cls)
-        new.name, new.use_in_getitem, new.codes = name, use_in_getitem, codes
-        new._val_to_idx = None
+        new._set(codes, name, use_in_getitem)
         return new
+
+    def _set(self, codes: Tensor, name: str, use_in_getitem: bool) -> None:
+        self.name, self.use_in_getitem = name, use_in_getitem
+        self.codes = codes
+        """[N, C] int8: 0, 1 or ``UNLABELLED``."""
+        self._val_to_idx: dict[int, list[int]] | None = None
 
     @property
     def data(self) -> Tensor:
-        """All targets, float32 [N, C], NaN where unlabelled (made anew at each call)."""
+        """All targets, float32 [N, C], NaN where unlabelled; a new tensor at each call."""
         return decode(self.codes)
 
     def __len__(self) -> int:
@@ -94,12 +95,10 @@ class MultiLabelAttribute(DataAttribute):
     def val_to_idx(self) -> dict[int, list[int]]:
         """Positions of the positives of each class that has one."""
         if self._val_to_idx is None:
-            columns, rows = (self.codes == 1).T.nonzero(as_tuple=True)
-            sizes = list(self.count.values())
-            self._val_to_idx = {
-                column: part.tolist()
-                for column, part in zip(columns.unique().tolist(), rows.split(sizes), strict=True)
-            }
+            count = self.count
+            _, rows = (self.codes == 1).T.nonzero(as_tuple=True)  # sorted by column
+            parts = rows.split(list(count.values()))
+            self._val_to_idx = {column: part.tolist() for column, part in zip(count, parts, strict=True)}
         return self._val_to_idx
 
     def subset(self, indices: Sequence[int] | Tensor) -> MultiLabelAttribute:
@@ -109,17 +108,17 @@ class MultiLabelAttribute(DataAttribute):
         return self._with(self.codes[torch.as_tensor(indices, dtype=torch.long)])
 
     def concat(self, other: DataAttribute) -> MultiLabelAttribute:
-        """These rows followed by those of ``other``, which must be of the same name and width."""
+        """These rows followed by those of ``other``, which must have the same name and width."""
         if len(other) == 0:
             return self
         if not isinstance(other, MultiLabelAttribute) or other.name != self.name:
             raise ValueError(
-                f"cannot append {other!r} to {self!r}: both must be a MultiLabelAttribute of one name"
+                f"Cannot append {other!r} to {self!r}: both must be a MultiLabelAttribute of the same name."
             )
         if other.codes.shape[1] != self.codes.shape[1]:
             raise ValueError(
-                f"cannot append {other!r} to {self!r}: they differ in the number of classes; "
-                "concatenate datasets of one benchmark only"
+                f"Cannot append {other!r} to {self!r}: they differ in the number of classes; "
+                "concatenate only datasets of the same benchmark."
             )
         return self._with(torch.cat([self.codes, other.codes]))
 
@@ -128,28 +127,35 @@ class MultiLabelAttribute(DataAttribute):
 
 
 def encode(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
-    """Targets of 0, 1 and NaN as one byte a cell.
+    """Targets of 0, 1 and NaN as int8 codes.
 
     Raises:
-        ValueError: If the targets are not 2-D or hold anything but 0, 1 and NaN.
+        ValueError: if the targets are not 2-D or have values other than 0, 1 and NaN.
     """
     targets = torch.as_tensor(targets)
     if targets.ndim != 2:
         raise ValueError(
-            f"targets must be a 2-D matrix [images, classes] of 0 and 1, got shape "
-            f"{tuple(targets.shape)}; class indices become one with torch.nn.functional.one_hot"
+            f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
+            f"{tuple(targets.shape)}; torch.nn.functional.one_hot makes one of class indices."
         )
-    unlabelled = targets.isnan()
-    wrong = ~((targets == 0) | (targets == 1) | unlabelled)
+    unlabelled, positive = targets.isnan(), targets == 1
+    wrong = ~(positive | (targets == 0) | unlabelled)
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
         raise ValueError(
-            f"targets must be 0 or 1 (NaN where unlabelled), got {targets[row, column].item()} for "
-            f"image {row}, class {column}"
+            f"targets must be 0 or 1 (NaN where unlabelled), but are {targets[row, column].item()} for "
+            f"image {row}, class {column}."
         )
-    return (targets == 1).to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
+    return positive.to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
 
 
 def decode(codes: Tensor) -> Tensor:
-    """One byte a cell back to float32 targets, NaN where unlabelled."""
+    """Codes as float32 targets, NaN where unlabelled."""
     return codes.float().masked_fill_(codes == UNLABELLED, float("nan"))
+
+
+def mask_columns(codes: Tensor, own: range) -> Tensor:
+    """A copy of the codes that is unlabelled outside of the experience's own columns."""
+    masked = torch.full_like(codes, UNLABELLED)
+    masked[:, own.start : own.stop] = codes[:, own.start : own.stop]
+    return masked

@@ -1,11 +1,11 @@
-"""Image files, opened when asked for, and what is done to them before a network sees them."""
+"""Image files, opened when needed, and the transforms that make network inputs of them."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,11 +14,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
-from avalanche_agcn.benchmarks.datasets import Transform
+Transform = Callable[[Any], Any]
+RGB = tuple[float, float, float]
+Truncated = Literal["warn", "error"]
 
 PAPER_IMAGE_SIZE = 448
 """Input size of the AGCN paper's experiments."""
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
+"""Of each colour of images between 0 and 1; what torchvision's weights were trained with."""
+IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -29,30 +33,31 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes an image of each EXIF orientation upright; those of orientation 1 are."""
-
-Truncated = Literal["warn", "error"]
+"""EXIF orientation → what makes the image upright; orientation 1 is upright."""
 
 
 def paper_transforms(
-    image_size: int = PAPER_IMAGE_SIZE,
+    image_size: int | None = PAPER_IMAGE_SIZE,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
     *,
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
-) -> dict[str, Transform]:
+) -> dict[str, Any]:
     """The paper's transforms, or those given instead, as keyword arguments of a benchmark.
 
-    Both scale to a square whatever the image's shape and normalise, as for ImageNet unless another mean and
-    deviation are given; training also flips half of the images.
+    Both scale to a square, whatever the image's shape, and normalise; training also flips half of the images.
+
+    Args:
+        image_size: side of the square; None leaves the size unchanged.
+        train_transform: in place of the paper's.
+        eval_transform: in place of the paper's.
+        mean: of each colour, for the normalisation.
+        std: likewise.
     """
-    scale = [v2.ToImage(), v2.Resize((image_size, image_size), antialias=True)]
-    normalise = [
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(mean, std),
-        v2.ToPureTensor(),
-    ]
+    resize = [] if image_size is None else [v2.Resize((image_size, image_size), antialias=True)]
+    scale = [v2.ToImage(), *resize]
+    normalise = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std), v2.ToPureTensor()]
     return {
         "train_transform": train_transform or v2.Compose([*scale, v2.RandomHorizontalFlip(), *normalise]),
         "eval_transform": eval_transform or v2.Compose([*scale, *normalise]),
@@ -62,13 +67,13 @@ def paper_transforms(
 class ImageFiles(Dataset):
     """Images on disk with multi-hot targets.
 
-    Nothing is opened until an image is asked for, so that labels can be used with no image at hand.
+    A file is opened when its image is read, so that labels can be used without any image.
 
     Args:
-        root: Folder the file names are relative to.
-        files: File name of each image.
+        root: folder the file names are relative to.
+        files: file name of each image.
         targets: [N, C] matrix of 0 and 1; may be left out where the labels are kept elsewhere.
-        truncated: What to do with a file that ends too early: ``"warn"`` and use what is there, or
+        truncated: what to do with a truncated file: ``"warn"`` and use the part that can be read, or
             ``"error"``.
     """
 
@@ -81,7 +86,7 @@ class ImageFiles(Dataset):
         truncated: Truncated = "warn",
     ) -> None:
         if truncated not in ("warn", "error"):
-            raise ValueError(f"truncated must be 'warn' or 'error', got {truncated!r}")
+            raise ValueError(f"truncated must be 'warn' or 'error', not {truncated!r}.")
         self.root = os.fspath(root)
         # One array instead of a list of strings: loader workers share its pages instead of copying them.
         self.files = np.array([os.fsencode(file) for file in files])
@@ -92,30 +97,26 @@ class ImageFiles(Dataset):
         return len(self.files)
 
     def path(self, index: int) -> str:
-        """Where image ``index`` is expected."""
+        """Path of image ``index``."""
         return os.path.join(self.root, os.fsdecode(self.files[index]))
 
-    def image_alone(self, index: int) -> Image.Image:
-        """Image ``index`` alone."""
-        return load_image(self.path(index), truncated=self.truncated)
-
     def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
-        return self.image_alone(index), self.targets[index]
+        return load_image(self.path(index), truncated=self.truncated), self.targets[index]
 
 
 def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:
     """Read an image file as upright RGB.
 
     Grey, 16-bit, palette and CMYK files are converted, transparent parts become white, and the EXIF
-    orientation is applied. Where EXIF is broken, the image is taken as it lies.
+    orientation is applied. Broken EXIF data is ignored.
 
     Args:
-        path: The file.
-        truncated: See ``ImageFiles``.
+        path: the file.
+        truncated: see ``ImageFiles``.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        OSError: If the file is no image or cannot be decoded, or is truncated and that is to be an error.
+        FileNotFoundError: if there is no such file.
+        OSError: if the file is not an image, cannot be decoded, or is truncated with ``truncated="error"``.
     """
     try:
         with Image.open(path) as image:
@@ -123,15 +124,15 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
             return _rgb(_upright(image))
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"no image {path}; the labels were read, but the images must be downloaded and unpacked there"
+            f"There is no image {path}; the labels were read, but the images must be downloaded, too."
         ) from None
     except UnidentifiedImageError:
-        raise OSError(f"{path} is not an image that can be read; download it again or remove it") from None
-    except Exception as error:  # of Pillow's decoders, which raise anything
+        raise OSError(f"{path} is not an image that can be read; download it again or remove it.") from None
+    except Exception as error:  # Pillow's decoders raise exceptions of any type
         if str(path) in str(error):
             raise
         reason = f"{type(error).__name__}: {error}"
-        raise OSError(f"{path} cannot be read ({reason}); download it again or remove it") from error
+        raise OSError(f"{path} cannot be read ({reason}); download it again or remove it.") from error
 
 
 def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -> None:
@@ -142,15 +143,15 @@ def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -
             raise
         if truncated == "error":
             raise OSError(
-                f"{path} is truncated; download it again, or pass truncated='warn' to use what is there"
+                f"{path} is truncated; download it again, or pass truncated='warn' to use a part of it."
             ) from error
-        warnings.warn(f"{path} is truncated; what is missing stays grey", stacklevel=4)
-        _decode_what_is_there(image)
+        warnings.warn(f"{path} is truncated; the missing part is grey.", stacklevel=4)
+        _decode_truncated(image)
 
 
-def _decode_what_is_there(image: Image.Image) -> None:
+def _decode_truncated(image: Image.Image) -> None:
     before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = True  # Pillow has no such switch for a single image
+    ImageFile.LOAD_TRUNCATED_IMAGES = True  # Pillow has no such setting for a single image
     try:
         image.load()
     finally:
@@ -158,7 +159,8 @@ def _decode_what_is_there(image: Image.Image) -> None:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    # Not by Pillow's exif_transpose: it copies upright images, and writes EXIF anew, which fails on odd tags.
+    # Not by Pillow's exif_transpose, which copies upright images and rewrites the EXIF data: that fails on
+    # broken tags.
     turn = UPRIGHT.get(_orientation(image))
     return image if turn is None else image.transpose(turn)
 
@@ -166,7 +168,7 @@ def _upright(image: Image.Image) -> Image.Image:
 def _orientation(image: Image.Image) -> int:
     try:
         return image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # of any type, and no matter: the pixels are there
+    except Exception:  # of any type; the image can be used without it
         return 1
 
 
