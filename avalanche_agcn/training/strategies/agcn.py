@@ -1,7 +1,7 @@
 """AGCN: Augmented Graph Convolutional Network (Du et al., 2022)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from avalanche.core import BasePlugin
 
@@ -10,7 +10,12 @@ from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
 from avalanche_agcn.training.plugins.acm import ACMPlugin, Preset, SoftLabels
 from avalanche_agcn.training.plugins.agcn import LAMBDA_CLS, LAMBDA_DST, LAMBDA_GPH, AGCNPlugin, agcn_model
+from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
+from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+
+StoragePolicy = Literal["er", "prs", "ocdm"]
+STORAGE_POLICIES = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
 
 
 class AGCN(MultiLabelTemplate):
@@ -36,7 +41,12 @@ class AGCN(MultiLabelTemplate):
         new_threshold: of the official graph; see `adjacency`.
         cross_threshold: of the official graph; see `adjacency`.
         q_counts: what New-Old is counted over; see `AugmentedCorrelationMatrix`.
-        plugins: further plugins, such as a replay memory; the list is not changed.
+        mem_size: number of images in a replay memory beside AGCN; 0 for none, as in the paper.
+        storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
+        batch_size_mem: images replayed per step; see `OnlineReplayPlugin`.
+        newer_as_negative: whether replayed images are negatives of newer classes; see `OnlineReplayPlugin`.
+        seed: seed of the memory (0 if None) and of the stream.
+        plugins: further plugins; the list is not changed.
         base_kwargs: see `MultiLabelTemplate`.
 
     Raises:
@@ -77,6 +87,11 @@ class AGCN(MultiLabelTemplate):
         new_threshold: float | None = None,
         cross_threshold: float | None = None,
         q_counts: QCounts = "experience",
+        mem_size: int = 0,
+        storage_policy: StoragePolicy = "er",
+        batch_size_mem: int | None = None,
+        newer_as_negative: bool = False,
+        seed: int | None = None,
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
@@ -97,6 +112,15 @@ class AGCN(MultiLabelTemplate):
             cross_threshold=cross_threshold,
             q_counts=q_counts,
         )
+        if storage_policy not in STORAGE_POLICIES:
+            raise ValueError(f"storage_policy must be one of {[*STORAGE_POLICIES]}, not {storage_policy!r}.")
+        memory: list[BasePlugin] = []
+        if mem_size:
+            buffer = STORAGE_POLICIES[storage_policy](mem_size, seed=seed or 0)
+            memory.append(
+                OnlineReplayPlugin(buffer, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
+            )
         # First, because λ₁ weighs the criterion, not what other plugins add to the loss.
-        super().__init__(plugins=[self.agcn, self.acm, *(plugins or [])], **base_kwargs)
+        plugins = [self.agcn, self.acm, *memory, *(plugins or [])]
+        super().__init__(plugins=plugins, seed=seed, **base_kwargs)
         agcn_model(self)
