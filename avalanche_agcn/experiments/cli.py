@@ -78,7 +78,12 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
         for field in fields(group):
             if field.name not in ("benchmark", "seed"):  # the script's, and one of the options above
                 _add_option(options, group, field.name, benchmark)
-    options = parser.add_argument_group("settings of methods, for those that have them")
+    _add_method_options(parser.add_argument_group("settings of methods, for those that have them"))
+    parser.set_defaults(benchmark=benchmark)
+    return parser
+
+
+def _add_method_options(options: argparse._ArgumentGroup) -> None:
     for name, (flag, kind, text) in OWN_FLAGS.items():
         text = f"{text} (default: the method's)"
         options.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
@@ -90,8 +95,6 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
         metavar="NAME=VALUE",
         help="any setting: --set ewc_lambda=10 pool=avg",
     )
-    parser.set_defaults(benchmark=benchmark)
-    return parser
 
 
 def _add_option(options: argparse._ArgumentGroup, group: type, name: str, benchmark: BenchmarkName) -> None:
@@ -174,7 +177,8 @@ def check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:
     unknown = sorted(set(names) - known)
     if unknown:
         raise ValueError(
-            f"unknown settings {unknown} for {', '.join(methods)}; known are {sorted(known | KINDS.keys())}."
+            f"unknown settings {unknown} for {', '.join(methods)}; their own are {sorted(known)}, and --help "
+            "lists those of all methods."
         )
 
 

@@ -193,24 +193,15 @@ def make_settings(
         ValueError: if the method or a setting is unknown, or a value has the wrong type.
     """
     shared_defaults, own_defaults = split_settings({**DEFAULTS[benchmark], **(defaults or {})})
-    shared, own = split_settings(given)
-    shared = {**shared_defaults, **shared, "benchmark": benchmark}
-    arguments = method_arguments(shared.get("method", Settings.method))
-    unknown = sorted(set(own) - set(arguments))
-    if unknown:
-        raise ValueError(
-            f"unknown settings {unknown}; known are {sorted(KINDS)}, and of this method {sorted(arguments)}."
-        )
-    all_own = {name: argument.default for name, argument in arguments.items()}
-    all_own |= {name: value for name, value in (own_defaults | own).items() if name in arguments}
+    given_shared, own = split_settings(given)
+    shared = {**shared_defaults, **given_shared, "benchmark": benchmark}
     for name, value in shared.items():
         check_value(name, value, KINDS[name])
-    for name, value in all_own.items():
-        check_value(name, value, arguments[name].annotation)
     shared["negatives"] = tuple(shared.get("negatives", ()))
     if shared.get("backbone") == "small":  # there are no weights for it
         shared.setdefault("pretrained", False)
-    settings = Settings(**shared, method_settings=all_own)
+    method_settings = _complete(shared.get("method", Settings.method), own, own_defaults)
+    settings = Settings(**shared, method_settings=method_settings)
     unusable = sorted(set(settings.negatives) - usable_negatives(settings))
     if unusable:
         raise ValueError(
@@ -218,6 +209,21 @@ def make_settings(
             "replays images, or AGCN with --memory."
         )
     return settings
+
+
+def _complete(method: str, own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a method: those given, else the defaults, else its constructor's."""
+    arguments = method_arguments(method)
+    unknown = sorted(set(own) - set(arguments))
+    if unknown:
+        raise ValueError(
+            f"unknown settings {unknown}; known are {sorted(KINDS)}, and of this method {sorted(arguments)}."
+        )
+    complete = {}
+    for name, argument in arguments.items():
+        complete[name] = own.get(name, defaults.get(name, argument.default))
+        check_value(name, complete[name], argument.annotation)
+    return complete
 
 
 def change_settings(settings: Settings, **changes: Any) -> Settings:
