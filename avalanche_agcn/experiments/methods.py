@@ -46,6 +46,7 @@ class Method:
         description: one line about it.
         style: its curve, the same in every plot.
         model: ``"linear"``, a linear classifier over the backbone, or ``"agcn"``, a GCN over word vectors.
+        takes_statistics: whether negatives from feature statistics can be added to its loss.
         search: settings that a study chooses, beside the learning rate of a linear classifier.
     """
 
@@ -54,6 +55,7 @@ class Method:
     description: str
     style: Style
     model: Literal["linear", "agcn"] = "linear"
+    takes_statistics: bool = True
     search: Space = field(default_factory=dict)
 
     @property
@@ -101,7 +103,20 @@ _WEIGHTS = [{"lambda_cls": x, "lambda_dst": round(1 - x, 2)} for x in (0.07, 0.2
 
 # Okabe and Ito's palette without its yellow, and three of Tol's muted colours: safe for colour-blind readers.
 METHODS: dict[str, Method] = {
-    "multitask": Method("MultiTask", "Multi-Task", "all images and labels at once", Style("#000000", "*")),
+    "multitask": Method(
+        "MultiTask",
+        "Multi-Task",
+        "all images and labels at once",
+        Style("#000000", "*"),
+        takes_statistics=False,
+    ),
+    "multitask_ridge": Method(
+        "MultiTaskRidge",
+        "Multi-Task (ridge)",
+        "all images and labels at once, in closed form",
+        Style("#000000", "p"),
+        takes_statistics=False,
+    ),
     "finetuning": Method("FineTuning", "Fine-Tuning", "plain training on the stream", Style("#7F7F7F", "v")),
     "ewc": Method(
         "EWC",
@@ -140,8 +155,15 @@ METHODS: dict[str, Method] = {
             "lambda_gph": LogUniform(1, 1e5),
         },
     ),
+    "streaming_ridge": Method(
+        "StreamingRidge",
+        "StreamingRidge",
+        "classifiers in closed form from sums of features",
+        Style("#332288", "d"),
+        takes_statistics=False,
+    ),
 }
-"""In the order of the paper's Table 1."""
+"""In the order of the paper's Table 1, then those that the paper does not have."""
 FULL = "agcn"
 """What the ablations are variants of."""
 

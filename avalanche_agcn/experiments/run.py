@@ -40,8 +40,13 @@ from avalanche_agcn.models import (
     load_word_vectors,
 )
 from avalanche_agcn.models.backbones import Backbone
-from avalanche_agcn.training import AGCN, MultiTask
-from avalanche_agcn.training.strategies import MultiLabelTemplate
+from avalanche_agcn.training import AGCN
+from avalanche_agcn.training.plugins import (
+    DecoupledTrainingPlugin,
+    DriftCompensationPlugin,
+    StatisticalNegativesPlugin,
+)
+from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
 
 STATE_FILE, RESULTS_FILE = "state.bin", "results.json"
 BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "scenes": "SplitScenes"}
@@ -96,22 +101,47 @@ def make_strategy(
             missing=settings.missing_words,
             orthogonal=settings.orthogonal_words,
         )
-        model = AGCNModel(backbone, words)
+        model = AGCNModel(backbone, words, decoupled=_is_decoupled(settings))
         groups = model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
     else:
-        model = MultiLabelClassifier(backbone, len(class_names))
+        model = MultiLabelClassifier(backbone, len(class_names), decoupled=_is_decoupled(settings))
         lr_head = settings.lr if settings.lr_head is None else settings.lr_head
         groups = model.parameter_groups(lr_backbone=settings.lr, lr_head=lr_head)
     return method.strategy_class(
         model=model,
         optimizer=torch.optim.Adam(groups, fused=True),
         amp=AMP[settings.amp],
-        plugins=plugins,
+        plugins=[*_statistics_plugins(settings), *plugins],
         evaluator=evaluator,
         **{name: getattr(settings, name) for name in SHARED},
         **settings.method_settings,
         **({"newer_as_negative": True} if "memory" in settings.negatives else {}),
     )
+
+
+def _uses_statistics(settings: Settings) -> bool:
+    preset = settings.method_settings.get("preset")
+    ridge = issubclass(METHODS[settings.method].strategy_class, StreamingRidge)
+    return ridge or preset == "statistics" or "statistics" in settings.negatives
+
+
+def _is_decoupled(settings: Settings) -> bool:
+    """Whether the network is trained apart from its classifiers, which statistics need."""
+    joint = issubclass(METHODS[settings.method].strategy_class, TrainsJointly)
+    return _uses_statistics(settings) and not settings.freeze_backbone and not joint
+
+
+def _statistics_plugins(settings: Settings) -> list[BasePlugin]:
+    plugins: list[BasePlugin] = []
+    if "statistics" in settings.negatives and settings.method_settings.get("preset") != "statistics":
+        plugins.append(StatisticalNegativesPlugin())
+    if _is_decoupled(settings):
+        decoupled = DecoupledTrainingPlugin(distillation=settings.distillation)
+        drift = DriftCompensationPlugin(
+            n_images=settings.held_images, teacher=decoupled.teacher, seed=settings.seed
+        )
+        plugins += [decoupled, drift]
+    return plugins
 
 
 def check_device(name: str) -> None:
@@ -213,7 +243,7 @@ class Run:
     @property
     def _at_once(self) -> bool:
         """Whether the method trains once, on all experiences."""
-        return isinstance(self.strategy, MultiTask)
+        return isinstance(self.strategy, TrainsJointly)
 
     @property
     def n_experiences(self) -> int:

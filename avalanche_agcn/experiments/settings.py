@@ -16,7 +16,7 @@ from avalanche_agcn.experiments.methods import METHODS, PLAIN, alternatives
 
 BenchmarkName = Literal["scenes", "coco", "wide"]
 Amp = Literal["bf16", "fp16"]
-Negatives = Literal["memory"]
+Negatives = Literal["memory", "statistics"]
 Pool = Literal["max", "avg"]  # as in models/, which would import torch here
 Missing = Literal["error", "random"]
 
@@ -70,7 +70,11 @@ class TrainingSettings:
     train_mb_size: Annotated[int, "images per step"] = 8
     eval_mb_size: Annotated[int, "images per batch of evaluation"] = 32
     train_epochs: Annotated[int, "passes over each experience"] = 1
-    negatives: Annotated[tuple[Negatives, ...], "use replayed images as negatives of newer classes"] = ()
+    negatives: Annotated[
+        tuple[Negatives, ...], "negatives of newer classes, from memory, statistics or both"
+    ] = ()
+    distillation: Annotated[float, "weight that keeps features near the teacher's, with statistics"] = 0.3
+    held_images: Annotated[int, "images per experience to measure drift on, with statistics"] = 256
     amp: Annotated[Amp | None, "half precision"] = None
     compile: Annotated[bool, "compile the backbone"] = False
 
@@ -194,21 +198,41 @@ def make_settings(
     """
     shared_defaults, own_defaults = split_settings({**DEFAULTS[benchmark], **(defaults or {})})
     given_shared, own = split_settings(given)
+    method = given_shared.get("method", Settings.method)
+    shared_defaults, own_defaults = _preset_defaults(
+        method, own.get("preset", "paper"), shared_defaults, own_defaults
+    )
     shared = {**shared_defaults, **given_shared, "benchmark": benchmark}
     for name, value in shared.items():
         check_value(name, value, KINDS[name])
     shared["negatives"] = tuple(shared.get("negatives", ()))
     if shared.get("backbone") == "small":  # there are no weights for it
         shared.setdefault("pretrained", False)
-    method_settings = _complete(shared.get("method", Settings.method), own, own_defaults)
+    method_settings = _complete(method, own, own_defaults)
     settings = Settings(**shared, method_settings=method_settings)
     unusable = sorted(set(settings.negatives) - usable_negatives(settings))
     if unusable:
         raise ValueError(
             f"{settings.method} cannot use negatives from {', '.join(unusable)}: memory needs a method that "
-            "replays images, or AGCN with --memory."
+            "replays images, or AGCN with --memory; statistics need one that trains by gradient."
         )
     return settings
+
+
+def _preset_defaults(
+    method: str, preset: str, shared: Mapping[str, Any], own: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Defaults of the run and of the method, with those of AGCN's preset among them.
+
+    The benchmark's weights of losses suit the paper's preset, so those of ``statistics`` take precedence.
+    """
+    if method_arguments(method).keys().isdisjoint({"preset"}):
+        return dict(shared), dict(own)
+    from avalanche_agcn.training.strategies.agcn import PRESETS, STATISTICS_MODEL
+
+    if preset == "statistics":
+        return {**shared, **STATISTICS_MODEL}, {**own, **PRESETS[preset]}
+    return dict(shared), {**PRESETS.get(preset, {}), **own}
 
 
 def _complete(method: str, own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,9 +258,10 @@ def change_settings(settings: Settings, **changes: Any) -> Settings:
 
 
 def usable_negatives(settings: Settings) -> set[str]:
-    """Sources of negatives that the method can use: its memory, if it replays images."""
-    replays = "newer_as_negative" in METHODS[settings.method].arguments
-    return {"memory"} if replays and settings.method_settings.get("mem_size") != 0 else set()
+    """Sources of negatives that the method can use: its memory, if it replays images, and statistics."""
+    method = METHODS[settings.method]
+    replays = "newer_as_negative" in method.arguments and settings.method_settings.get("mem_size") != 0
+    return ({"memory"} if replays else set()) | ({"statistics"} if method.takes_statistics else set())
 
 
 def check_value(name: str, value: Any, kind: Any) -> None:

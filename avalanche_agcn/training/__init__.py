@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         FineTuning,
         LwF,
         MultiTask,
+        MultiTaskRidge,
         StreamingRidge,
     )
 
@@ -37,6 +38,7 @@ __all__ = [
     "LwF",
     "MultiLabelContrastiveLoss",
     "MultiTask",
+    "MultiTaskRidge",
     "OCDMBuffer",
     "PRSBuffer",
     "PartialBCEWithLogitsLoss",
@@ -59,6 +61,7 @@ _MODULES = {
     "LwF": "strategies",
     "MultiLabelContrastiveLoss": "losses",
     "MultiTask": "strategies",
+    "MultiTaskRidge": "strategies",
     "OCDMBuffer": "storage_policy",
     "PRSBuffer": "storage_policy",
     "PartialBCEWithLogitsLoss": "losses",

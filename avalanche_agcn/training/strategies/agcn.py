@@ -8,12 +8,23 @@ from avalanche.core import BasePlugin
 from avalanche_agcn.training.acm import QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
-from avalanche_agcn.training.plugins.acm import ACMPlugin, Preset, SoftLabels
+from avalanche_agcn.training.plugins.acm import ACMPlugin, SoftLabels
 from avalanche_agcn.training.plugins.agcn import LAMBDA_CLS, LAMBDA_DST, LAMBDA_GPH, AGCNPlugin, agcn_model
 from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
+from avalanche_agcn.training.plugins.statistics import StatisticalNegativesPlugin
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
+Preset = Literal["paper", "official", "statistics"]
+PAPER_WEIGHTS = {"lambda_cls": LAMBDA_CLS, "lambda_dst": LAMBDA_DST, "lambda_gph": LAMBDA_GPH}
+PRESETS: dict[str, dict[str, float]] = {
+    "paper": PAPER_WEIGHTS,
+    "official": PAPER_WEIGHTS,
+    "statistics": {"lambda_cls": 0.5, "lambda_dst": 0.5, "lambda_gph": 1e3},
+}
+"""Weights of the losses; those of ``statistics`` were chosen on held-out train photos of coco18."""
+STATISTICS_MODEL = {"orthogonal_words": True, "lr_gcn": 3e-4}
+"""What ``statistics`` needs of model and optimizer, chosen likewise."""
 StoragePolicy = Literal["er", "prs", "ocdm"]
 STORAGE_POLICIES = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
 
@@ -27,11 +38,13 @@ class AGCN(MultiLabelTemplate):
     `PartialBCEWithLogitsLoss` and ``train(..., reset_optimizer_state=True)``.
 
     Args:
-        preset: ``"paper"``, the equations, or ``"official"``, what the authors' program computes:
-            their soft labels and graph; see `ACMPlugin` and `adjacency`.
-        lambda_cls: λ₁, weight of the classification loss; see `AGCNPlugin`.
-        lambda_dst: λ₂, weight of the distillation loss; see `AGCNPlugin`.
-        lambda_gph: λ₃, weight of the relationship-preserving loss; see `AGCNPlugin`.
+        preset: ``"paper"``, the equations; ``"official"``, what the authors' program computes: their soft
+            labels and graph (see `ACMPlugin` and `adjacency`); or ``"statistics"``, the equations with a
+            `StatisticalNegativesPlugin` and weights that suit it. It works best with orthogonal word vectors
+            and ``lr_gcn=3e-4``.
+        lambda_cls: λ₁, weight of the classification loss; the preset's if None, see `AGCNPlugin`.
+        lambda_dst: λ₂, weight of the distillation loss; likewise.
+        lambda_gph: λ₃, weight of the relationship-preserving loss; likewise.
         reduction: mean or sum over classes; see `AGCNPlugin`.
         gph_reduction: mean or sum over embeddings; see `AGCNPlugin`.
         soft_labels: of old classes; see `ACMPlugin`.
@@ -75,9 +88,9 @@ class AGCN(MultiLabelTemplate):
         self,
         *,
         preset: Preset = "paper",
-        lambda_cls: float = LAMBDA_CLS,
-        lambda_dst: float = LAMBDA_DST,
-        lambda_gph: float = LAMBDA_GPH,
+        lambda_cls: float | None = None,
+        lambda_dst: float | None = None,
+        lambda_gph: float | None = None,
         reduction: Reduction = "mean",
         gph_reduction: Reduction = "mean",
         soft_labels: SoftLabels | None = None,
@@ -95,15 +108,13 @@ class AGCN(MultiLabelTemplate):
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
-        self.agcn = AGCNPlugin(
-            lambda_cls=lambda_cls,
-            lambda_dst=lambda_dst,
-            lambda_gph=lambda_gph,
-            reduction=reduction,
-            gph_reduction=gph_reduction,
-        )
+        if preset not in PRESETS:
+            raise ValueError(f"preset must be one of {[*PRESETS]}, not {preset!r}.")
+        given = {"lambda_cls": lambda_cls, "lambda_dst": lambda_dst, "lambda_gph": lambda_gph}
+        weights = {name: PRESETS[preset][name] if value is None else value for name, value in given.items()}
+        self.agcn = AGCNPlugin(reduction=reduction, gph_reduction=gph_reduction, **weights)
         self.acm = ACMPlugin(
-            preset=preset,
+            preset="official" if preset == "official" else "paper",
             soft_labels=soft_labels,
             graph=graph,
             cross_blocks=cross_blocks,
@@ -114,13 +125,15 @@ class AGCN(MultiLabelTemplate):
         )
         if storage_policy not in STORAGE_POLICIES:
             raise ValueError(f"storage_policy must be one of {[*STORAGE_POLICIES]}, not {storage_policy!r}.")
-        memory: list[BasePlugin] = []
+        # First, because λ₁ weighs the criterion, not what other plugins add to the loss.
+        own: list[BasePlugin] = [self.agcn, self.acm]
+        if preset == "statistics":
+            own.append(StatisticalNegativesPlugin())
         if mem_size:
             buffer = STORAGE_POLICIES[storage_policy](mem_size, seed=seed or 0)
-            memory.append(
+            own.append(
                 OnlineReplayPlugin(buffer, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
             )
-        # First, because λ₁ weighs the criterion, not what other plugins add to the loss.
-        plugins = [self.agcn, self.acm, *memory, *(plugins or [])]
+        plugins = [*own, *(plugins or [])]
         super().__init__(plugins=plugins, seed=seed, **base_kwargs)
         agcn_model(self)

@@ -16,7 +16,7 @@ from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.label_relations import estimate_relations, make_refinement
 from avalanche_agcn.training.plugins.decoupled import DecoupledTrainingPlugin
 from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
-from avalanche_agcn.training.provenance import Provenance, describe_provenance, digest_module, is_random
+from avalanche_agcn.training.provenance import Provenance, digest_module, is_random
 from avalanche_agcn.training.ridge import solve_ridge
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
@@ -67,7 +67,6 @@ class StreamingRidge(MultiLabelTemplate):
             raise ValueError("A network that is trained needs an optimizer: pass optimizer=.")
         unwrap(model).classifier.requires_grad_(False)
         self.collector = FeatureStatisticsPlugin()
-        self.provenance: Provenance | None = None
         self._solved = True
         super().__init__(
             model=model,
@@ -80,6 +79,11 @@ class StreamingRidge(MultiLabelTemplate):
     def statistics(self) -> FeatureStatistics:
         """The sums that the classifiers are solved from."""
         return self.collector.statistics
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Network, transform and classes behind the sums; None before training."""
+        return self.collector.provenance
 
     def solve(self) -> None:
         """Replace the model's classifiers by the solution of the current sums."""
@@ -153,8 +157,6 @@ class StreamingRidge(MultiLabelTemplate):
             super().optimizer_step()
 
     def _before_training_exp(self, **kwargs: Any) -> None:
-        if self.provenance is None:
-            self.provenance = describe_provenance(unwrap(self.model).backbone, self.experience)
         unwrap(self.model).refinement = None  # it covers the classes that were solved, not the new ones
         self._solved = False
         super()._before_training_exp(**kwargs)

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -57,7 +58,7 @@ def test_every_image_of_the_stream_counts_once(benchmark, make_strategy, plugins
 def test_state_continues_within_an_experience_to_the_last_bit(benchmark, make_strategy):
     class Stop(SupervisedPlugin):
         def after_training_iteration(self, strategy, **kwargs):
-            self.state = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+            self.state = copy.deepcopy(whole.state_dict())
 
     whole, resumed = FeatureStatisticsPlugin(), FeatureStatisticsPlugin()
     stop = Stop()
