@@ -255,12 +255,12 @@ def main(
 
 
 def _run_all(wanted: Sequence[Settings], out: Path, *, resume: bool) -> None:
-    from avalanche_agcn.evaluation import ProgressLogger
+    from avalanche_agcn.evaluation import ProgressBar
     from avalanche_agcn.experiments.report import write_report
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
 
     keep_freed_memory()
-    loggers = [ProgressLogger(metrics=False)]
+    loggers = [ProgressBar()]
     write_report([Run(s, out, resume=resume, loggers=loggers).run() for s in wanted], out)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 
-from avalanche_agcn.evaluation.figures import LINES, Style
+from avalanche_agcn.evaluation.plots import LINES, Style
 
 
 @dataclass(frozen=True)

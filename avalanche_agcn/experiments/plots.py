@@ -19,8 +19,13 @@ from torch import Tensor
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, load_image
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, true_cooccurrence
-from avalanche_agcn.evaluation.figures import class_heatmap, correlation_heatmap, learning_curve
-from avalanche_agcn.evaluation.pictures import LabelledPicture, labelled_pictures
+from avalanche_agcn.evaluation.plots import (
+    LabelledPicture,
+    class_heatmap,
+    correlation_heatmap,
+    labelled_pictures,
+    learning_curve,
+)
 from avalanche_agcn.experiments.methods import name_of, style_of
 from avalanche_agcn.experiments.results import Results, group_by_label
 

@@ -145,7 +145,7 @@ def keep_freed_memory() -> bool:
 def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
-        return multilabel_evaluator(loggers=list(loggers))
+        return multilabel_evaluator(loggers=list(loggers), train_map=False)
 
 
 class OtherSettings(ValueError):
@@ -251,7 +251,7 @@ class Run:
             class_names=names,
             classes_per_experience=self.benchmark.classes_per_experience,
             nested={
-                metric: [[none_if_nan(100 * value) for value in row] for row in history.matrix(metric)]
+                metric: [[none_if_nan(100 * value) for value in row] for row in history[metric]]
                 for metric in METRICS
             },
             per_class_ap={name: none_if_nan(100 * value) for name, value in zip(names, ap, strict=True)},
@@ -284,7 +284,7 @@ class Run:
 
     def _report_progress(self) -> None:
         history = find_nested(self.strategy).history[self._evaluation_stream.name]
-        scores = ", ".join(f"{metric} {100 * history.matrix(metric)[-1][-1]:.1f}" for metric in METRICS)
+        scores = ", ".join(f"{metric} {100 * history[metric][-1][-1]:.1f}" for metric in METRICS)
         done, used = self.experience, sum(self.seconds.values())
         left = used / done * (self.n_experiences - done)
         self.log(

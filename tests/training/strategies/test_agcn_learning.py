@@ -36,7 +36,7 @@ def learn(strategy_class, benchmark, seed, *, graph, **settings):
         torch.manual_seed(seed + t)  # the same order of images, whatever evaluation draws
         strategy.train(experience)
         strategy.eval(benchmark.test_stream[: t + 1])
-    return find_nested(strategy).history["test"].summary("mAP")
+    return find_nested(strategy).result()["test"]["mAP"]
 
 
 @pytest.mark.slow
