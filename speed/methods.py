@@ -54,6 +54,7 @@ PASSES: dict[str, tuple[dict[str, Any], float, str]] = {
     "ocdm": (MEMORY, 2, "as many images from memory"),
     "scr": ({**MEMORY, "batch_size_mem": BATCH}, 4, "as many from memory, two views of each"),
     "agcn": ({}, TEACHER, "a forward pass more: the teacher's"),
+    "streaming_ridge": ({}, 0.45, "a forward pass alone, and the sums"),
 }
 """For each method its settings, its passes against the plain step, and why."""
 BACKBONES: dict[str, dict[str, Any]] = {

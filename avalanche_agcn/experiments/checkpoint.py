@@ -1,16 +1,27 @@
-"""Saving a run as it goes, also in the midst of an experience, and going on from there."""
+"""State of a run: captured from a strategy, written to disk, and resumed from, also within an experience.
+
+Files are written atomically and read without executing code.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import os
+import random
+import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
+import numpy as np
+import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_agcn.evaluation import find_nested
-from avalanche_agcn.experiments.state import random_state, set_random_state
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
 from avalanche_agcn.training.strategies import MultiLabelTemplate
 
@@ -116,3 +127,117 @@ def _memories(strategy: MultiLabelTemplate) -> list[MemoryPlugin]:
 def _others(strategy: MultiLabelTemplate) -> list[Any]:
     plugins = [plugin for plugin in strategy.plugins if not isinstance(plugin, MemoryPlugin)]
     return [plugin for plugin in plugins if hasattr(plugin, "state_dict")]
+
+
+MAGIC = b"avalanche-agcn state 1\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class DamagedState(ValueError):
+    """A file that is not a state of this package, or not all of one."""
+
+
+def save_state(path: str | os.PathLike, state: dict[str, Any]) -> None:
+    """Write tensors, numbers, strings and containers of them, atomically and with a checksum.
+
+    Raises:
+        OSError: If it could not be written; the state before is still there.
+    """
+    content = io.BytesIO()
+    torch.save(state, content)
+    payload = content.getbuffer()
+
+    def write(file: Any) -> None:
+        file.write(MAGIC)
+        file.write(hashlib.sha256(payload).digest())
+        file.write(payload)
+
+    write_atomically(path, write)
+
+
+def load_state(path: str | os.PathLike) -> dict[str, Any]:
+    """Read what `save_state` wrote. No code in the file is run.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DamagedState: If the file is truncated, changed or not one of ours; the message names it.
+    """
+    content = Path(path).read_bytes()
+    header, payload = content[: len(MAGIC) + _DIGEST_BYTES], content[len(MAGIC) + _DIGEST_BYTES :]
+    if not header.startswith(MAGIC):
+        raise DamagedState(f"{path} is not a saved state of this package")
+    if hashlib.sha256(payload).digest() != header[len(MAGIC) :]:
+        raise DamagedState(f"{path} is damaged or was only partly written")
+    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+
+
+def seed_everything(seed: int) -> None:
+    """Fix the random numbers of Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - what other libraries draw from
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """Where the random numbers of Python, NumPy and torch stand, as plain values."""
+    version, numbers, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Go on drawing where `random_state` stood."""
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file so that a reader, or a process killed meanwhile, leaves the old one or the new one.
+
+    Args:
+        path: Where the file will be; its folder is made if need be.
+        write: Writes the content into the open binary file it is given.
+
+    Raises:
+        OSError: If the content could not be written, for example on a full disk. What was there before is
+            still there.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(aside, 0o666 & ~_umask())  # as any other new file; mkstemp's are for the owner alone
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Write a text file, atomically."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: str | os.PathLike, content: Any) -> None:
+    """Write ``content`` as JSON, atomically; NaN is not JSON and must have become None before."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
 from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelBenchmark, MultiLabelSource, assemble
-from avalanche_agcn.experiments.state import DamagedState, load_state, save_state
+from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state
 
 IMAGES_PER_FILE = 4096
 

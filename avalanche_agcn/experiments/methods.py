@@ -114,7 +114,7 @@ METHODS: dict[str, Method] = {
         "MultiTaskRidge",
         "Multi-Task (ridge)",
         "all images and labels at once, in closed form",
-        Style("#000000", "p"),
+        Style("#DDCC77", "p"),
         takes_statistics=False,
     ),
     "finetuning": Method("FineTuning", "Fine-Tuning", "plain training on the stream", Style("#7F7F7F", "v")),

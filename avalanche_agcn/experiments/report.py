@@ -13,7 +13,7 @@ import jinja2
 from matplotlib.figure import Figure
 
 from avalanche_agcn.experiments import plots
-from avalanche_agcn.experiments.files import write_atomically, write_text
+from avalanche_agcn.experiments.checkpoint import write_atomically, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, VARIANTS
 from avalanche_agcn.experiments.results import Results, find_results, group_by_label
 from avalanche_agcn.experiments.settings import ascii_name

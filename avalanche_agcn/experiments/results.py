@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from avalanche_agcn.evaluation.functional import nested_summary
-from avalanche_agcn.experiments.files import write_json, write_text
+from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.settings import FORMAT, ascii_name, check_format, differences
 

@@ -19,7 +19,16 @@ from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScene
 from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
-from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, layout, restore
+from avalanche_agcn.experiments.checkpoint import (
+    CheckpointPlugin,
+    State,
+    capture,
+    layout,
+    load_state,
+    restore,
+    save_state,
+    seed_everything,
+)
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.plots import PictureScores
@@ -31,7 +40,6 @@ from avalanche_agcn.experiments.results import (
     train_cooccurrence,
 )
 from avalanche_agcn.experiments.settings import Settings, check_format, differences
-from avalanche_agcn.experiments.state import load_state, save_state, seed_everything
 from avalanche_agcn.models import (
     AGCNModel,
     MultiLabelClassifier,

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from avalanche_agcn.experiments.files import write_json
+from avalanche_agcn.experiments.checkpoint import write_json
 from avalanche_agcn.experiments.methods import VARIANTS, LogUniform, Space
 from avalanche_agcn.experiments.results import (
     RESULTS_FILE,

@@ -196,19 +196,19 @@ def make_settings(
     Raises:
         ValueError: if the method or a setting is unknown, or a value has the wrong type.
     """
-    shared_defaults, own_defaults = split_settings({**DEFAULTS[benchmark], **(defaults or {})})
+    more_shared, more_own = split_settings(defaults or {})
     given_shared, own = split_settings(given)
     method = given_shared.get("method", Settings.method)
-    shared_defaults, own_defaults = _preset_defaults(
-        method, own.get("preset", "paper"), shared_defaults, own_defaults
-    )
-    shared = {**shared_defaults, **given_shared, "benchmark": benchmark}
+    preset = {**more_own, **own}.get("preset", "paper")
+    shared_defaults, own_defaults = _preset_defaults(method, preset, *split_settings(DEFAULTS[benchmark]))
+    shared = {**shared_defaults, **more_shared, **given_shared, "benchmark": benchmark}
     for name, value in shared.items():
         check_value(name, value, KINDS[name])
-    shared["negatives"] = tuple(shared.get("negatives", ()))
+    negatives = shared.get("negatives", ())
+    shared["negatives"] = (negatives,) if isinstance(negatives, str) else tuple(negatives)
     if shared.get("backbone") == "small":  # there are no weights for it
         shared.setdefault("pretrained", False)
-    method_settings = _complete(method, own, own_defaults)
+    method_settings = _complete(method, own, own_defaults | more_own)
     settings = Settings(**shared, method_settings=method_settings)
     unusable = sorted(set(settings.negatives) - usable_negatives(settings))
     if unusable:
@@ -324,5 +324,7 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """All settings by name, those of the method among them."""
     shared, own = split_settings({**Settings().as_dict(), **values})
     if shared["method"] in METHODS:
-        own = {name: one.default for name, one in method_arguments(shared["method"]).items()} | own
+        defaults = {name: one.default for name, one in method_arguments(shared["method"]).items()}
+        preset = own.get("preset", "paper")
+        own = {**defaults, **_preset_defaults(shared["method"], preset, {}, {})[1], **own}
     return {**own, **shared}

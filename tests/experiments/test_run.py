@@ -6,10 +6,10 @@ import sys
 import pytest
 import torch
 
+from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import STATE_FILE, Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
-from avalanche_agcn.experiments.state import load_state, save_state
 
 
 def smoke(method="agcn", **changes):

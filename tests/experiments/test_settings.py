@@ -76,7 +76,7 @@ def test_an_unknown_method_is_named():
         ("storage_policy", "reservoir", "'er' or 'prs' or 'ocdm'"),
         ("amp", "bfloat16", "'bf16' or 'fp16' or none"),
         ("graph", "dense", "'paper' or 'official' or 'plain' or 'identity' or none"),
-        ("negatives", "statistics", "'memory'"),
+        ("negatives", "pictures", "'memory' or 'statistics'"),
         ("mem_size", 0.5, "a whole number"),
     ],
 )
