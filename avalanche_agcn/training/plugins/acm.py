@@ -7,7 +7,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen, origin_of
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.acm import AugmentedCorrelationMatrix, QCounts, in_float64
@@ -126,5 +126,8 @@ def _check_no_skipped_experience(experience: Any, n_counted: int) -> None:
 
 def _count_labelled(experience: Any) -> int | None:
     """Number of classes that the images of an experience are labelled for; None without images."""
+    origin = origin_of(experience)
+    if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
+        return origin.n_own_classes
     targets: Any = getattr(experience.dataset, "targets", ())
     return int((~torch.as_tensor(targets[0]).isnan()).sum()) if len(targets) else None
