@@ -7,7 +7,11 @@ if TYPE_CHECKING:
     from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
     from avalanche_agcn.training.feature_statistics import FeatureStatistics
     from avalanche_agcn.training.graph import adjacency
-    from avalanche_agcn.training.losses import MultiLabelContrastiveLoss, PartialBCEWithLogitsLoss
+    from avalanche_agcn.training.losses import (
+        AsymmetricLoss,
+        MultiLabelContrastiveLoss,
+        PartialBCEWithLogitsLoss,
+    )
     from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
     from avalanche_agcn.training.strategies import (
         AGCN,
@@ -31,6 +35,7 @@ __all__ = [
     "OCDM",
     "PRS",
     "SCR",
+    "AsymmetricLoss",
     "AugmentedCorrelationMatrix",
     "FeatureStatistics",
     "FineTuning",
@@ -54,6 +59,7 @@ _MODULES = {
     "OCDM": "strategies",
     "PRS": "strategies",
     "SCR": "strategies",
+    "AsymmetricLoss": "losses",
     "AugmentedCorrelationMatrix": "acm",
     "FineTuning": "strategies",
     "LwF": "strategies",
