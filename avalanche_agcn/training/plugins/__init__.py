@@ -7,6 +7,7 @@ from avalanche_agcn.training.plugins.confidence import ConfidencePenaltyPlugin
 from avalanche_agcn.training.plugins.decoupled import DecoupledTrainingPlugin
 from avalanche_agcn.training.plugins.drift import DriftCompensationPlugin
 from avalanche_agcn.training.plugins.ewc import EWCPlugin
+from avalanche_agcn.training.plugins.l3a import L3APlugin
 from avalanche_agcn.training.plugins.lwf import LwFPlugin
 from avalanche_agcn.training.plugins.pseudo_labels import PseudoLabelPlugin
 from avalanche_agcn.training.plugins.replay import MemoryPlugin, OnlineReplayPlugin
@@ -23,6 +24,7 @@ __all__ = [
     "DriftCompensationPlugin",
     "EWCPlugin",
     "FeatureStatisticsPlugin",
+    "L3APlugin",
     "LwFPlugin",
     "MemoryPlugin",
     "OnlineReplayPlugin",
