@@ -99,7 +99,7 @@ def SplitCOCO(
         validation_size: number of train images (or their share, if below 1) held out at random.
         seed: fixes everything that is drawn.
         **settings: further settings of the `Protocol`: ``classes_per_experience``, ``repeat_images``,
-            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``flip``.
+            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``long_tail``, ``flip``.
 
     Raises:
         FileNotFoundError: if the folder or its annotation files are missing.

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.benchmarks.image_files import Transform
+from avalanche_agcn.benchmarks.long_tail import draw_long_tail
 from avalanche_agcn.benchmarks.protocols import Protocol
 from avalanche_agcn.benchmarks.split import (
     Assignment,
@@ -170,6 +171,7 @@ def multilabel_benchmark(
     assignment: Assignment = "rarest",
     unlabelled_as_negative: bool = False,
     test_images: TestImages = "seen",
+    long_tail: float | None = None,
     validation_size: float | int = 0,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
@@ -197,10 +199,12 @@ def multilabel_benchmark(
         unlabelled_as_negative: whether train targets are 0 instead of NaN outside of the experience's own
             columns. Losses then train all other classes seen so far as negatives.
         test_images: ``"seen"`` or ``"all"``; see `Protocol`.
+        long_tail: power of the number of train images per class over its rank: images are left out at random
+            until the class of rank r has at most n_max · r^−``long_tail`` (`draw_long_tail`). None keeps all.
         validation_size: number of images (or their share, if below 1) held out of training at random.
         train_transform: applied to each training image each time it is read.
         eval_transform: applied to each image in evaluation.
-        seed: fixes everything that is drawn: validation images, random assignments.
+        seed: fixes everything that is drawn: validation images, random assignments, the long tail.
 
     Returns:
         The benchmark, with ``train_stream``, ``test_stream`` and, with a validation size, ``valid_stream``.
@@ -226,6 +230,7 @@ def multilabel_benchmark(
         assignment=assignment,
         unlabelled_as_negative=unlabelled_as_negative,
         test_images=test_images,
+        long_tail=long_tail,
     )
     plan = make_plan(
         train_dataset,
@@ -289,7 +294,11 @@ def make_plan(
 
     held_out = _draw_held_out(train_members, validation_size, seed)
     check_classes_present(train_labels[~held_out], names)
-    used = train_members.masked_fill(held_out[:, None], 0)  # images that belong nowhere are left out
+    unused = held_out
+    if protocol.long_tail is not None:
+        thinned = train_labels.masked_fill(held_out[:, None], 0)
+        unused = held_out | ~draw_long_tail(thinned, protocol.long_tail, seed)
+    used = train_members.masked_fill(unused[:, None], 0)  # images that belong nowhere are left out
     if protocol.repeat_images:
         train_positions = assign_repeatedly(used, sizes)
     else:

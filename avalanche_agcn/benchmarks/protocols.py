@@ -61,6 +61,7 @@ class Protocol:
         unlabelled_as_negative: whether a train target is 0 outside of its experience's own columns, not NaN.
         test_images: ``"seen"``: test set i has the images with at least one class seen by experience i;
             ``"all"``: every test set has all images. Both have all labels.
+        long_tail: power law of the number of train images per class; see ``multilabel_benchmark``.
         crowds: COCO's boxes around many objects. ``"labels"``: they count as any other box;
             ``"membership"``: they bring an image into an experience but are no labels, so that targets of
             all zeros occur; ``"ignore"``: they do not count.
@@ -93,6 +94,7 @@ class Protocol:
     assignment: Assignment | None = "rarest"
     unlabelled_as_negative: bool = False
     test_images: TestImages = "seen"
+    long_tail: float | None = None
     crowds: Crowds | None = None
     difficult: Difficult | None = None
     image_size: int | None = None

@@ -144,7 +144,7 @@ class SplitScenes(MultiLabelBenchmark):
             whenever it is read.
         validation_size: number of training images (or their share, if below 1) held out at random.
         **settings: further settings of the `Protocol`: ``classes_per_experience``, ``repeat_images``,
-            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``flip``.
+            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``long_tail``, ``flip``.
 
     Attributes:
         true_cooccurrence: [n_classes, n_classes] float64; entry [i, j] = P(i | j) of columns i and j.

@@ -28,6 +28,7 @@ __all__ = [
     "NestedSummary",
     "PrecisionRecallF1",
     "StageScores",
+    "TailScores",
     "average_precision",
     "mean_average_precision",
     "mean_class_f1",
@@ -35,6 +36,7 @@ __all__ = [
     "precision_recall_f1",
     "stage_average",
     "stage_scores",
+    "tail_scores",
 ]
 
 
@@ -263,6 +265,46 @@ def stage_average(stages: Sequence[StageScores]) -> StageScores:
     if not stages:
         raise ValueError("There is no stage to average; evaluate the model after each experience.")
     return StageScores(*(_mean(values) for values in zip(*stages, strict=True)))
+
+
+class TailScores(NamedTuple):
+    """Mean scores of classes with few, some and many train images; see `tail_scores`."""
+
+    few: float
+    medium: float
+    many: float
+
+
+def tail_scores(
+    per_class: Sequence[float] | Tensor, counts: Sequence[int] | Tensor, *, few: int = 200, many: int = 900
+) -> TailScores:
+    """Mean of a per-class score over classes with few, some and many train images, as PRS reports it.
+
+    Args:
+        per_class: a score of each class, such as `average_precision`; classes of NaN are left out.
+        counts: number of train images of each class.
+        few: classes below it are minor; PRS's is 200.
+        many: classes above it are major; PRS's is 900.
+
+    Returns:
+        The three means; NaN for a group without classes.
+
+    Raises:
+        ValueError: if the lengths differ or ``few`` is above ``many``.
+
+    Example:
+        >>> tail_scores([0.25, 0.5, 0.6, 0.9], [50, 150, 500, 2000])
+        TailScores(few=0.375, medium=0.6, many=0.9)
+    """
+    values, n = np.asarray(per_class, dtype=float), np.asarray(counts)
+    if values.shape != n.shape or few > many:
+        raise ValueError(
+            f"Scores of shape {values.shape} and counts of shape {n.shape} must be equally many, and "
+            f"few={few} not above many={many}."
+        )
+    groups = (n < few, (n >= few) & (n <= many), n > many)
+    known = [values[group & ~np.isnan(values)] for group in groups]
+    return TailScores(*(_mean(part.tolist()) if len(part) else math.nan for part in known))
 
 
 class PredictionCounts(NamedTuple):

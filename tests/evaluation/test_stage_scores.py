@@ -9,6 +9,7 @@ from avalanche_agcn.evaluation.functional import (
     precision_recall_f1,
     stage_average,
     stage_scores,
+    tail_scores,
 )
 
 
@@ -56,3 +57,13 @@ def test_wrong_input_is_rejected():
         stage_average([])
     with pytest.raises(ValueError, match=r"probability must be between 0 and 1, but is 1\.0"):
         stage_scores(*random_stage(), probability=1.0)
+
+
+def test_tail_scores_are_means_of_groups_of_classes():
+    found = tail_scores(torch.tensor([0.1, 0.3, 0.5, 0.6, math.nan]), torch.tensor([199, 1, 200, 900, 5]))
+    assert found.few == pytest.approx(0.2)
+    assert found.medium == pytest.approx(0.55)
+    assert math.isnan(found.many)
+    assert tail_scores([0.25], [901]).many == 0.25
+    with pytest.raises(ValueError, match="must be equally many"):
+        tail_scores([0.1, 0.2], [1])

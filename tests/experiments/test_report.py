@@ -84,7 +84,10 @@ def test_photos_that_are_gone_leave_the_rest_of_the_report(store, tmp_path, caps
     }
     runs = store(benchmark="coco", pictures=[picture])
     assert main([str(runs), "--out", str(tmp_path / "out")]) == 0
-    assert "SplitCOCO-pictures-agcn.png is left out: There is no image absent/val2014/1.jpg" in capsys.readouterr().out
+    assert (
+        "SplitCOCO-pictures-agcn.png is left out: There is no image absent/val2014/1.jpg"
+        in capsys.readouterr().out
+    )
     assert "SplitCOCO-mAP.png" in written(tmp_path / "out")
     assert "SplitCOCO-pictures-agcn.png" not in written(tmp_path / "out")
 
