@@ -20,8 +20,7 @@ from measure import Row, Topic, best_times, in_child, run_script
 from sklearn.metrics import average_precision_score
 from torchmetrics.functional.classification import multilabel_average_precision
 
-from avalanche_agcn.evaluation.functional import mean_average_precision, precision_recall_f1
-from avalanche_agcn.evaluation.nested import nested_scores
+from avalanche_agcn.evaluation.functional import mean_average_precision, nested_scores, precision_recall_f1
 
 N_IMAGES, N_CLASSES, N_SETS = 27_173, 40, 10
 LARGE_IMAGES, LARGE_CLASSES = 269_648, 81

@@ -13,7 +13,7 @@ import torch
 from measure import Row, Topic, best_times, run_script
 from steps import N_NEW, N_OLD, NETWORKS, WORD_DIMENSION, make_method, noise_benchmark, step_times
 
-from avalanche_agcn.experiments.memory import keep_freed_memory
+from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.models import AGCNModel, Precomputed
 from avalanche_agcn.training import AGCN, AugmentedCorrelationMatrix, adjacency
 

@@ -15,7 +15,7 @@ from measure import Row, Topic, run_script
 from steps import NETWORKS, Stopwatch, make_method, make_plain, noise_benchmark
 from torch.profiler import ProfilerActivity, profile
 
-from avalanche_agcn.experiments.memory import keep_freed_memory
+from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
 
 BATCH = 8

@@ -14,7 +14,7 @@ import sys
 from measure import Row, Topic, in_child, run_script
 from steps import NETWORKS, make_method, make_plain, noise_benchmark
 
-from avalanche_agcn.experiments.memory import keep_freed_memory
+from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
 
 BATCHES = (8, 32)

@@ -1,43 +1,22 @@
-"""Multi-label metrics as functions of whole tensors: scores [N, C] in, figures out, as fractions of 1.
+"""Multi-label metrics as functions of whole tensors: scores [N, C] in, metrics out, as fractions of 1.
 
-The definitions are those of the multi-label literature (ML-GCN, PRS, AGCN); where a class counts and
-where it does not is said in each docstring. Scores are ranked as they are: a sigmoid would make ties of
-all large logits. Nothing here knows Avalanche.
+The definitions are those of the multi-label literature (ML-GCN, PRS, AGCN); each docstring states which
+classes count. Scores are ranked as they are: a sigmoid would turn all large logits into ties. This module
+does not import Avalanche.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.evaluation.inputs import (
-    as_array,
-    check_shapes,
-    check_threshold,
-    check_top_k,
-    split_targets,
-)
-from avalanche_agcn.evaluation.ranking import Counts, Increment, Mask, count_sets
-
-__all__ = [
-    "NestedSummary",
-    "PrecisionRecallF1",
-    "StageScores",
-    "TailScores",
-    "average_precision",
-    "mean_average_precision",
-    "mean_class_f1",
-    "nested_summary",
-    "precision_recall_f1",
-    "stage_average",
-    "stage_scores",
-    "tail_scores",
-]
+from avalanche_agcn.evaluation._ranking import Batch, Counts, Mask, count_sets
 
 
 class PrecisionRecallF1(NamedTuple):
@@ -51,8 +30,18 @@ class PrecisionRecallF1(NamedTuple):
     OF1: float
 
 
+class NestedScores(NamedTuple):
+    """Metrics of the nested sets 0..t: one row of each nested matrix."""
+
+    mAP: list[float]
+    CF1: list[float]
+    OF1: list[float]
+    average_precision: Tensor
+    """[sets, C] float64, average precision of each class; NaN for classes that are not in the set."""
+
+
 class NestedSummary(NamedTuple):
-    """What a nested matrix comes down to; see `nested_summary`."""
+    """Summary of a nested matrix; see `nested_summary`."""
 
     last: float
     nested: float
@@ -62,22 +51,19 @@ class NestedSummary(NamedTuple):
 
 
 def average_precision(scores: Tensor, targets: Tensor) -> Tensor:
-    """Average precision of each class: the mean of the precision at each of its positives.
+    """Return the average precision of each class: the mean of the precision at each of its positives.
 
-    Equal to scikit-learn's ``average_precision_score``: all points, no interpolation, tied scores taken as
-    one group. The ranking is done by NumPy on the CPU; a CUDA matrix is brought over once.
+    Equal to scikit-learn's ``average_precision_score``: all points, no interpolation, tied scores as one
+    group. The result is [C] float64, with NaN where a class has no positive. NumPy ranks the scores on the
+    CPU; a CUDA tensor is copied once.
 
     Args:
         scores: [N, C] logits or probabilities, any float type; only their order matters.
         targets: [N, C] of 0, 1 and NaN. Cells with NaN (unlabelled) are left out.
 
-    Returns:
-        [C] float64, on the device of ``scores`` where that has float64; NaN where a class has no positive.
-
     Raises:
-        TypeError: If ``scores`` are not floating point.
-        ValueError: If the shapes do not fit, there is no image, a target is not 0, 1 or NaN, or a score is
-            NaN.
+        TypeError: if ``scores`` are not floating point.
+        ValueError: if the shapes differ, there is no image, a target is not 0, 1 or NaN, or a score is NaN.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.1, 0.3]])
@@ -85,29 +71,17 @@ def average_precision(scores: Tensor, targets: Tensor) -> Tensor:
         >>> average_precision(scores, targets)
         tensor([0.8333,    nan], dtype=torch.float64)
     """
-    check_shapes(scores, targets)
-    images = Increment(as_array(scores), *split_targets(targets))
-    counts = count_sets([images], threads=torch.get_num_threads())
+    counts = count_sets([[make_batch(scores, targets)]], threads=torch.get_num_threads())
     device = "cpu" if scores.device.type == "mps" else scores.device  # MPS has no float64
     return torch.from_numpy(counts.average_precision[0]).to(device)
 
 
 def mean_average_precision(scores: Tensor, targets: Tensor) -> float:
-    """Mean of `average_precision` over the classes that have a positive; NaN if none has.
+    """Return the mean of `average_precision` over the classes that have a positive; NaN if none has.
 
     Args:
         scores: [N, C] logits or probabilities.
         targets: [N, C] of 0, 1 and NaN (unlabelled).
-
-    Raises:
-        TypeError: As `average_precision`.
-        ValueError: As `average_precision`.
-
-    Example:
-        >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.1, 0.3]])
-        >>> targets = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
-        >>> round(mean_average_precision(scores, targets), 4)
-        0.9167
     """
     return average_precision(scores, targets).nanmean().item()
 
@@ -115,24 +89,20 @@ def mean_average_precision(scores: Tensor, targets: Tensor) -> float:
 def precision_recall_f1(
     scores: Tensor, targets: Tensor, *, threshold: float, top_k: int | None = None
 ) -> PrecisionRecallF1:
-    """Class-wise and overall precision, recall and F1 at a decision threshold.
+    """Return class-wise and overall precision, recall and F1 at a decision threshold.
 
     CP and CR are class means of N_correct / N_predicted and N_correct / N_true, CF1 = 2·CP·CR / (CP + CR);
-    OP, OR and OF1 are made of the sums over classes. 0/0 is 0 and nothing is added to a denominator: a class
-    that is never predicted has precision 0, one without positives recall 0. A class without any annotated
+    OP, OR and OF1 use the sums over classes. 0/0 is 0 and nothing is added to a denominator: a class that is
+    never predicted has precision 0, a class without positives has recall 0. A class without any annotated
     cell is left out.
 
     Args:
         scores: [N, C] logits or probabilities.
         targets: [N, C] of 0, 1 and NaN (unlabelled, left out).
-        threshold: A score at or above it is predicted, **in the unit of** ``scores``: p ≥ 0.5 is 0.5 for
-            probabilities and 0.0 for logits.
-        top_k: Keep only the k highest scores of an image, and of them those at or above the threshold (the
-            "top-3" columns of ML-GCN's tables). Of equal scores the first columns are kept.
-
-    Raises:
-        TypeError: If ``scores`` are not floating point.
-        ValueError: As `average_precision`, or for a threshold or ``top_k`` that makes no sense.
+        threshold: a score at or above it is predicted, **in the unit of** ``scores``: p ≥ 0.5 is 0.5 for
+            probabilities and 0.0 for logits. Not NaN.
+        top_k: keep only the k ≥ 1 highest scores of an image, and of these the ones at or above the threshold
+            (the "top-3" columns of ML-GCN's tables). Of equal scores the first columns are kept.
 
     Example:
         >>> logits = torch.tensor([[2.0, -1.0], [1.0, 3.0], [-2.0, -1.0]])
@@ -144,29 +114,59 @@ def precision_recall_f1(
 
 
 def mean_class_f1(scores: Tensor, targets: Tensor, *, threshold: float) -> float:
-    """Mean over classes of each class's own F1, the "CF1" of some newer work (often at p > 0.8).
+    """Return the mean over classes of each class's own F1, the "CF1" of some newer work (often at p > 0.8).
 
-    Not the CF1 of `precision_recall_f1`, which is made of mean precision and mean recall. 0/0 is 0; a class
-    without any annotated cell is left out.
+    This is not the CF1 of `precision_recall_f1`, which combines mean precision and mean recall. 0/0 is 0; a
+    class without any annotated cell is left out.
 
     Args:
         scores: [N, C] logits or probabilities.
         targets: [N, C] of 0, 1 and NaN (unlabelled, left out).
-        threshold: A score at or above it is predicted, in the unit of ``scores``.
-
-    Raises:
-        TypeError: As `precision_recall_f1`.
-        ValueError: As `precision_recall_f1`.
-
-    Example:
-        >>> logits = torch.tensor([[2.0, -1.0], [1.0, 3.0], [-2.0, -1.0]])
-        >>> targets = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-        >>> round(mean_class_f1(logits, targets, threshold=0.0), 3)
-        0.667
+        threshold: a score at or above it is predicted, in the unit of ``scores``.
     """
     correct, predicted, true, annotated = count_predictions(scores, targets, threshold=threshold)
-    values = _ratio(2 * correct, predicted + true)[annotated > 0]
-    return float(values.mean()) if len(values) else math.nan
+    f1 = _ratio(2 * correct, predicted + true)[annotated > 0]
+    return float(f1.mean()) if len(f1) else math.nan
+
+
+def nested_scores(
+    scores: Tensor,
+    targets: Tensor,
+    *,
+    set_sizes: Sequence[int],
+    class_counts: Sequence[int],
+    threshold: float,
+) -> NestedScores:
+    """Score nested sets: set i is the first ``set_sizes[i]`` images and ``class_counts[i]`` classes.
+
+    Args:
+        scores: [N, C] logits or probabilities, images in the order of their increments.
+        targets: [N, C] of 0, 1 and NaN (unlabelled).
+        set_sizes: number of images of each set; not decreasing, the last is N. An empty set scores NaN.
+        class_counts: number of classes of each set; not decreasing, the last is at most C.
+        threshold: a score at or above it is predicted, in the unit of ``scores``.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, -1.0], [-1.0, 1.0], [1.0, 3.0]])
+        >>> targets = torch.tensor([[1, 0], [0, 0], [0, 1]])
+        >>> result = nested_scores(logits, targets, set_sizes=[2, 3], class_counts=[1, 2], threshold=0.0)
+        >>> result.mAP, [round(value, 3) for value in result.OF1]
+        ([1.0, 1.0], [1.0, 0.667])
+    """
+    values, positive, annotated = make_batch(scores, targets)
+    check_decision(threshold)
+    ends, counts = [0, *set_sizes], [0, *class_counts]
+    grow = ends == sorted(ends) and counts == sorted(counts)
+    if len(ends) != len(counts) or ends[-1] != len(scores) or not grow:
+        raise ValueError(
+            f"set_sizes {list(set_sizes)} and class_counts {list(class_counts)} do not describe nested sets "
+            f"of {len(scores)} images; give numbers that do not decrease, with all images in the last set."
+        )
+    increments = [
+        [Batch(values[a:b], positive[a:b], None if annotated is None else annotated[a:b])]
+        for a, b in pairwise(ends)
+    ]
+    return score_sets(increments, class_counts, threshold)
 
 
 def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
@@ -174,8 +174,8 @@ def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
 
     With T the last experience:
 
-    - ``last`` = a[T][T], what most of the field reports;
-    - ``nested`` = mean over i of a[T][i], what the AGCN paper reports;
+    - ``last`` = a[T][T], reported by most papers;
+    - ``nested`` = mean over i of a[T][i], reported by the AGCN paper;
     - ``average`` = mean over t of a[t][t];
     - ``forgetting_absolute`` = mean over i < T of a[i][i] − a[T][i], first minus final;
     - ``forgetting_relative`` = mean over i < T of (a[i][i] − a[T][i]) / a[i][i], over sets whose first
@@ -184,11 +184,11 @@ def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
     After one experience nothing can have been forgotten: both kinds are 0.
 
     Args:
-        matrix: Row t has t + 1 entries; further ones (of a square matrix) are not looked at. A row may be
-            empty if nothing was evaluated then; figures that need it are NaN.
+        matrix: row t has t + 1 entries; more (of a square matrix) are ignored. A row is empty if there was
+            no evaluation after that experience; values that need it are NaN.
 
     Raises:
-        ValueError: If there is no row, the last one is empty or a row is too short.
+        ValueError: if there is no row, the last one is empty or a row is too short.
 
     Example:
         >>> summary = nested_summary([[0.8], [0.6, 0.7]])
@@ -197,12 +197,12 @@ def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
     """
     rows = [[float(value) for value in row[: t + 1]] for t, row in enumerate(matrix)]
     if not rows or not rows[-1]:
-        raise ValueError("the nested matrix has no last row; evaluate the model after its last experience")
+        raise ValueError("The nested matrix has no last row; evaluate the model after its last experience.")
     for t, row in enumerate(rows):
         if row and len(row) < t + 1:
             raise ValueError(
-                f"row {t} of the nested matrix has {len(row)} entries and needs {t + 1}: "
-                f"after experience {t}, evaluate test_stream[:{t + 1}]"
+                f"Row {t} of the nested matrix has {len(row)} entries but needs {t + 1}; after experience "
+                f"{t}, evaluate test_stream[:{t + 1}]."
             )
     final = rows[-1]
     first = [row[-1] if row else math.nan for row in rows]
@@ -307,37 +307,28 @@ def tail_scores(
     return TailScores(*(_mean(part.tolist()) if len(part) else math.nan for part in known))
 
 
-class PredictionCounts(NamedTuple):
-    """Counts of each class, [C]."""
-
-    correct: Counts
-    predicted: Counts
-    true: Counts
-    annotated: Counts
+# Steps that the standalone metrics share with the functions above.
 
 
 def count_predictions(
     scores: Tensor, targets: Tensor, *, threshold: float, top_k: int | None = None
-) -> PredictionCounts:
-    """Count what `precision_recall_f1` is made of; counts of batches add up."""
-    check_shapes(scores, targets)
-    check_threshold(threshold)
-    check_top_k(top_k)
-    values = as_array(scores)
+) -> Counts:
+    """Return [4, C] counts of correct, predicted, true and annotated cells; batches can be added up."""
+    values, positive, annotated = make_batch(scores, targets)
+    check_decision(threshold, top_k)
     if np.isnan(values).any():
-        raise ValueError("scores contain NaN; has the training diverged?")
-    positive, annotated = split_targets(targets)
+        raise ValueError("The scores contain NaN; check whether training diverged.")
     if annotated is None:
         annotated = np.ones_like(positive)
     predicted = (values >= threshold) & annotated
     if top_k is not None:
         predicted &= _highest(np.where(annotated, values, -math.inf), top_k)
     masks = (predicted & positive, predicted, positive, annotated)
-    return PredictionCounts(*(mask.sum(axis=0) for mask in masks))
+    return np.stack([mask.sum(axis=0) for mask in masks])
 
 
-def f1_from_counts(counts: PredictionCounts) -> PrecisionRecallF1:
-    """The six figures; a class with nothing annotated is left out, and all are NaN if that is every class."""
+def f1_from_counts(counts: Counts) -> PrecisionRecallF1:
+    """Return the six values over the classes with an annotated cell; NaN if there is no such class."""
     correct, predicted, true, annotated = counts
     present = annotated > 0
     if not present.any():
@@ -349,8 +340,31 @@ def f1_from_counts(counts: PredictionCounts) -> PrecisionRecallF1:
     return PrecisionRecallF1(cp, cr, _harmonic_mean(cp, cr), op, or_, _harmonic_mean(op, or_))
 
 
+def score_sets(
+    increments: Sequence[Sequence[Batch]], class_counts: Sequence[int], threshold: float
+) -> NestedScores:
+    """Score nested sets; set i is the increments 0..i and the first ``class_counts[i]`` classes."""
+    width = next((batch.scores.shape[1] for increment in increments for batch in increment), None)
+    if width is None:  # no image at all
+        missing = [math.nan] * len(class_counts)
+        ap = torch.full((len(class_counts), max(class_counts)), math.nan, dtype=torch.float64)
+        return NestedScores(missing, missing, missing, ap)
+    if max(class_counts) > width:
+        raise ValueError(
+            f"A nested set has {max(class_counts)} classes, but the scores have {width}; evaluate only the "
+            "experiences the model was trained on."
+        )
+    counts = count_sets(increments, threshold=threshold, threads=torch.get_num_threads())
+    ap, predictions = torch.from_numpy(counts.average_precision), np.stack(counts[1:])  # [4, sets, C]
+    f1 = []
+    for i, n_classes in enumerate(class_counts):
+        ap[i, n_classes:] = math.nan
+        f1.append(f1_from_counts(predictions[:, i, :n_classes]))
+    return NestedScores(ap.nanmean(dim=1).tolist(), [row.CF1 for row in f1], [row.OF1 for row in f1], ap)
+
+
 def _highest(scores: np.ndarray, top_k: int) -> Mask:
-    """[N, C] bool: exactly the k highest scores of each row; of equal ones the first."""
+    """Return [N, C] bool: exactly the k highest scores of each row; of equal ones the first."""
     top_k = min(top_k, scores.shape[1])
     lowest = np.partition(scores, -top_k, axis=1)[:, -top_k, None]
     higher, equal = scores > lowest, scores == lowest
@@ -370,3 +384,53 @@ def _harmonic_mean(a: float, b: float) -> float:
 def _mean(values: Sequence[float]) -> float:
     """Mean; 0 of nothing, as nothing can be forgotten before the second experience."""
     return math.fsum(values) / len(values) if values else 0.0
+
+
+# Checks of the inputs, and their conversion to arrays.
+
+
+def make_batch(scores: Tensor, targets: Tensor) -> Batch:
+    """Check scores and targets, both [images, classes], and return them as arrays."""
+    if targets.ndim == 1 and scores.ndim == 2:
+        raise ValueError(
+            f"The targets are a vector of {len(targets)} numbers instead of multi-hot rows; convert class "
+            f"numbers with torch.nn.functional.one_hot(targets, {scores.shape[1]})."
+        )
+    if scores.ndim != 2 or scores.shape != targets.shape:
+        raise ValueError(
+            f"Scores and targets must both be [images, classes], got {tuple(scores.shape)} and "
+            f"{tuple(targets.shape)}; for scores of the seen classes pass targets[:, : scores.shape[1]]."
+        )
+    if not scores.is_floating_point():
+        raise TypeError(f"Scores must be floating point, got {scores.dtype}; pass logits or probabilities.")
+    if scores.numel() == 0:
+        raise ValueError(f"The scores are empty, of shape {tuple(scores.shape)}; pass at least one image.")
+    return Batch(_as_array(scores), *_split_targets(targets))
+
+
+def check_decision(threshold: float, top_k: int | None = None) -> None:
+    """Raise a ValueError if the threshold is NaN or ``top_k`` would keep no score."""
+    if math.isnan(threshold):
+        raise ValueError("The threshold is NaN; for p >= 0.5 use 0.5 with probabilities and 0.0 with logits.")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be at least 1 or None (keep every score), got {top_k}.")
+
+
+def _as_array(tensor: Tensor) -> np.ndarray:
+    """Return the tensor as a NumPy array; half precision, which is slow in NumPy, becomes float32."""
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        tensor = tensor.float()
+    return tensor.detach().cpu().numpy()
+
+
+def _split_targets(targets: Tensor) -> tuple[Mask, Mask | None]:
+    """Return which cells are positive and which are annotated (None if all are)."""
+    values = _as_array(targets)
+    positive, negative = values == 1, values == 0
+    if np.count_nonzero(positive) + np.count_nonzero(negative) == values.size:
+        return positive, None
+    annotated = positive | negative
+    invalid = values[~annotated & (values == values)]
+    if len(invalid):
+        raise ValueError(f"Targets must be 0, 1 or NaN (unlabelled), got {invalid[0]:g}.")
+    return positive, annotated

@@ -1,138 +1,109 @@
-"""Standalone metrics: `update` with batches, `result` over all of them.
+"""Standalone metrics: call `update` with batches, then `result` for the value over all of them.
 
 They follow Avalanche's `Metric` protocol (``reset``, ``result``) without importing it. The result does not
-depend on how the images were split into batches or over processes:
-
-- ``merge_state(other)`` adds what another metric has seen;
-- ``gather()`` returns one metric over what all processes of ``torch.distributed`` have seen.
+depend on how the images were split into batches or over processes: ``merge_state(other)`` adds the images of
+another metric, and ``gather()`` returns one metric over the images of all processes of ``torch.distributed``.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, Self, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from avalanche_agcn.evaluation.buffer import ScoreBuffer
-from avalanche_agcn.evaluation.functional import (
-    PrecisionRecallF1,
-    PredictionCounts,
-    count_predictions,
-    f1_from_counts,
-)
-from avalanche_agcn.evaluation.inputs import check_threshold, check_top_k
-from avalanche_agcn.evaluation.ranking import count_sets
-
-if TYPE_CHECKING:
-    from typing import Self
-
-__all__ = ["AveragePrecision", "MeanAveragePrecision", "MultiLabelF1", "MultiLabelMetric"]
+from avalanche_agcn.evaluation import functional
+from avalanche_agcn.evaluation._ranking import Counts, count_sets
+from avalanche_agcn.evaluation.functional import NestedScores, PrecisionRecallF1
 
 TResult = TypeVar("TResult", covariant=True)
 
 
 class MultiLabelMetric(ABC, Generic[TResult]):
-    """What the metrics share beside ``update``; see the module's docstring."""
+    """Base class of the metrics: keeps records of the batches, in one list per increment of a nested stream.
 
-    @abstractmethod
+    A metric that ranks has to keep all scores: its records are `Batch`, a float32 and a byte for the label
+    per image and class. They are joined class by class when they are ranked.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
     def reset(self) -> None:
-        """Forget all batches."""
+        """Discard all batches."""
+        self.class_counts: list[int] = []  # of each nested set
+        self._increments: list[list[Any]] = []
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of images seen."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether no image has been seen."""
+        return not any(self._increments)
 
-    @abstractmethod
-    def merge_state(self, other: Self) -> None:
-        """Add what another metric with the same settings has seen."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """What was seen, as plain tensors."""
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace what was seen by the state of another metric with the same settings."""
+    def result(self) -> TResult:
+        """Return the value over all batches since the last reset; a ValueError if there was none."""
+        if not self._increments:
+            raise ValueError(
+                f"{type(self).__name__} has seen no image; evaluate a stream with images, or call update()."
+            )
+        return self._result()
 
     @abstractmethod
     def _result(self) -> TResult: ...
 
-    def result(self) -> TResult:
-        """The figures over all batches since the last reset.
-
-        Raises:
-            ValueError: If there was none.
-        """
-        if len(self) == 0:
-            raise ValueError(
-                f"{type(self).__name__} has seen no image; evaluate a stream with images, or call update()"
-            )
-        return self._result()
+    def merge_state(self, other: Self) -> None:
+        """Add the images that another metric with the same settings has seen of the same increments."""
+        self.class_counts += other.class_counts[len(self.class_counts) :]
+        for i, records in enumerate(other._increments):
+            self._keep(i, records)
 
     def gather(self) -> Self:
-        """The metric over what all processes have seen, equal in each of them; self without processes.
-
-        Every process must call it. Metrics stay as they are, so that batches may follow.
-        """
+        """Return a metric over the images of all processes, each of which must call this; else self."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return self
-        states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(states, self.state_dict())
-        merged, part = copy.copy(self), copy.copy(self)  # reset() and load_state_dict() leave ours alone
+        metrics: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(metrics, self)
+        merged = copy.copy(self)
         merged.reset()
-        for state in states:
-            part.load_state_dict(state)
-            merged.merge_state(part)
+        for metric in metrics:
+            merged.merge_state(metric)
         return merged
 
+    def _keep(self, increment: int, records: Iterable[Any]) -> None:
+        """Append records to an increment, which is created if needed."""
+        self._increments += [[] for _ in range(len(self._increments), increment + 1)]
+        kept = self._increments[increment]
+        for record in records:
+            if kept and record[0].shape[-1] != kept[0][0].shape[-1]:
+                raise ValueError(
+                    f"The scores have {record[0].shape[-1]} classes, but those before had "
+                    f"{kept[0][0].shape[-1]}; call reset() first."
+                )
+            kept.append(record)
 
-class _KeepsScores(MultiLabelMetric[TResult]):
-    """A metric of the ranking, which needs all scores: N×C float32 and a byte per label.
+    def _keep_scores(self, increment: int, scores: Tensor, targets: Tensor) -> None:
+        batch = functional.make_batch(scores, targets)
+        # Copied, because the caller may use the memory of the scores again for the next batch.
+        self._keep(increment, [batch._replace(scores=batch.scores.copy())])
 
-    Args:
-        capacity: Number of images to make room for; see `ScoreBuffer`.
-    """
 
-    def __init__(self, capacity: int = 0) -> None:
-        self._capacity = capacity
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all batches."""
-        self._buffer = ScoreBuffer(self._capacity)
+class _ClassRanking(MultiLabelMetric[TResult]):
+    """A metric of the average precision in one set of images."""
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Take a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
-        self._buffer.append(scores, targets)
-
-    def __len__(self) -> int:
-        return len(self._buffer)
-
-    def merge_state(self, other: Self) -> None:
-        """Add what another metric has seen."""
-        if len(other):
-            self._buffer.extend(other._buffer.arrays)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What was seen, as plain tensors."""
-        return self._buffer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace what was seen."""
-        self.reset()
-        self._buffer.load_state_dict(state)
+        """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
+        self._keep_scores(0, scores, targets)
 
     def _average_precision(self) -> Tensor:
-        counts = count_sets([self._buffer.arrays], threads=torch.get_num_threads())
+        counts = count_sets(self._increments, threads=torch.get_num_threads())
         return torch.from_numpy(counts.average_precision[0])
 
 
-class AveragePrecision(_KeepsScores[Tensor]):
+class AveragePrecision(_ClassRanking[Tensor]):
     """Average precision of each class, [C] float64; NaN where a class has no positive.
 
     Example:
@@ -147,90 +118,107 @@ class AveragePrecision(_KeepsScores[Tensor]):
         return self._average_precision()
 
 
-class MeanAveragePrecision(_KeepsScores[float]):
-    """Mean of the average precision over the classes that have a positive; NaN if none has.
-
-    Example:
-        >>> metric = MeanAveragePrecision()
-        >>> metric.update(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([[1, 0], [0, 0]]))
-        >>> metric.update(torch.tensor([[0.1, 0.3]]), torch.tensor([[1, 1]]))
-        >>> round(metric.result(), 4)
-        0.9167
-    """
+class MeanAveragePrecision(_ClassRanking[float]):
+    """Mean of the average precision over the classes that have a positive; NaN if none has."""
 
     def _result(self) -> float:
         return self._average_precision().nanmean().item()
 
 
 class MultiLabelF1(MultiLabelMetric[PrecisionRecallF1]):
-    """Class-wise and overall precision, recall and F1; keeps four counts per class.
+    """Class-wise and overall precision, recall and F1; its record is four counts per class.
 
     Args:
-        threshold: A score at or above it is predicted, in the unit of the scores: 0.0 for logits or 0.5 for
-            probabilities is p ≥ 0.5.
-        top_k: Keep only the k highest scores of an image.
-
-    Raises:
-        ValueError: For a threshold or ``top_k`` that makes no sense.
-
-    Example:
-        >>> metric = MultiLabelF1(threshold=0.0)
-        >>> metric.update(torch.tensor([[2.0, -1.0], [1.0, 3.0]]), torch.tensor([[1, 0], [0, 1]]))
-        >>> metric.update(torch.tensor([[-2.0, -1.0]]), torch.tensor([[0, 1]]))
-        >>> round(metric.result().OF1, 3)
-        0.667
+        threshold: a score at or above it is predicted, in the unit of the scores: p ≥ 0.5 is 0.0 for logits
+            and 0.5 for probabilities. Not NaN.
+        top_k: keep only the k ≥ 1 highest scores of an image.
     """
 
     def __init__(self, *, threshold: float, top_k: int | None = None) -> None:
-        check_threshold(threshold)
-        check_top_k(top_k)
-        self.threshold = threshold
-        self.top_k = top_k
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all batches."""
-        self._length = 0
-        self._counts: np.ndarray | None = None  # [4, C]
+        functional.check_decision(threshold, top_k)
+        self.threshold, self.top_k = threshold, top_k
+        super().__init__()
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Take a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
-        counts = count_predictions(scores, targets, threshold=self.threshold, top_k=self.top_k)
-        self._add(np.stack(counts), len(scores))
-
-    def __len__(self) -> int:
-        return self._length
+        """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
+        counts = functional.count_predictions(scores, targets, threshold=self.threshold, top_k=self.top_k)
+        self._keep(0, [counts])
+        self._increments = [[self._total()]]
 
     def merge_state(self, other: Self) -> None:
-        """Add what another metric with the same threshold and ``top_k`` has seen."""
+        """Add the counts of another metric with the same threshold and ``top_k``."""
         if (other.threshold, other.top_k) != (self.threshold, self.top_k):
             raise ValueError(
-                f"cannot merge counts at threshold {other.threshold}, top_k {other.top_k} into those at "
-                f"threshold {self.threshold}, top_k {self.top_k}"
+                f"Cannot merge counts at threshold {other.threshold}, top_k {other.top_k} into those at "
+                f"threshold {self.threshold}, top_k {self.top_k}; use equal settings."
             )
-        if other._counts is not None:
-            self._add(other._counts, len(other))
+        super().merge_state(other)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What was seen, as plain tensors."""
-        counts = None if self._counts is None else torch.from_numpy(self._counts)
-        return {"counts": counts, "length": self._length}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace what was seen."""
-        self.reset()
-        if state["counts"] is not None:
-            self._add(state["counts"].numpy(), state["length"])
-
-    def _add(self, counts: np.ndarray, length: int) -> None:
-        if self._counts is not None and self._counts.shape != counts.shape:
-            raise ValueError(
-                f"scores have {counts.shape[1]} classes, those before had {self._counts.shape[1]}; "
-                "reset() before the number of classes changes"
-            )
-        self._counts = counts.copy() if self._counts is None else self._counts + counts
-        self._length += length
+    def _total(self) -> Counts:
+        return sum(self._increments[0][1:], self._increments[0][0])
 
     def _result(self) -> PrecisionRecallF1:
-        assert self._counts is not None
-        return f1_from_counts(PredictionCounts(*self._counts))
+        return functional.f1_from_counts(self._total())
+
+
+class _NestedBase(MultiLabelMetric[NestedScores]):
+    """Nested sets of batches that come increment by increment; a set without images has the score NaN.
+
+    Args:
+        threshold: a score at or above it is predicted, in the unit of the scores: p ≥ 0.5 is 0.0 for logits
+            and 0.5 for probabilities.
+    """
+
+    def __init__(self, *, threshold: float) -> None:
+        functional.check_decision(threshold)
+        self.threshold = threshold
+        super().__init__()
+
+    def start_increment(self, *, n_classes: int) -> None:
+        """Start the next nested set, of ``n_classes``; the batches that follow are what it adds."""
+        self._keep(len(self.class_counts), [])
+        self.class_counts.append(n_classes)
+
+
+class NestedMetric(_NestedBase):
+    """`nested_scores` of batches that come increment by increment.
+
+    Example:
+        >>> metric = NestedMetric(threshold=0.0)
+        >>> metric.start_increment(n_classes=1)
+        >>> metric.update(torch.tensor([[2.0, -1.0], [-1.0, 1.0]]), torch.tensor([[1, 0], [0, 0]]))
+        >>> metric.start_increment(n_classes=2)
+        >>> metric.update(torch.tensor([[1.0, 3.0]]), torch.tensor([[0, 1]]))
+        >>> metric.result().mAP
+        [1.0, 1.0]
+    """
+
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a batch: scores [B, C] over the classes of the **last** set to come, targets likewise."""
+        self._keep_scores(len(self.class_counts) - 1, scores, targets)
+
+    def _result(self) -> NestedScores:
+        return functional.score_sets(self._increments, self.class_counts, self.threshold)
+
+
+class PerSetMetric(_NestedBase):
+    """Nested sets with scores of their own: set i as scored by the graph saved at experience i.
+
+    An image passes through the backbone once, but has one row of scores for each set it is in. So a matrix
+    is kept for every set: for ten equal increments 3.85 times as much as `NestedMetric` keeps.
+    """
+
+    def update(self, scores: Sequence[Tensor], targets: Tensor) -> None:
+        """Add a batch: for every set i to come [B, C_i] scores of its classes, and targets for the widest."""
+        for i in range(len(self.class_counts) - 1, len(scores)):  # the sets that these images are in
+            self._keep_scores(i, scores[i], targets[:, : scores[i].shape[1]])
+
+    def _result(self) -> NestedScores:
+        sets = zip(self._increments, self.class_counts, strict=True)
+        scored = [functional.score_sets([batches], [n], self.threshold) for batches, n in sets]
+        ap = torch.full((len(scored), max(self.class_counts)), math.nan, dtype=torch.float64)
+        for row, own in zip(ap, scored, strict=True):
+            row[: own.average_precision.shape[1]] = own.average_precision[0]
+        rows = [(own.mAP[0], own.CF1[0], own.OF1[0]) for own in scored]
+        mean_ap, cf1, of1 = map(list, zip(*rows, strict=True))
+        return NestedScores(mean_ap, cf1, of1, ap)

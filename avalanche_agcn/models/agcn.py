@@ -110,7 +110,9 @@ class AGCNModel(MultiLabelModel):
         if features is None:
             assert x is not None
             features = self.features(x)
-        return [features.to(self.word_vectors.dtype) @ self._embed(graph).T for graph in self._graphs()]
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.to(self.word_vectors.dtype)
+            return [features @ self._embed(graph).T for graph in self._graphs()]
 
     def set_graph(self, adjacency: Tensor) -> None:
         """Set the graph over the first classes; a larger one than before opens an experience.
@@ -142,7 +144,7 @@ class AGCNModel(MultiLabelModel):
         """Append rows for classes that were not known when the model was made, ``[n, d]``."""
         self.word_vectors = torch.cat([self.word_vectors, word_vectors.to(self.word_vectors)])
 
-    def parameter_groups(
+    def parameter_groups(  # type: ignore[override]
         self,
         *,
         lr_backbone: float = LR_BACKBONE,

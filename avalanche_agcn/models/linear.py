@@ -51,7 +51,9 @@ class MultiLabelClassifier(MultiLabelModel):
         logits = self.classifier(features.to(self.classifier.weight.dtype))[:, : self.n_seen]
         return logits if self.refinement is None else self.refinement(logits)
 
-    def parameter_groups(self, *, lr_backbone: float, lr_head: float) -> list[dict[str, Any]]:
+    def parameter_groups(  # type: ignore[override]
+        self, *, lr_backbone: float, lr_head: float
+    ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with a learning rate for each part.
 
         A layer that starts from nothing needs a higher one than a network that was trained before.

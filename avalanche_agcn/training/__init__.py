@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         FineTuning,
         LwF,
         MultiTask,
+        MultiTaskRidge,
         StreamingRidge,
     )
 
@@ -44,6 +45,7 @@ __all__ = [
     "LwF",
     "MultiLabelContrastiveLoss",
     "MultiTask",
+    "MultiTaskRidge",
     "OCDMBuffer",
     "PRSBuffer",
     "PartialBCEWithLogitsLoss",
@@ -68,6 +70,7 @@ _MODULES = {
     "LwF": "strategies",
     "MultiLabelContrastiveLoss": "losses",
     "MultiTask": "strategies",
+    "MultiTaskRidge": "strategies",
     "OCDMBuffer": "storage_policy",
     "PRSBuffer": "storage_policy",
     "PartialBCEWithLogitsLoss": "losses",

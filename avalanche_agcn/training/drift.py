@@ -40,8 +40,7 @@ class DriftMap:
     @property
     def count(self) -> int:
         """Number of pairs."""
-        total = None if self._sums is None else self._sums.total()
-        return 0 if total is None else round(total[0, 0].item())
+        return 0 if self._sums is None else self._sums.count
 
     def update(self, teacher: Tensor, student: Tensor) -> None:
         """Add pairs. Nothing is added if the input is rejected.
@@ -85,7 +84,7 @@ class DriftMap:
         return _solve(total, ridge)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Sums and waiting rows, not copied."""
+        """Sums and waiting rows."""
         return {} if self._sums is None else self._sums.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

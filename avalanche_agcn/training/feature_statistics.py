@@ -196,8 +196,7 @@ class FeatureStatistics:
 
     def count(self, t: int) -> int:
         """Number of images of experience ``t``."""
-        total = self._sums[self._index(t)].total()
-        return 0 if total is None else round(total[0, 0].item())
+        return self._sums[self._index(t)].count
 
     def feature_sum(self, t: int) -> Tensor:
         """Σf of experience ``t``, ``[D]``."""
@@ -248,7 +247,7 @@ class FeatureStatistics:
         return sums.zeros(self._features.stop - 1) if total is None else total
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All sums as tensors, not copied; within an experience also the last rows (see `MomentSums`)."""
+        """All sums as tensors; within an experience also the last rows (see `MomentSums`)."""
         return {"block_sizes": torch.tensor(self.block_sizes, dtype=torch.long)} | {
             f"{t}.{name}": tensor
             for t, sums in enumerate(self._sums)

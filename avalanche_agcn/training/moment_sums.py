@@ -61,6 +61,12 @@ class MomentSums:
                 return part.shape[1] - 1 - self.n_targets
         return self._waiting[0][0].shape[1] if self._waiting else None
 
+    @property
+    def count(self) -> int:
+        """Number of rows, found without multiplying those that wait."""
+        parts = [part[0, 0].item() for part in (self._shared, self._own) if part is not None]
+        return round(sum(parts)) + sum(len(rows) for rows, _ in self._waiting)
+
     def add(self, features: Tensor, targets: Tensor) -> None:
         """Add rows, ``[B, D]`` and ``[B, n_targets]``; they must not be changed afterwards."""
         device = float64_device(features.device)
@@ -69,14 +75,12 @@ class MomentSums:
             self._multiply_waiting()
 
     def total(self) -> Tensor | None:
-        """The sums, None before the first row. Read only: they are not always a copy."""
+        """The sums, None before the first row. Do not write to them; rows added later do not change them."""
         self._multiply_waiting()
-        return self._sum()
-
-    def _sum(self) -> Tensor | None:
-        if self._shared is None or self._own is None:
-            return self._own if self._shared is None else self._shared
-        return self._shared + self._own.to(self._shared.device)
+        total = add_moments(self._shared, self._own)
+        if self._own is not None and not is_distributed():
+            self.replace(total)  # so that they are added once, not at every call
+        return total
 
     def replace(self, total: Tensor | None) -> None:
         """Hold these sums instead; in several processes all must give the same."""
@@ -84,8 +88,8 @@ class MomentSums:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Sums and waiting rows, so that saving does not change which rows are multiplied together."""
-        total = self._sum()
-        state = {} if total is None else {"sums": total}
+        total = add_moments(self._shared, self._own)
+        state = {} if total is None else {"sums": total.clone()}
         if self._waiting:
             features, targets = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
             state |= {"features": features, "targets": targets}
@@ -113,7 +117,7 @@ class MomentSums:
             return  # no process has a row
         self._own = self.zeros(width, device) if self._own is None else self._own.to(device)
         torch.distributed.all_reduce(self._own)
-        self.replace(self.total())
+        self.replace(add_moments(self._shared, self._own))
 
     def _multiply_waiting(self) -> None:
         if not self._waiting:
@@ -133,7 +137,7 @@ class MomentSums:
 
 
 def add_moments(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Sums over both sets of images, None where neither has any."""
+    """Sums over both sets of images, None where neither has any; ``second`` is never returned itself."""
     if first is None or second is None:
         return first if second is None else second.clone()
     return first + second.to(first.device)

@@ -43,7 +43,7 @@ def describe_provenance(backbone: nn.Module, experience: Any) -> Provenance:
     names = getattr(benchmark, "class_names", None)
     return Provenance(
         network=digest_module(backbone),
-        transform=repr(getattr(benchmark, "train_transform", None)),
+        transform=repr(getattr(getattr(benchmark, "plan", None), "train_transform", None)),
         classes=", ".join(names) if names else "unnamed",
         random=is_random(experience.dataset.train()),
     )

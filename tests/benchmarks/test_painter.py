@@ -5,7 +5,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from avalanche_agcn.benchmarks._cooccurrence import MAX_OBJECTS
-from avalanche_agcn.benchmarks._drawings import DRAWINGS, disc, line
+from avalanche_agcn.benchmarks._drawings import DRAWINGS, disc
 from avalanche_agcn.benchmarks._painter import (
     MAX_ROTATION,
     OBJECT_SIZE,
@@ -53,30 +53,12 @@ def test_no_two_drawings_look_alike():
         assert differing >= 0.25 * (painted(images[one]) | painted(images[other])).sum(), (one, other)
 
 
-def test_rotation_is_clockwise():
-    to_the_right = (line("k", 1, 0, 0, 10, 0),)
-    y, x = painted(paint(to_the_right, rotation=90)).nonzero()
-    assert y.max() > SIDE / 2 + 15
-    assert np.ptp(x) <= 4
-
-
-def test_colours_vary():
-    assert len({paint(DRAWINGS["car"], seed=seed).tobytes() for seed in range(10)}) == 10
-
-
 def test_scene_is_determined_by_its_generator():
     drawings = [DRAWINGS["cat"], DRAWINGS["tv"]]
     one, same, other = (paint_scene(drawings, 48, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert (one.shape, one.dtype) == ((48, 48, 3), np.uint8)
     np.testing.assert_array_equal(one, same)
     assert (one != other).any()
-
-
-def test_scene_without_objects_has_background_and_clutter():
-    scenes = [paint_scene([], 32, np.random.default_rng(seed)) for seed in range(20)]
-    colours = [len(np.unique(scene.reshape(-1, 3), axis=0)) for scene in scenes]
-    assert min(colours) <= 4  # wall, floor and the smoothed horizon between
-    assert max(colours) > 10
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

@@ -6,8 +6,7 @@ from avalanche.logging import InteractiveLogger, TensorboardLogger, TextLogger
 from avalanche.training.plugins import EvaluationPlugin
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from avalanche_agcn.evaluation import f1_metrics, find_nested, multilabel_evaluator
-from avalanche_agcn.evaluation.progress import ProgressLogger
+from avalanche_agcn.evaluation import ProgressLogger, f1_metrics, find_nested, multilabel_evaluator
 
 TEST = "eval_phase/test_stream"
 
@@ -16,26 +15,21 @@ def test_default_evaluator_logs_progress_and_has_no_accuracy():
     evaluator = multilabel_evaluator()
     assert isinstance(evaluator, EvaluationPlugin)
     assert [type(logger) for logger in evaluator.loggers] == [ProgressLogger]
-    assert not any("Acc" in str(metric) for metric in evaluator.metrics)
+    names = ["Loss_Epoch", "Loss_Stream", "AveragePrecision_Epoch", "Nested"]
+    assert [str(metric) for metric in evaluator.metrics] == names
+    assert [evaluator.strict_checks, multilabel_evaluator(strict_checks=True).strict_checks] == [False, True]
 
 
-def test_default_evaluator_emits_loss_map_f1_and_forgetting(benchmark, make_strategy):
-    strategy = make_strategy()
-    strategy.train(benchmark.train_stream[0])
-    strategy.eval(benchmark.test_stream[:1])
-    strategy.train(benchmark.train_stream[1])
-    results = strategy.eval(benchmark.test_stream[:2])
+@pytest.mark.parametrize("train_map", [True, False])
+def test_evaluator_emits_loss_map_f1_and_forgetting(benchmark, make_strategy, train_map):
+    strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[], train_map=train_map))
+    for t in range(2):
+        strategy.train(benchmark.train_stream[t])
+        results = strategy.eval(benchmark.test_stream[: t + 1])
     for name in ("Loss_Stream", "mAP_Last", "CF1_Last", "OF1_NestedMean", "mAP_Forgetting", "mAP_Nested"):
         assert any(key.startswith(f"{name}/{TEST}") for key in results), name
-    assert "mAP_Epoch/train_phase/train_stream" in results
-    assert results[f"mAP_Last/{TEST}"] == find_nested(strategy).history["test"].matrix("mAP")[1][1]
-
-
-def test_further_metrics_and_loggers_are_taken(benchmark, make_strategy):
-    file = io.StringIO()
-    strategy = make_strategy(f1_metrics(stream=True, top_k=3), loggers=[TextLogger(file)])
-    strategy.eval(benchmark.test_stream)
-    assert f"CF1_top3_Stream/{TEST} = 0." in file.getvalue()
+    assert ("mAP_Epoch/train_phase/train_stream" in results) == train_map
+    assert results[f"mAP_Last/{TEST}"] == find_nested(strategy).history["test"]["mAP"][1][1]
 
 
 def test_threshold_reaches_the_nested_scores(benchmark, make_strategy):
@@ -43,43 +37,39 @@ def test_threshold_reaches_the_nested_scores(benchmark, make_strategy):
     for threshold in (0.0, 100.0):
         strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[], threshold=threshold))
         strategy.eval(benchmark.test_stream)
-        rows.append(find_nested(strategy).history["test"].matrix("OF1")[2])
+        rows.append(find_nested(strategy).history["test"]["OF1"][2])
     assert rows[0][2] > 0
     assert rows[1] == [0.0, 0.0, 0.0]
-
-
-def test_part_of_a_stream_may_be_evaluated_unless_asked_otherwise():
-    assert multilabel_evaluator(loggers=[]).strict_checks is False
-    assert multilabel_evaluator(loggers=[], strict_checks=True).strict_checks is True
 
 
 @pytest.mark.parametrize("make_logger", [TextLogger, lambda file: InteractiveLogger()])
 def test_avalanches_loggers_print_readable_lines(benchmark, make_strategy, monkeypatch, make_logger):
     file = io.StringIO()
     monkeypatch.setattr("sys.stdout", file)
-    evaluator = multilabel_evaluator(loggers=[make_logger(file)], per_class=True, figures=True)
+    metrics = f1_metrics(stream=True, top_k=3)
+    evaluator = multilabel_evaluator(metrics, loggers=make_logger(file), per_class=True, plots=True)
     strategy = make_strategy(evaluator=evaluator)
     strategy.train(benchmark.train_stream[0])
     strategy.eval(benchmark.test_stream[:1])
     text = file.getvalue()
-    row = find_nested(strategy).history["test"].matrix("mAP")[0]
-    assert f"\tmAP_Nested/{TEST}/Exp000 = {row[0]:.4f}\n" in text
-    assert f"\tLearningCurve/{TEST} = score (%) after each experience: mAP {100 * row[0]:.1f}; CF1" in text
+    score = find_nested(strategy).history["test"]["mAP"][0][0]
+    assert f"\tmAP_Nested/{TEST}/Exp000 = {score:.4f}\n" in text
+    assert f"\tLearningCurve/{TEST} = score (%) after each experience: mAP {100 * score:.1f}; CF1" in text
     assert f"\tAP_Nested/{TEST}/" in text
-    assert "object at 0x" not in text
+    assert f"\tCF1_top3_Stream/{TEST} = 0." in text
     assert "tensor(" not in text
-    assert not re.search(r"<\w+ ", text)
+    assert not re.search(r"<\w+ |object at 0x", text)
 
 
-def test_tensorboard_gets_scalars_and_figures(tmp_path, benchmark, make_strategy):
+def test_tensorboard_gets_scalars_and_plots(tmp_path, benchmark, make_strategy):
     logger = TensorboardLogger(tmp_path)
-    strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[logger], figures=True))
+    strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[logger], plots=True))
     for t in range(2):
         strategy.train(benchmark.train_stream[t])
         strategy.eval(benchmark.test_stream[: t + 1])
     logger.writer.close()
     events = EventAccumulator(str(tmp_path)).Reload()
-    matrix = find_nested(strategy).history["test"].matrix("mAP")
+    matrix = find_nested(strategy).history["test"]["mAP"]
     logged = [event.value for event in events.Scalars(f"mAP_Nested/{TEST}/Exp000")]
     assert logged == pytest.approx([row[0] for row in matrix])
     assert f"OF1_RelativeForgetting/{TEST}" in events.Tags()["scalars"]

@@ -3,6 +3,7 @@
 import math
 from datetime import timedelta
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,19 +11,34 @@ import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avalanche_agcn.evaluation import (
+    AveragePrecision,
+    MeanAveragePrecision,
+    MultiLabelF1,
+    NestedMetric,
+    PerSetMetric,
+)
 from avalanche_agcn.evaluation.functional import (
     average_precision,
     mean_average_precision,
+    nested_scores,
     precision_recall_f1,
 )
-from avalanche_agcn.evaluation.metrics import AveragePrecision, MeanAveragePrecision, MultiLabelF1
 
-MAKERS = [
-    AveragePrecision,
-    MeanAveragePrecision,
-    lambda: MultiLabelF1(threshold=0.0),
-    lambda: MultiLabelF1(threshold=0.5, top_k=2),
-]
+MAKERS = {
+    "AP": AveragePrecision,
+    "mAP": MeanAveragePrecision,
+    "F1": lambda: MultiLabelF1(threshold=0.0),
+    "top-2 F1": lambda: MultiLabelF1(threshold=0.5, top_k=2),
+}
+FUNCTIONS = {
+    "AP": average_precision,
+    "mAP": mean_average_precision,
+    "F1": lambda *case: precision_recall_f1(*case, threshold=0.0),
+    "top-2 F1": lambda *case: precision_recall_f1(*case, threshold=0.5, top_k=2),
+}
+each_metric = pytest.mark.parametrize("name", MAKERS)
+SIZES, CLASS_COUNTS = [9, 0, 7], [2, 3, 5]  # of nested sets
 
 
 def data(n, n_classes=4, seed=0):
@@ -34,97 +50,141 @@ def data(n, n_classes=4, seed=0):
 
 
 def as_list(result):
-    values = result.tolist() if isinstance(result, torch.Tensor) else result
-    values = list(values) if isinstance(values, (list, tuple)) else [values]
-    return [-1.0 if math.isnan(value) else value for value in values]
+    return np.nan_to_num(np.atleast_1d(np.asarray(result)), nan=-1.0).tolist()
 
 
-def whole(make, scores, targets):
-    metric = make()
-    metric.update(scores, targets)
-    return as_list(metric.result())
+def fed(name, scores, targets, sizes=()):
+    """A metric that was updated with batches of these sizes, or with all images at once."""
+    metric = MAKERS[name]()
+    for batch in zip(scores.split(sizes or len(scores)), targets.split(sizes or len(scores))):
+        metric.update(*batch)
+    return metric
 
 
-def test_results_are_those_of_the_functions():
-    scores, targets = data(60)
-    assert whole(MAKERS[0], scores, targets) == as_list(average_precision(scores, targets))
-    assert whole(MAKERS[1], scores, targets) == as_list(mean_average_precision(scores, targets))
-    assert whole(MAKERS[2], scores, targets) == as_list(precision_recall_f1(scores, targets, threshold=0.0))
-    expected = precision_recall_f1(scores, targets, threshold=0.5, top_k=2)
-    assert whole(MAKERS[3], scores, targets) == as_list(expected)
-
-
-@pytest.mark.parametrize("make", MAKERS)
-@given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=8), seed=st.integers(0, 1000))
-def test_batch_split_changes_nothing(make, sizes, seed):
+@each_metric
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    seed=st.integers(0, 999),
+    cut=st.integers(0, 8),
+)
+def test_batches_and_merging_change_nothing(name, sizes, seed, cut):
     scores, targets = data(sum(sizes), seed=seed)
-    metric = make()
-    for part, labels in zip(scores.split(sizes), targets.split(sizes)):
-        metric.update(part, labels)
-    assert as_list(metric.result()) == whole(make, scores, targets)
-    assert len(metric) == sum(sizes)
+    expected = as_list(FUNCTIONS[name](scores, targets))
+    assert as_list(fed(name, scores, targets, sizes).result()) == expected
+    n_first = sum(sizes[:cut])
+    parts = [(scores[:n_first], targets[:n_first]), (scores[n_first:], targets[n_first:])]
+    merged = MAKERS[name]()
+    for part in parts:
+        merged.merge_state(fed(name, *part) if len(part[0]) else MAKERS[name]())
+    assert as_list(merged.result()) == expected
 
 
-@pytest.mark.parametrize("make", MAKERS)
-@given(cut=st.integers(0, 30))
-def test_merged_metrics_equal_one_that_has_seen_all(make, cut):
+@each_metric
+def test_reset_discards_and_result_does_not(name):
     scores, targets = data(30)
-    first, second = make(), make()
-    if cut > 0:
-        first.update(scores[:cut], targets[:cut])
-    if cut < 30:
-        second.update(scores[cut:], targets[cut:])
-    first.merge_state(second)
-    assert as_list(first.result()) == whole(make, scores, targets)
-
-
-@pytest.mark.parametrize("make", MAKERS)
-def test_reset_forgets_and_result_does_not(make):
-    scores, targets = data(30)
-    metric = make()
-    metric.update(scores, targets)
+    metric = fed(name, scores, targets)
     assert as_list(metric.result()) == as_list(metric.result())
+    with pytest.raises(ValueError, match=r"3 classes, but those before had 4; call reset\(\)"):
+        metric.update(scores[:9, :3], targets[:9, :3])
     metric.reset()
-    metric.update(scores[:9, :3], targets[:9, :3])  # another number of classes is fine after a reset
-    assert as_list(metric.result()) == whole(make, scores[:9, :3], targets[:9, :3])
+    assert metric.is_empty
+    metric.update(scores[:9, :3], targets[:9, :3])
+    assert as_list(metric.result()) == as_list(FUNCTIONS[name](scores[:9, :3], targets[:9, :3]))
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_empty_evaluation_is_refused_with_the_fix(make):
+@each_metric
+def test_caller_may_use_the_memory_of_a_batch_again(name):
+    scores, targets = data(30)
+    metric, batch = MAKERS[name](), torch.empty(10, 4)
+    for start in range(0, 30, 10):
+        batch.copy_(scores[start : start + 10])
+        metric.update(batch, targets[start : start + 10])
+    assert as_list(metric.result()) == as_list(FUNCTIONS[name](scores, targets))
+
+
+def test_float64_after_float32_loses_nothing():
+    single, double = data(20), data(20, seed=1)
+    double = (double[0].double() + 1e-12 * torch.randn(20, 4, dtype=torch.float64), double[1])
+    metric = fed("AP", *single)
+    metric.update(*double)
+    joined = torch.cat([single[0].double(), double[0]]), torch.cat([single[1], double[1]])
+    assert as_list(metric.result()) == as_list(average_precision(*joined))
+
+
+@pytest.mark.parametrize(
+    "make", [*MAKERS.values(), *(lambda m=m: m(threshold=0.0) for m in (NestedMetric, PerSetMetric))]
+)
+def test_result_of_no_image_is_rejected_with_the_fix(make):
+    assert make().gather().is_empty  # without processes, gather() returns the metric itself
     with pytest.raises(ValueError, match=r"has seen no image; .* call update\(\)"):
         make().result()
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_state_of_plain_tensors_restores_the_metric(make, tmp_path):
-    scores, targets = data(30)
-    metric, restored = make(), make()
-    metric.update(scores[:20], targets[:20])
-    torch.save(metric.state_dict(), tmp_path / "metric.pt")
-    restored.load_state_dict(torch.load(tmp_path / "metric.pt", weights_only=True))
-    restored.update(scores[20:], targets[20:])
-    assert as_list(restored.result()) == whole(make, scores, targets)
-    assert len(metric) == 20
-
-
 def test_counts_at_other_thresholds_are_not_merged():
-    metric = MultiLabelF1(threshold=0.0)
     with pytest.raises(ValueError, match=r"threshold 0\.5, top_k None into those at threshold 0\.0"):
-        metric.merge_state(MultiLabelF1(threshold=0.5))
+        MultiLabelF1(threshold=0.0).merge_state(MultiLabelF1(threshold=0.5))
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_other_number_of_classes_is_refused(make):
-    metric = make()
-    metric.update(*data(5, n_classes=3))
-    with pytest.raises(ValueError, match="4 classes, those before had 3"):
-        metric.update(*data(5, n_classes=4))
+# Nested sets
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_gather_without_processes_is_the_metric_itself(make):
-    metric = make()
-    assert metric.gather() is metric
+def nested_case(seed=0):
+    scores, targets = data(sum(SIZES), CLASS_COUNTS[-1], seed)
+    expected = nested_scores(
+        scores, targets, set_sizes=np.cumsum(SIZES).tolist(), class_counts=CLASS_COUNTS, threshold=0.0
+    )
+    return scores, targets, expected
+
+
+def feed_nested(metric, scores, targets, images=slice(None), batch_size=4):
+    """Update a nested metric with some images of each increment."""
+    for part, labels, n_classes in zip(scores.split(SIZES), targets.split(SIZES), CLASS_COUNTS):
+        metric.start_increment(n_classes=n_classes)
+        for batch, own in zip(part[images].split(batch_size), labels[images].split(batch_size)):
+            if len(batch):
+                per_set = [batch[:, :c] for c in CLASS_COUNTS]
+                metric.update(per_set if isinstance(metric, PerSetMetric) else batch, own)
+    return metric
+
+
+@pytest.mark.parametrize("metric_type", [NestedMetric, PerSetMetric])
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+@pytest.mark.parametrize("n_parts", [1, 2, 9])  # with 9, some metrics see nothing of some sets
+def test_nested_metric_equals_function_however_images_are_split(metric_type, batch_size, n_parts):
+    scores, targets, expected = nested_case()
+    merged = metric_type(threshold=0.0)
+    for k in range(n_parts):
+        images = slice(k, None, n_parts)
+        merged.merge_state(feed_nested(metric_type(threshold=0.0), scores, targets, images, batch_size))
+    for got, want in zip(merged.result(), expected):
+        np.testing.assert_allclose(got, want, atol=1e-14)
+
+
+def test_per_set_metric_scores_each_set_with_its_own_scores():
+    targets = data(16, 5)[1]
+    own = [data(16, c, seed=c)[0] for c in CLASS_COUNTS]  # [N, C_i] of each set
+    metric = PerSetMetric(threshold=0.0)
+    for n_classes, images in zip(CLASS_COUNTS, torch.arange(16).split([6, 5, 5])):
+        metric.start_increment(n_classes=n_classes)
+        metric.update([scores[images] for scores in own], targets[images])
+    result = metric.result()
+    for i, (n, c) in enumerate(zip((6, 11, 16), CLASS_COUNTS)):
+        assert result.mAP[i] == pytest.approx(mean_average_precision(own[i][:n], targets[:n, :c]))
+        f1 = precision_recall_f1(own[i][:n], targets[:n, :c], threshold=0.0)
+        assert (result.CF1[i], result.OF1[i]) == pytest.approx((f1.CF1, f1.OF1))
+    assert result.average_precision.isnan().sum(dim=1).tolist() == [3, 2, 0]
+
+
+def test_memory_is_one_float32_matrix_and_a_byte_per_label():
+    scores, targets = data(sum(SIZES), 5)
+    metric = feed_nested(NestedMetric(threshold=0.0), scores.half(), targets.nan_to_num(0.0))
+    kept = [batch for increment in metric._increments for batch in increment]
+    assert sum(batch.scores.nbytes for batch in kept) == 16 * 5 * 4
+    assert sum(batch.positive.nbytes for batch in kept) == 16 * 5
+    assert {batch.annotated for batch in kept} == {None}
+
+
+# Several processes
 
 
 def gather_in_process(rank, folder, n_first):
@@ -134,12 +194,10 @@ def gather_in_process(rank, folder, n_first):
     scores, targets = data(31)
     own = slice(0, n_first) if rank == 0 else slice(n_first, None)
     gathered = []
-    for make in MAKERS:
-        metric = make()
-        if len(scores[own]):
-            metric.update(scores[own], targets[own])
+    for name, make in MAKERS.items():
+        metric = fed(name, scores[own], targets[own]) if len(scores[own]) else make()
         gathered.append(as_list(metric.gather().result()))
-        assert len(metric) == len(scores[own])  # gathering leaves the metric as it was
+        assert metric.is_empty == (len(scores[own]) == 0)  # gathering leaves the metric unchanged
     torch.save(gathered, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
 
@@ -147,7 +205,6 @@ def gather_in_process(rank, folder, n_first):
 @pytest.mark.parametrize("n_first", [13, 31])  # odd shares; a process that has seen nothing
 def test_gather_over_processes_equals_one_process(tmp_path, n_first):
     mp.start_processes(gather_in_process, args=(str(tmp_path), n_first), nprocs=2, start_method="fork")
-    scores, targets = data(31)
+    expected = [as_list(function(*data(31))) for function in FUNCTIONS.values()]
     for rank in range(2):
-        gathered = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)
-        assert gathered == [whole(make, scores, targets) for make in MAKERS]
+        assert torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) == expected

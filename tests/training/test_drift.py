@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -96,6 +100,36 @@ def test_an_empty_state_can_be_loaded_and_a_damaged_one_is_rejected():
     assert drift.count == 0
     with pytest.raises(ValueError, match="sums"):
         drift.load_state_dict({"sums": torch.zeros(0)})
+
+
+PROCESS = """
+import sys, torch
+from avalanche_agcn.training.drift import DriftMap
+path, rank = sys.argv[1], int(sys.argv[2])
+torch.distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=3)
+teacher, student = torch.load(f"{path}/pairs.pt", weights_only=True)
+drift = DriftMap()
+if rank < 2:  # the last process has no pairs
+    drift.update(teacher[rank::2], student[rank::2])
+drift.synchronize(teacher.shape[1])
+torch.save(drift.state_dict(), f"{path}/{rank}.pt")
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_several_processes_equal_one(tmp_path):
+    pairs = random_pairs()
+    torch.save(pairs, tmp_path / "pairs.pt")
+    commands = [[sys.executable, "-c", PROCESS, str(tmp_path), str(rank)] for rank in range(3)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [subprocess.Popen(command, env=environment) for command in commands]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    expected = feed(*pairs).solve()
+    for rank in range(3):
+        drift = DriftMap()
+        drift.load_state_dict(torch.load(tmp_path / f"{rank}.pt", weights_only=True))
+        for part, other in zip(drift.solve(), expected):
+            torch.testing.assert_close(part, other, rtol=0, atol=1e-10)
 
 
 def test_one_process_synchronizes_to_what_it_has():

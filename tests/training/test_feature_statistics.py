@@ -338,6 +338,23 @@ def test_features_may_change_after_they_were_added():
     assert_same(statistics, feed(stream[:1]))
 
 
+def test_what_was_read_does_not_change_with_later_images():
+    stream = random_stream(0)
+    statistics, merged = feed(stream), FeatureStatistics()
+    for size in statistics.block_sizes:
+        merged.begin(size)
+    merged.merge(statistics)
+    statistics.flush()
+    state, copies = statistics.state_dict(), [statistics.gram(t).clone() for t in (0, 1)]
+    for t in (0, 1, 1):
+        statistics.update(*stream[t], experience=t)
+        merged.update(*stream[t], experience=t)
+        assert statistics.count(t) == merged.count(t)
+    for t, copy in enumerate(copies):
+        torch.testing.assert_close(state[f"{t}.sums"][1:7, 1:7], copy, rtol=0, atol=0)
+        torch.testing.assert_close(merged.moments(t), statistics.moments(t), rtol=1e-12, atol=0)
+
+
 def test_gradients_are_not_kept():
     statistics = FeatureStatistics()
     statistics.begin(1)

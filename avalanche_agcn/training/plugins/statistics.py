@@ -11,6 +11,7 @@ from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.gaussian_negatives import statistical_negative_loss
+from avalanche_agcn.training.provenance import Provenance, describe_provenance
 from avalanche_agcn.training.teacher import FrozenTeacher
 
 
@@ -23,12 +24,14 @@ class FeatureStatisticsPlugin(SupervisedPlugin, supports_distributed=True):  # t
     Attributes:
         statistics: the sums.
         teacher: network whose features are counted instead of the model's, or None.
+        provenance: network, transform and classes that the features come from; None before training.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.statistics = FeatureStatistics()
         self.teacher: FrozenTeacher | None = None
+        self.provenance: Provenance | None = None
         self._recorder = OutputRecorder()
         self._features: Tensor | None = None  # of the current batch, [B, D]
         self._counted: list[int] = []  # experiences whose images are all in the sums
@@ -39,6 +42,8 @@ class FeatureStatisticsPlugin(SupervisedPlugin, supports_distributed=True):  # t
         n_new = count_seen(strategy.experience) - self.statistics.n_classes
         if n_new > 0:
             self.statistics.begin(n_new)
+        if self.provenance is None:
+            self.provenance = describe_provenance(unwrap(strategy.model).backbone, strategy.experience)
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Record the features of the batch."""
@@ -67,14 +72,19 @@ class FeatureStatisticsPlugin(SupervisedPlugin, supports_distributed=True):  # t
             self.statistics.synchronize()
             self.statistics.flush()
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The sums; see `FeatureStatistics`."""
-        return self.statistics.state_dict() | {"counted": torch.tensor(self._counted, dtype=torch.long)}
+    def state_dict(self) -> dict[str, Any]:
+        """The sums, see `FeatureStatistics`, and where they come from."""
+        return {
+            "statistics": self.statistics.state_dict(),
+            "counted": list(self._counted),
+            "provenance": None if self.provenance is None else list(self.provenance),
+        }
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the sums."""
-        self._counted = state["counted"].tolist()
-        self.statistics.load_state_dict({name: sums for name, sums in state.items() if name != "counted"})
+        self._counted = list(state["counted"])
+        self.provenance = None if state["provenance"] is None else Provenance(*state["provenance"])
+        self.statistics.load_state_dict(state["statistics"])
 
 
 class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=True):  # type: ignore[call-arg]

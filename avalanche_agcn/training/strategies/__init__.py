@@ -8,7 +8,12 @@ from avalanche_agcn.training.strategies.ewc import EWC
 from avalanche_agcn.training.strategies.fine_tuning import FineTuning
 from avalanche_agcn.training.strategies.l3a import L3A
 from avalanche_agcn.training.strategies.lwf import LwF
-from avalanche_agcn.training.strategies.multi_task import MultiTask, multi_task_experience
+from avalanche_agcn.training.strategies.multi_task import (
+    MultiTask,
+    MultiTaskRidge,
+    TrainsJointly,
+    multi_task_experience,
+)
 from avalanche_agcn.training.strategies.ocdm import OCDM
 from avalanche_agcn.training.strategies.prs import PRS
 from avalanche_agcn.training.strategies.replay import Replay
@@ -28,7 +33,9 @@ __all__ = [
     "LwF",
     "MultiLabelTemplate",
     "MultiTask",
+    "MultiTaskRidge",
     "Replay",
     "StreamingRidge",
+    "TrainsJointly",
     "multi_task_experience",
 ]

@@ -8,6 +8,7 @@ from avalanche.benchmarks.utils import AvalancheDataset
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+from avalanche_agcn.training.strategies.streaming_ridge import StreamingRidge
 
 
 class HasCompleteData(Protocol):
@@ -22,11 +23,10 @@ class HasCompleteData(Protocol):
         """Number of columns of a target."""
 
 
-class MultiTask(MultiLabelTemplate):
-    """Trains on all images of the stream at once, with all their labels: the paper's upper bound.
+class TrainsJointly:
+    """A mixin of strategies: trains on all images of the stream at once, with all their labels.
 
-    Give `train` the benchmark: ``strategy.train(benchmark)``. Evaluation is as for
-    the other strategies. Args: see `MultiLabelTemplate`.
+    Give `train` the benchmark: ``strategy.train(benchmark)``. Evaluation is as for the other strategies.
     """
 
     def train(
@@ -44,7 +44,18 @@ class MultiTask(MultiLabelTemplate):
             experiences = multi_task_experience(experiences)
         for experience in experiences if isinstance(experiences, Iterable) else [experiences]:
             _check_complete_labels(experience)
-        return super().train(experiences, eval_streams, **kwargs)
+        return super().train(experiences, eval_streams, **kwargs)  # type: ignore[misc]
+
+
+class MultiTask(TrainsJointly, MultiLabelTemplate):
+    """Trains on all images and labels at once: the paper's upper bound. Args: see `MultiLabelTemplate`."""
+
+
+class MultiTaskRidge(TrainsJointly, StreamingRidge):
+    """Ridge regression on all images and labels at once: the upper bound of `StreamingRidge`.
+
+    Args: see `StreamingRidge`; γ has no effect.
+    """
 
 
 def multi_task_experience(benchmark: HasCompleteData) -> MultiLabelExperience:

@@ -12,7 +12,8 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ExponentialLR
 
 from avalanche_agcn.training import AGCN, PartialBCEWithLogitsLoss
-from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
+from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, OnlineReplayPlugin
+from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
 
 
 def make_optimizer(model):
@@ -49,6 +50,23 @@ def test_agcn_is_naive_with_its_two_plugins(benchmark, make_model, preset):
     )
     train(naive, benchmark, reset_optimizer_state=True, shuffle=False)
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "buffer"), [("er", ReservoirBuffer), ("prs", PRSBuffer), ("ocdm", OCDMBuffer)]
+)
+def test_a_memory_by_name_is_the_replay_plugin_behind_agcns_own(benchmark, make_model, name, buffer):
+    by_name, by_plugin = make_model(), make_model()
+    memory = {"batch_size_mem": 3, "newer_as_negative": True}
+    train(make_strategy(by_name, mem_size=6, storage_policy=name, seed=4, **memory), benchmark)
+    plugin = OnlineReplayPlugin(buffer(6, seed=4), **memory)
+    train(make_strategy(by_plugin, plugins=[plugin], seed=4), benchmark)
+    assert_same(by_name, by_plugin)
+
+
+def test_an_unknown_memory_is_named(make_model):
+    with pytest.raises(ValueError, match=r"one of \['er', 'prs', 'ocdm'\], not 'reservoir'"):
+        make_strategy(make_model(), storage_policy="reservoir")
 
 
 @pytest.mark.parametrize(

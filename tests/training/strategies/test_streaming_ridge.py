@@ -61,7 +61,9 @@ def assert_same_scores(one, other, benchmark, atol=1e-9):
     torch.testing.assert_close(scores(one, benchmark), scores(other, benchmark), rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("settings", [{}, {"ridge": 3.0, "gamma": 1.0}, {"refine": 0.5}])
+@pytest.mark.parametrize(
+    "settings", [{"refine": None}, {"refine": None, "ridge": 3.0, "gamma": 1.0}, {"refine": 0.5}]
+)
 def test_logits_are_those_of_the_closed_form(features, settings):
     statistics = FeatureStatistics()
     for experience in features.train_stream:
@@ -72,7 +74,7 @@ def test_logits_are_those_of_the_closed_form(features, settings):
     solution = solve_ridge(statistics, **{k: v for k, v in settings.items() if k != "refine"})
     x = evaluation_rows(features, 0)
     expected = solution.scores(x)
-    if "refine" in settings:
+    if settings["refine"]:
         expected = refine_classified(expected, solution, estimate_relations(statistics, solution), 0.5)
     probabilities = scores(train(features, **settings), features).sigmoid()
     torch.testing.assert_close(probabilities, solution.probabilities(expected), rtol=0, atol=1e-9)

@@ -1,0 +1,208 @@
+"""Ranks of the positives, from which average precision and F1 of any number of nested sets follow.
+
+Only the ranks of the positives matter, and positives are few. So the scores of a class are sorted alone,
+without their labels (NumPy sorts plain floats with vector instructions), and each positive is found among
+them by binary search. The decision threshold is found in the same way: its rank is the number of predictions.
+
+Nested set i is the increments 0..i. Each increment is sorted once, by itself; the number of images at or
+above a positive in set i is the sum over the increments 0..i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Scores = NDArray[np.floating]
+Mask = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+# Classes are copied and sorted in blocks of at most this many classes × sets, and at most this many classes:
+# the whole matrix is never copied, and the arrays of a block stay in the cache.
+BLOCK_SIZE = 160
+MAX_CLASSES = 32
+# Number of rows that are transposed at a time, so that source and destination lie in few memory pages.
+TILE = 512
+# Below this many cells, starting threads takes longer than the work itself.
+MIN_CELLS_FOR_THREADS = 200_000
+
+
+class Batch(NamedTuple):
+    """Scores and labels of some images, as arrays of [images, classes]."""
+
+    scores: Scores
+    positive: Mask
+    annotated: Mask | None = None  # which cells have a label, 0 or 1; None if all have
+
+
+class SetCounts(NamedTuple):
+    """Average precision and counts of each class in each set, as arrays of [sets, classes]."""
+
+    average_precision: NDArray[np.float64]  # NaN where the class has no positive in the set
+    correct: Counts  # positives at or above the threshold
+    predicted: Counts  # annotated images at or above the threshold
+    true: Counts  # positives
+    annotated: Counts  # images with a label for the class
+
+
+def count_sets(
+    increments: Sequence[Sequence[Batch]], *, threshold: float = 0.0, threads: int = 1
+) -> SetCounts:
+    """Rank the positives of every class in every nested set; the caller selects the classes of a set.
+
+    Args:
+        increments: for each set the batches that it adds to the set before; all batches have the same
+            classes, at least one batch is needed, and an increment may be empty.
+        threshold: a score at or above it is predicted.
+        threads: number of blocks of classes that are processed at the same time.
+    """
+    batches = list(chain.from_iterable(increments))
+    n_classes = batches[0].scores.shape[1]
+    if sum(batch.scores.size for batch in batches) < MIN_CELLS_FOR_THREADS:
+        threads = 1
+    blocks = _blocks(n_classes, len(increments), threads)
+    ends = np.cumsum([sum(len(batch.scores) for batch in increment) for increment in increments])
+    work = partial(_count_block, batches, ends, threshold)
+    own = -(-len(blocks) // threads)  # this thread takes its share too, which saves starting one more
+    with ThreadPoolExecutor(max(1, threads - 1)) as pool:
+        others = pool.map(work, blocks[own:])
+        counted = [*map(work, blocks[:own]), *others]
+    return SetCounts(*(np.concatenate(parts, axis=1) for parts in zip(*counted, strict=True)))
+
+
+def _blocks(n_classes: int, n_sets: int, threads: int) -> list[slice]:
+    """Blocks of classes of about equal size, equally many for each thread."""
+    largest = max(1, min(MAX_CLASSES, BLOCK_SIZE // n_sets))
+    n_blocks = threads * -(-n_classes // (largest * threads))
+    size = -(-n_classes // n_blocks)
+    return [slice(start, min(start + size, n_classes)) for start in range(0, n_classes, size)]
+
+
+def _count_block(batches: Sequence[Batch], ends: Counts, threshold: float, block: slice) -> SetCounts:
+    """Counts of a block of classes; ``ends`` has the number of images of each nested set."""
+    columns = _by_class([batch.scores[:, block] for batch in batches])  # [classes, images]
+    positive = _by_class([batch.positive[:, block] for batch in batches])
+    masks = _annotated_by_class(batches, block)
+    (n_classes, n_images), n_sets = columns.shape, len(ends)
+
+    # The positives of all classes stand in one flat array, class after class; those of class c are
+    # bounds[c] : bounds[c + 1]. So most steps below are one NumPy call for the whole block.
+    cell = np.flatnonzero(positive)
+    bounds = np.searchsorted(cell, np.arange(n_classes + 1) * n_images)
+    ranked = columns.reshape(-1).take(cell)  # scores of the positives; sorted within each class below
+    enters = np.zeros(len(cell), dtype=np.int64)  # the first set that each positive is in
+    if n_sets > 1:
+        enters = np.searchsorted(ends, cell % n_images, side="right")
+    above = np.empty((n_sets, len(cell)), dtype=np.int64)  # images at or above each positive
+    predicted, annotated = np.zeros((2, n_sets, n_classes), dtype=np.int64)
+    # Compared in the type of the scores: 0.7 as float32 is less than 0.7 as float64.
+    limit = columns.dtype.type(threshold)
+
+    for c, column in enumerate(columns):
+        own = slice(bounds[c], bounds[c + 1])
+        _sort_together(ranked[own], enters[own], n_sets)
+        for i, (start, end) in enumerate(pairwise([0, *ends])):
+            values = column[start:end] if masks is None else column[start:end][masks[c, start:end]]
+            values.sort()  # in place: columns is a copy, and each part of it is used once
+            if len(values) and np.isnan(values[-1]):  # sorting puts NaN last
+                raise ValueError(
+                    f"The scores of class {block.start + c} contain NaN; check whether training diverged."
+                )
+            np.subtract(len(values), values.searchsorted(ranked[own]), out=above[i, own])
+            predicted[i, c] = len(values) - values.searchsorted(limit)
+            annotated[i, c] = len(values)
+    for before, after in pairwise(above):  # the same as cumsum(axis=0), which is slow for few long rows
+        after += before
+
+    ap, correct, true = _summarise(ranked, enters, above, bounds, limit)
+    return SetCounts(ap, correct, predicted.cumsum(axis=0), true, annotated.cumsum(axis=0))
+
+
+def _by_class(parts: Sequence[NDArray]) -> NDArray:
+    """Copy parts of [images, classes] into one array of [classes, all images]."""
+    joined = np.empty(
+        (parts[0].shape[1], sum(map(len, parts))), dtype=np.result_type(*{p.dtype for p in parts})
+    )
+    end = 0
+    for part in parts:
+        for start in range(0, len(part), TILE):
+            tile = part[start : start + TILE]
+            end += len(tile)
+            joined[:, end - len(tile) : end] = tile.T
+    return joined
+
+
+def _annotated_by_class(batches: Sequence[Batch], block: slice) -> Mask | None:
+    """Which cells have a label, [classes, all images]; None if all have, which saves applying the mask."""
+    if all(batch.annotated is None for batch in batches):
+        return None
+    return _by_class(
+        [
+            np.ones_like(b.positive[:, block]) if b.annotated is None else b.annotated[:, block]
+            for b in batches
+        ]
+    )
+
+
+def _sort_together(ranked: Scores, enters: Counts, n_sets: int) -> None:
+    """Sort the positives of a class by score, in place, and ``enters`` in the same order."""
+    if n_sets == 1:  # then enters is 0 everywhere, and sorting is faster than argsort
+        ranked.sort()
+    else:
+        order = ranked.argsort()
+        ranked[:], enters[:] = ranked[order], enters[order]
+
+
+def _summarise(
+    ranked: Scores, enters: Counts, above: Counts, bounds: Counts, limit: np.floating
+) -> tuple[NDArray[np.float64], Counts, Counts]:
+    """Average precision, positives at or above the limit, and positives: [sets, classes] each.
+
+    The precision at a positive is the number of positives at or above it, over the number of images at or
+    above it. Positives are in ascending order, so those at or above one stand from the first of its ties
+    up to the end of its class.
+    """
+    ends = np.repeat(bounds[1:], np.diff(bounds))  # for each positive, where its class ends
+    first = _first_of_ties(ranked, ends)
+    found = (ranked >= limit)[None]
+    if len(above) == 1:
+        precision, true = (ends - first) / above, np.diff(bounds)[None]
+    else:
+        # Set i has only the positives that entered by then, so they are counted with cumulative sums from the
+        # right: upwards[i, k] is the number of members among the positives k, k + 1, … of the whole block.
+        member = enters <= np.arange(len(above))[:, None]  # [sets, positives]
+        upwards = np.zeros((len(above), len(ranked) + 1), dtype=np.int64)
+        np.cumsum(member[:, ::-1], axis=1, out=upwards[:, -2::-1])
+        true = upwards[:, bounds[:-1]] - upwards[:, bounds[1:]]
+        hits = upwards.take(first, axis=1) - upwards.take(ends, axis=1)
+        # A positive that is not in the set yet may have no image above it: avoid 0 / 0, it counts 0 anyway.
+        precision = member * hits / np.maximum(above, 1)
+        found = found & member
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: a class without positives
+        ap = _sum_by_class(precision, bounds) / true
+    return ap, _sum_by_class(found, bounds), true
+
+
+def _first_of_ties(ranked: Scores, ends: Counts) -> Counts:
+    """For each positive, where its group of equal scores begins; groups do not cross classes."""
+    first = np.arange(len(ranked))
+    tied = (ranked[1:] == ranked[:-1]) & (ends[1:] == ends[:-1])
+    if tied.any():
+        first[1:][tied] = 0  # the running maximum then fills in the last position that is not tied
+        np.maximum.accumulate(first, out=first)
+    return first
+
+
+def _sum_by_class(values: NDArray, bounds: Counts) -> NDArray:
+    """Sum [sets, positives] over the positives of each class; 0 for a class without any."""
+    sums = np.zeros((len(values), len(bounds) - 1), dtype=np.result_type(values, np.int64))
+    filled = bounds[:-1] < bounds[1:]  # for an empty range, reduceat would return the next value instead of 0
+    if filled.any():
+        sums[:, filled] = np.add.reduceat(values, bounds[:-1][filled], axis=1, dtype=sums.dtype)
+    return sums

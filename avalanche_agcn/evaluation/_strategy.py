@@ -1,0 +1,134 @@
+"""What plugin metrics read from a strategy: its metrics, the scores and targets of a batch, class names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from avalanche.distributed.distributed_helper import DistributedHelper
+from avalanche.evaluation import PluginMetric
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+# Modules of avalanche.evaluation.metrics that compare argmaxes, and what to use instead.
+_REPLACEMENTS = {
+    "accuracy amca cumulative_accuracies mean_scores": "mean_average_precision_metrics(...), f1_metrics(...)",
+    "class_accuracy confusion_matrix": "mean_average_precision_metrics(..., per_class=True)",
+    "acc_matrix forgetting_bwt forward_transfer": "nested_metrics(...)",
+    "topk_acc": "f1_metrics(..., top_k=3)",
+}
+_REPLACEMENT_OF = {name: new for names, new in _REPLACEMENTS.items() for name in names.split()}
+
+
+def check_no_argmax_metrics(source: Any) -> None:
+    """Reject metrics that take the argmax of multi-hot targets, and so silently give meaningless numbers.
+
+    Avalanche's accuracy does this, and every metric that is built on it; ``default_evaluator`` contains it.
+    The metrics of this package call this function before training and evaluation. The ``source`` is a
+    strategy, an `EvaluationPlugin` or a list of metrics.
+    """
+    evaluator = getattr(source, "evaluator", source)
+    for metric in getattr(evaluator, "metrics", evaluator):
+        for ancestor in type(metric).__mro__:
+            package, _, module = ancestor.__module__.rpartition(".")
+            if package == "avalanche.evaluation.metrics" and module in _REPLACEMENT_OF:
+                raise ValueError(
+                    f"{metric} ({type(metric).__name__}) takes the argmax of multi-hot targets, which is "
+                    "meaningless; use evaluator=multilabel_evaluator(), or of avalanche_agcn.evaluation "
+                    f"{_REPLACEMENT_OF[module]}."
+                )
+
+
+class BatchReader(PluginMetric[Any]):
+    """Base of plugin metrics that read the batches of a strategy, and each image of an evaluation once.
+
+    With several processes, Avalanche's loader repeats images until every process has equally many. The
+    repeated ones are the last that a process receives, and are left out here.
+    """
+
+    _remaining: int | None = None  # images of this process in the evaluated experience
+
+    def before_training(self, strategy: SupervisedTemplate) -> None:
+        """Check the other metrics."""
+        check_no_argmax_metrics(strategy)
+        super().before_training(strategy)
+
+    def before_eval(self, strategy: SupervisedTemplate) -> None:
+        """Check the other metrics and the stream."""
+        check_no_argmax_metrics(strategy)
+        stream = strategy.current_eval_stream
+        if isinstance(stream, Iterator):  # reading it here would use it up
+            raise ValueError("eval() was called with an iterator; pass a stream or a list of experiences.")
+        if not len(list(stream)):
+            raise ValueError("eval() was called with an empty stream; pass for example test_stream[: t + 1].")
+        super().before_eval(strategy)
+
+    def before_eval_exp(self, strategy: SupervisedTemplate) -> None:
+        """Count the images to come."""
+        assert strategy.adapted_dataset is not None
+        n_images, rank = len(strategy.adapted_dataset), DistributedHelper.rank
+        self._remaining = len(range(rank, n_images, DistributedHelper.world_size))
+        super().before_eval_exp(strategy)
+
+    def read_batch(self, strategy: SupervisedTemplate) -> tuple[Tensor, Tensor]:
+        """Return scores and targets of the current batch, both [B, C] with C the number of scored classes."""
+        scores, targets = strategy.mb_output.detach(), strategy.mb_y
+        if targets.ndim != 2 or targets.shape[1] < scores.shape[-1]:
+            raise ValueError(
+                f"The scores have shape {tuple(scores.shape)} and the targets {tuple(targets.shape)}; use "
+                "multi-hot targets with at least as many classes, as multilabel_benchmark(...) makes them."
+            )
+        targets = targets[:, : scores.shape[1]]
+        if strategy.is_training or self._remaining is None:
+            return scores, targets
+        n = min(len(scores), self._remaining)
+        self._remaining -= n
+        return scores[:n], targets[:n]
+
+
+class FeatureTap:
+    """Records the output of a model's backbone, so that every saved graph can score it without another pass.
+
+    The model must have ``backbone`` and ``nested_logits(features=…)``, which returns one [B, C_i] for each
+    experience so far, as `AGCNModel` has.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = cast(Any, model.module if isinstance(model, DistributedDataParallel) else model)
+        if not (hasattr(self._model, "nested_logits") and hasattr(self._model, "backbone")):
+            raise ValueError(
+                "saved_graphs=True needs a model with `backbone` and `nested_logits`, such as AGCNModel, "
+                f"not {type(self._model).__name__}."
+            )
+        self._features: Tensor | None = None
+        self._handle = self._model.backbone.register_forward_hook(self._record)
+
+    def nested_logits(self) -> list[Tensor]:
+        """Return the logits of the last batch by each saved graph."""
+        return self._model.nested_logits(features=self._features)
+
+    def remove(self) -> None:
+        """Remove the hook from the model."""
+        self._handle.remove()
+
+    def _record(self, module: nn.Module, inputs: Any, features: Tensor) -> None:
+        self._features = features
+
+
+def name_classes(
+    values: Tensor, strategy: SupervisedTemplate, class_names: Sequence[str] | None
+) -> dict[str, float]:
+    """Return the values of the first classes by name: as given, as in the benchmark, or numbered."""
+    names = class_names or benchmark_class_names(strategy) or [f"class {c}" for c in range(len(values))]
+    if len(names) < len(values):
+        raise ValueError(
+            f"class_names has {len(names)} names, but {len(values)} classes are scored; name all."
+        )
+    return dict(zip(names, values.tolist(), strict=False))
+
+
+def benchmark_class_names(strategy: SupervisedTemplate) -> Sequence[str] | None:
+    """Return the names of the columns, if the benchmark of the current experience has them."""
+    stream = getattr(strategy.experience, "origin_stream", None)
+    return getattr(getattr(stream, "benchmark", None), "class_names", None)

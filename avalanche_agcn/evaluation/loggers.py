@@ -1,0 +1,227 @@
+"""Loggers, for the main process: CSV files, Weights & Biases, progress on a terminal or in a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import sys
+import uuid
+from pathlib import Path
+from typing import Any, TextIO
+
+from avalanche.core import SupervisedPlugin
+from avalanche.evaluation.metric_results import AlternativeValues, MetricValue
+from avalanche.logging import BaseLogger, TextLogger, WandBLogger
+from avalanche.training.templates import SupervisedTemplate
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor
+from tqdm import tqdm
+
+from avalanche_agcn.evaluation.plugins import NestedPluginMetric
+
+# name/eval_phase/test_stream/Task000/Exp003/person: the rest of a name is the column.
+_PHASE = re.compile(r"/(train|eval)_phase(?:/(?P<stream>\w+?)_stream)?(?:/Task\d+)?(?:/Exp(?P<set>\d+))?")
+Row = dict[str, Any]
+
+
+class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
+    """Writes ``training_results.csv`` and ``eval_results.csv``, with a column for each metric.
+
+    Training has a row for each epoch. Evaluation has a row for each experience or nested set (``eval_exp``),
+    then one for the whole stream (``eval_exp`` is empty); ``training_exp`` is the last experience trained on.
+    A metric that appears later gets a new column; cells without a value are empty. Files are replaced in one
+    step, so that a reader never sees half a file. (Avalanche's `CSVLogger` writes only accuracy and loss.)
+
+    Args:
+        log_folder: the folder, created if needed.
+        append: continue the files of an earlier run instead of replacing them.
+    """
+
+    def __init__(self, log_folder: str | os.PathLike[str] = "csvlogs", *, append: bool = False) -> None:
+        super().__init__()
+        self.log_folder = Path(log_folder)
+        self.log_folder.mkdir(parents=True, exist_ok=True)
+        names = {"train": "training_results.csv", "eval": "eval_results.csv"}
+        self._paths = {phase: self.log_folder / name for phase, name in names.items()}
+        self._rows: dict[str, list[Row]] = {phase: [] for phase in names}
+        for phase, path in self._paths.items():
+            if append and path.exists():
+                self._rows[phase] += csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        self._training_exp: int | str = ""
+        self._values: dict[tuple[str, str, str], Row] = {}  # by phase, stream and experience
+
+    def log_single_metric(self, name: str, value: Any, x_plot: int) -> None:
+        """Keep a number until its row is written; plots are not written to tables."""
+        found = _PHASE.search(name)
+        if found is not None and isinstance(value, (int, float)):
+            row = self._values.setdefault((found[1], found["stream"] or "", found["set"] or ""), {})
+            row[name[: found.start()] + name[found.end() :]] = value  # such as AP_Nested/person
+
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Remember which experience is trained."""
+        self._training_exp = strategy.experience.current_experience
+
+    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Discard the values of a single batch."""
+        self._take("train")
+
+    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Write a row."""
+        row = {"training_exp": self._training_exp, "epoch": strategy.clock.train_exp_epochs}
+        for values in self._take("train").values():
+            row |= values
+        self._write("train", [row])
+
+    def before_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Discard the values of an evaluation that did not finish."""
+        self._take("eval")
+
+    def after_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Write the rows of the evaluation, the whole stream last."""
+        rows = []
+        taken = sorted(self._take("eval").items(), key=lambda item: (item[0][2] == "", item[0][2]))
+        for (_, stream, i), values in taken:
+            position = {"training_exp": self._training_exp, "stream": stream, "eval_exp": i and int(i)}
+            rows.append(position | values)
+        self._write("eval", rows)
+
+    def _take(self, phase: str) -> dict[tuple[str, str, str], Row]:
+        """Return and remove the values of a phase."""
+        return {key: self._values.pop(key) for key in list(self._values) if key[0] == phase}
+
+    def _write(self, phase: str, rows: list[Row]) -> None:
+        self._rows[phase] += rows
+        columns = list(dict.fromkeys(column for row in self._rows[phase] for column in row))
+        path = self._paths[phase]
+        temporary = path.with_name(path.name + ".tmp")
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns, restval="")
+            writer.writeheader()
+            writer.writerows(self._rows[phase])
+        temporary.replace(path)
+
+
+class MultiLabelWandBLogger(WandBLogger):
+    """Logs numbers and plots to Weights & Biases, online or (``params={"mode": "offline"}``) to a folder.
+
+    Avalanche 0.6's `WandBLogger` calls functions that wandb no longer has. This one gives the run its own id,
+    unless ``params["id"]`` or the variable WANDB_RUN_ID does, and logs plots as images.
+
+    Args:
+        project_name: name of the project.
+        run_name: name of the run.
+        params: further arguments of ``wandb.init``.
+        **settings: further arguments of `WandBLogger`. With ``log_artifacts=True`` and Avalanche's
+            `WeightCheckpoint` among the metrics, the model of each experience is logged as an artifact.
+    """
+
+    def __init__(
+        self,
+        project_name: str = "avalanche-agcn",
+        run_name: str = "run",
+        *,
+        params: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        run_id = os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex[:8]
+        super().__init__(project_name, run_name, params={"id": run_id, **(params or {})}, **settings)
+
+    def log_single_metric(self, name: str, value: Any, x_plot: int) -> None:
+        """Log a number, a plot or (on request) a checkpoint at step ``x_plot``, and nothing else."""
+        if name.startswith("WeightCheckpoint"):
+            super().log_single_metric(name, value, x_plot)
+            return
+        self.step = x_plot
+        if isinstance(value, AlternativeValues):
+            value = value.best_supported_value(Figure, float, int)
+        if isinstance(value, Figure):  # rendered here, because wandb renders figures of pyplot only
+            file = io.BytesIO()
+            value.savefig(file, format="png")
+            value = self.wandb.Image(Image.open(file))
+        elif not isinstance(value, (float, int)):
+            return
+        self.wandb.log({name: value}, step=x_plot)
+
+
+class ProgressBar(BaseLogger, SupervisedPlugin):
+    """Shows a progress bar with mean loss and images per second for each epoch and evaluated experience.
+
+    Args:
+        file: where to write; standard output if None.
+        seconds: seconds between updates; if None, 0.1 on a terminal and 30 elsewhere.
+    """
+
+    def __init__(self, file: TextIO | None = None, *, seconds: float | None = None) -> None:
+        super().__init__()
+        self.file = sys.stdout if file is None else file
+        self._seconds = (0.1 if self.file.isatty() else 30.0) if seconds is None else seconds
+        self._bars: list[_LossBar] = []  # of training, and of an evaluation during training
+
+    def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Start the bar of an epoch."""
+        self._start_bar(strategy, "train")
+
+    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Count a batch."""
+        self._bars[-1].count_batch(strategy.loss, len(strategy.mb_x))
+
+    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Close the bar before metrics are printed."""
+        self._bars.pop().close()
+        super().after_training_epoch(strategy, *args, **kwargs)
+
+    def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Start the bar of an experience."""
+        super().before_eval_exp(strategy, *args, **kwargs)
+        self._start_bar(strategy, "eval")
+
+    after_eval_iteration = after_training_iteration
+
+    def after_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Close the bar before metrics are printed."""
+        self._bars.pop().close()
+        super().after_eval_exp(strategy, *args, **kwargs)
+
+    def _start_bar(self, strategy: SupervisedTemplate, phase: str) -> None:
+        label = f"{phase} exp {strategy.experience.current_experience}"
+        # Position 0 also for a bar within another one: else tqdm writes cursor movements, also to files.
+        settings = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch"}
+        timing = {"mininterval": self._seconds, "miniters": 1}
+        self._bars.append(_LossBar(total=len(strategy.dataloader), desc=label, **settings, **timing))
+
+
+class _LossBar(tqdm):
+    """A tqdm bar that also shows mean loss and images per second."""
+
+    monitor_interval = 0  # no thread that redraws the bar when batches are slow
+    loss_sum: Tensor | float = 0.0
+    n_images = 0
+
+    def count_batch(self, loss: Tensor, n_images: int) -> None:
+        self.loss_sum = self.loss_sum + loss.detach().mean() * n_images
+        self.n_images += n_images
+        self.update()
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        # tqdm reads this when it draws the bar. Only then is the loss read, as that waits for a GPU.
+        fields = super().format_dict
+        if self.n_images:
+            loss, speed = float(self.loss_sum) / self.n_images, self.n_images / max(fields["elapsed"], 1e-9)
+            fields["postfix"] = f"loss {loss:.4f}, {speed:.1f} images/s"
+        return fields
+
+
+class ProgressLogger(ProgressBar, TextLogger):
+    """A `ProgressBar` that also prints metrics, as `TextLogger` but with one line for all nested sets."""
+
+    def log_metrics(self, metric_values: list[MetricValue]) -> None:
+        """Keep the values to print; a nested metric has lines of its own in place of its numbers."""
+        nested = [v for v in metric_values if isinstance(v.origin, NestedPluginMetric)]
+        numbers = {v.name for v in nested if isinstance(v.value, float)}
+        super().log_metrics([v for v in metric_values if v.name not in numbers])
+        for metric in {v.origin for v in nested}:
+            self.metric_vals |= {name: (name, 0, text) for name, text in metric.lines.items()}

@@ -1,0 +1,327 @@
+"""Plots: learning curves, correlation matrices, scores of each class, images with the labels found in them.
+
+They are plain ``matplotlib.figure.Figure`` objects, made without pyplot: nothing needs a display or has to
+be closed, and ``plot.savefig(path)`` writes them. Colours are safe for colour-blind readers. A ValueError is
+raised if there is nothing to draw or sizes differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
+
+# Okabe and Ito's palette, without its yellow, which is too light for lines. Each colour has a marker of its
+# own, and another kind of line when the colours repeat.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", ":")
+MAX_NAMES = 120  # of the classes of a matrix; more names would overlap
+
+
+class Style(NamedTuple):
+    """How a curve is drawn; not by colour alone, for colour-blind readers and for print."""
+
+    colour: str
+    marker: str
+    line: str = "-"
+
+
+class Plot(Figure):
+    """A figure with a caption, which is printed where only text can be shown."""
+
+    caption = ""
+
+    def __str__(self) -> str:
+        return self.caption
+
+
+def learning_curve(
+    curves: Mapping[str, Sequence[float] | Sequence[Sequence[float]]],
+    *,
+    levels: Mapping[str, Sequence[float]] | None = None,
+    styles: Mapping[str, Style] | None = None,
+    ylabel: str = "score (%)",
+    title: str | None = None,
+) -> Plot:
+    """Plot scores over the experiences, a line for each name.
+
+    Args:
+        curves: for each name the score (as a fraction) after each experience, or several such rows, of runs
+            with different seeds: then the line is their mean, in a band of one standard deviation. NaN leaves
+            a gap.
+        levels: for each name a score that belongs to no experience, of one or several runs, such as that of
+            training on everything at once: a dashed horizontal line.
+        styles: styles of some curves and levels; the others get different ones.
+        ylabel: what the scores are.
+        title: title of the plot.
+
+    Example:
+        >>> print(learning_curve({"mAP": [0.8, 0.7, 0.65]}, ylabel="mAP (%)"))
+        mAP (%) after each experience: mAP 80.0 70.0 65.0
+    """
+    levels, styles = levels or {}, styles or {}
+    names = [*curves, *levels]
+    if not names:
+        raise ValueError("There is no curve to draw; pass curves or levels.")
+    legend_width = max(0.0, 0.08 * max(map(len, names)) - 1.0)  # inches more, for long names
+    plot = Plot(figsize=(6.4 + legend_width, 4.0), layout="constrained")
+    axes = plot.add_subplot()
+    style_of = {name: styles.get(name) or _style(k) for k, name in enumerate(names)}
+    means = {name: _draw_curve(axes, name, values, style_of[name]) for name, values in curves.items()}
+    means |= {name: _draw_level(axes, name, values, style_of[name]) for name, values in levels.items()}
+    axes.set(xlabel="experiences learned", ylabel=ylabel, title=title or "")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    # The legend of many curves stands beside them, where it covers none.
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+    axes.legend(frameon=False, **(beside if len(names) > 4 else {}))
+    texts = [f"{name} " + " ".join(f"{value:.1f}" for value in mean) for name, mean in means.items()]
+    plot.caption = f"{ylabel} after each experience: " + "; ".join(texts)
+    return plot
+
+
+def _style(k: int) -> Style:
+    return Style(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], LINES[k // len(COLOURS) % len(LINES)])
+
+
+def _draw_curve(axes: Axes, name: str, values: Sequence[Any], style: Style) -> np.ndarray:
+    """Draw mean and band over runs, and return the mean, in percent."""
+    runs = 100 * np.atleast_2d(np.asarray(values, dtype=float))  # [runs, experiences]
+    mean = runs.mean(axis=0)
+    x = np.arange(1, len(mean) + 1)
+    look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.line}
+    axes.plot(x, mean, label=name, markersize=5, **look)
+    if len(runs) > 1:
+        spread = runs.std(axis=0, ddof=1)
+        axes.fill_between(x, mean - spread, mean + spread, color=style.colour, alpha=0.2, linewidth=0)
+    return mean
+
+
+def _draw_level(axes: Axes, name: str, values: Sequence[float], style: Style) -> np.ndarray:
+    runs = 100 * np.asarray(values, dtype=float)
+    mean = runs.mean()
+    axes.axhline(mean, label=name, color=style.colour, linestyle="--")
+    if len(runs) > 1:
+        spread = runs.std(ddof=1)
+        axes.axhspan(mean - spread, mean + spread, color=style.colour, alpha=0.1, linewidth=0)
+    return np.array([mean])
+
+
+def correlation_heatmap(
+    matrices: Mapping[str, Any],
+    *,
+    class_names: Sequence[str] | None = None,
+    block_sizes: Sequence[int] = (),
+    title: str | None = None,
+) -> Plot:
+    """Draw correlation matrices side by side: entry [i, j] is P(class i | class j), from 0 to 1.
+
+    Args:
+        matrices: for each title a square matrix (tensor, array or lists), all of one size.
+        class_names: names of the rows and columns.
+        block_sizes: number of classes of each experience; lines are drawn between them.
+        title: title of the plot.
+    """
+    arrays = {name: np.asarray(matrix, dtype=float) for name, matrix in matrices.items()}
+    n = max((len(array) for array in arrays.values()), default=0)
+    if not n or any(array.shape != (n, n) for array in arrays.values()):
+        raise ValueError(f"Pass square matrices of one size, got {[a.shape for a in arrays.values()]}.")
+    _check_classes(n, class_names, block_sizes)
+    side = min(max(3.0, 0.16 * n), 14.0)
+    margin = 1.6 if class_names else 0.6
+    plot = Plot(figsize=(len(arrays) * (side + margin) + 0.8, side + margin), layout="constrained")
+    plot.suptitle(title or "", fontsize=max(10.0, 2 * side))
+    grid = plot.subplots(1, len(arrays), squeeze=False)[0]
+    for axes, (name, array) in zip(grid, arrays.items(), strict=True):
+        image = axes.imshow(array, cmap="cividis", vmin=0.0, vmax=1.0, interpolation="nearest")
+        axes.set_title(name)
+        _name_ticks(axes, n, class_names, size=min(8.0, 72 * side / n * 0.75))
+        for border in np.cumsum(block_sizes)[:-1] - 0.5:
+            axes.axhline(border, color="white", linewidth=0.8)
+            axes.axvline(border, color="white", linewidth=0.8)
+    plot.colorbar(image, ax=plot.axes, label="P(row | column)", shrink=0.8)
+    plot.caption = f"P(row | column) of {n} classes: {', '.join(arrays)}"
+    return plot
+
+
+def _check_classes(n: int, class_names: Sequence[str] | None, block_sizes: Sequence[int]) -> None:
+    if class_names is not None and len(class_names) != n:
+        raise ValueError(f"There are {len(class_names)} class names for {n} classes; name all.")
+    if len(block_sizes) and sum(block_sizes) != n:
+        raise ValueError(f"block_sizes {list(block_sizes)} must add up to the {n} classes.")
+
+
+def _name_ticks(axes: Axes, n: int, class_names: Sequence[str] | None, *, size: float) -> None:
+    if class_names is None or n > MAX_NAMES:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        axes.set_xticks(range(n), class_names, rotation=90, fontsize=size)
+        axes.set_yticks(range(n), class_names, fontsize=size)
+
+
+def class_heatmap(
+    scores: Mapping[str, Sequence[float]],
+    *,
+    class_names: Sequence[str],
+    block_sizes: Sequence[int] = (),
+    label: str = "AP (%)",
+    title: str | None = None,
+) -> Plot:
+    """Draw a score of each class as a coloured number: a row for each class, a column for each name.
+
+    Args:
+        scores: for each name the score (as a fraction) of every class; NaN is shown as a dash.
+        class_names: names of the rows.
+        block_sizes: number of classes of each experience; lines are drawn between them.
+        label: what the scores are.
+        title: title of the plot.
+    """
+    n = len(class_names)
+    sizes = {name: len(values) for name, values in scores.items()}
+    if not n or set(sizes.values()) != {n}:
+        raise ValueError(f"Pass one score for each of the {n} classes, got {sizes}.")
+    _check_classes(n, class_names, block_sizes)
+    percent = 100 * np.array(list(scores.values()), dtype=float).T  # [classes, names]
+    slant = 0.06 * max(map(len, scores))  # inches that the longest name takes upwards and to the right
+    size = (max(4.8, 1.6 + slant + 0.42 * len(scores)), 1.0 + slant + 0.19 * n)
+    plot = Plot(figsize=size, layout="constrained")
+    axes = plot.add_subplot()
+    image = axes.imshow(percent, cmap="cividis", vmin=0.0, vmax=100.0, aspect="auto")
+    slanted: dict[str, Any] = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(scores)), list(scores), fontsize=9, **slanted)
+    axes.set_yticks(range(n), class_names, fontsize=8)
+    axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False)
+    for (row, column), value in np.ndenumerate(percent):
+        text = "–" if np.isnan(value) else f"{value:.0f}"
+        colour = "white" if value < 50 else "black"  # cividis is dark below the middle
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+    for border in np.cumsum(block_sizes)[:-1] - 0.5:
+        axes.axhline(border, color="white", linewidth=1.5)
+    plot.colorbar(image, ax=axes, label=label, shrink=min(1.0, 4 / size[1]), aspect=30)
+    plot.suptitle(title or "", fontsize=10)
+    plot.caption = f"{label} of {n} classes: {', '.join(scores)}"
+    return plot
+
+
+# Images with the labels found in them as more experiences are learned: the AGCN paper's Fig. 1.
+
+PAPER_THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels of a higher probability are shown
+MAX_COLUMNS = 4
+MAX_LINES = 8  # of a cell; the last one counts those that do not fit
+# Kinds of labels are told apart by a sign as well as by colour.
+SIGNS = {"right": "✓", "missed": "○", "wrong": "✗"}
+LOOKS = {"right": ("#0072B2", "bold"), "missed": ("#707070", "normal"), "wrong": ("#D55E00", "normal")}
+# Inches: side of an image, height of a line, width of a letter, of the title, height above and below.
+_IMAGE, _LINE, _LETTER, _TITLE, _HEAD, _FOOT = 1.3, 0.16, 0.085, 4.6, 0.9, 0.3
+
+
+class LabelledPicture(NamedTuple):
+    """An image, the names of its true classes, and its scores.
+
+    Row t of the scores has, after experience t, the probability of each class seen by then, in the order of
+    the columns; it is empty if there was no evaluation then.
+    """
+
+    image: Any  # PIL image or array [H, W, 3]
+    labels: Sequence[str]
+    scores: Sequence[Sequence[float]]
+
+
+def found_labels(
+    scores: Sequence[float], labels: Sequence[str], class_names: Sequence[str], threshold: float
+) -> list[tuple[str, str]]:
+    """Sort the classes that ``scores`` covers into right, missed and wrong; the most probable first.
+
+    Example:
+        >>> found_labels([0.9, 0.1, 0.8], ["cat", "dog", "sea"], ["cat", "dog", "car", "sea"], threshold=0.7)
+        [('right', 'cat'), ('missed', 'dog'), ('wrong', 'car')]
+    """
+    kinds = {(True, True): "right", (False, True): "missed", (True, False): "wrong"}  # (found, true)
+    named = sorted(zip(scores, class_names, strict=False), key=lambda pair: -pair[0])
+    kind_of = {name: kinds.get((score >= threshold, name in labels)) for score, name in named}
+    return [(kind, name) for kind in SIGNS for name, own in kind_of.items() if own == kind]
+
+
+def labelled_pictures(
+    pictures: Sequence[LabelledPicture],
+    *,
+    class_names: Sequence[str],
+    threshold: float = PAPER_THRESHOLD,
+    title: str | None = None,
+) -> Plot:
+    """Draw images, each beside the labels found in it after some experiences, the first and last included.
+
+    Args:
+        pictures: the images, all evaluated after the same experiences.
+        class_names: names of all classes.
+        threshold: a label of this probability or more is found.
+        title: title of the plot.
+    """
+    evaluated = [t for t, row in enumerate(pictures[0].scores) if len(row)] if pictures else []
+    if not evaluated:
+        raise ValueError("There is no picture to draw; pass at least one that was evaluated.")
+    spaced = np.linspace(0, len(evaluated) - 1, min(MAX_COLUMNS, len(evaluated))).round()
+    columns = [evaluated[int(k)] for k in spaced]
+    plot, grid = _picture_grid(len(pictures), len(columns), longest=max(map(len, class_names)))
+    plot.suptitle(title or "", fontsize=10)
+    for axes, t in zip(grid[0, 1:], columns, strict=True):
+        heading = f"after experience {t + 1}\n{len(pictures[0].scores[t])} classes"
+        axes.set_title(heading, fontsize=8.5, loc="left")
+    at_end: Counter[str] = Counter()
+    for (image_axes, *text_axes), picture in zip(grid, pictures, strict=True):
+        image_axes.imshow(np.asarray(picture.image))
+        image_axes.set_anchor("N")  # level with the first label, whatever its shape
+        found = [found_labels(picture.scores[t], picture.labels, class_names, threshold) for t in columns]
+        for axes, labels in zip(text_axes, found, strict=True):
+            _write_labels(axes, labels)
+        at_end.update(kind for kind, _ in found[-1])
+    _explain_signs(plot, threshold)
+    after = ", ".join(str(t + 1) for t in columns)
+    counts = ", ".join(f"{at_end[kind]} {kind}" for kind in SIGNS)
+    where = f"in {len(pictures)} images after experiences {after}"
+    plot.caption = f"labels found at p ≥ {threshold:g} {where}: {counts} at the end"
+    return plot
+
+
+def _picture_grid(n_pictures: int, n_columns: int, *, longest: int) -> tuple[Plot, np.ndarray]:
+    """Return empty axes [pictures, 1 + columns], large enough for names of ``longest`` letters."""
+    width = max(1.3, _LETTER * (2 + longest))
+    height = max(_IMAGE, _LINE * MAX_LINES) + 0.1
+    size = (max(_TITLE, _IMAGE + 0.3 + width * n_columns), _HEAD + height * n_pictures + _FOOT)
+    foot = _FOOT / size[1]
+    plot = Plot(figsize=size, layout=ConstrainedLayoutEngine(rect=(0, foot, 1, 1 - foot)))
+    ratios = [_IMAGE, *[width] * n_columns]
+    grid = plot.subplots(n_pictures, 1 + n_columns, squeeze=False, width_ratios=ratios)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    return plot, grid
+
+
+def _write_labels(axes: Axes, lines: list[tuple[str, str]]) -> None:
+    if len(lines) > MAX_LINES:
+        more = f"… {len(lines) - MAX_LINES + 1} more"
+        lines = [*lines[: MAX_LINES - 1], (lines[MAX_LINES - 1][0], more)]
+    for k, (kind, name) in enumerate(lines):
+        place = {"x": 0.0, "y": 1 - (k + 0.5) / MAX_LINES, "transform": axes.transAxes, "va": "center"}
+        _write_sign(axes, kind, name, **place)
+
+
+def _explain_signs(plot: Plot, threshold: float) -> None:
+    """Write the meaning of the signs below the images."""
+    texts = {"right": "right", "wrong": "wrong", "missed": f"missed: learned by then, but p < {threshold:g}"}
+    for k, (kind, text) in enumerate(texts.items()):
+        place = {"x": (0.1 + 0.8 * k) / plot.get_figwidth(), "y": 0.1 / plot.get_figheight()}
+        _write_sign(plot, kind, text, **place)
+
+
+def _write_sign(where: Axes | Plot, kind: str, text: str, **place: Any) -> None:
+    colour, weight = LOOKS[kind]
+    where.text(s=f"{SIGNS[kind]} {text}", fontsize=8.5, color=colour, weight=weight, **place)

@@ -1,0 +1,399 @@
+"""Plugin metrics for Avalanche's `EvaluationPlugin`, and the functions that make them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from avalanche.evaluation import GenericPluginMetric, PluginMetric
+from avalanche.evaluation.metric_results import MetricValue
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
+
+from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.evaluation import functional, metrics
+from avalanche_agcn.evaluation._strategy import BatchReader, FeatureTap, benchmark_class_names, name_classes
+from avalanche_agcn.evaluation.plots import Plot, correlation_heatmap, learning_curve
+
+Names = Sequence[str] | None
+NameValues = Callable[[Any, SupervisedTemplate], dict[str, Any]]
+Values = dict[tuple[str, int | None], Any]  # by name, and by experience or nested set (None: whole stream)
+# When a metric is reset and emits, in which phase, and its suffix: the same as in Avalanche's metrics.
+SCOPES: dict[str, tuple[Any, Any, str]] = {
+    "minibatch": ("iteration", "train", "MB"),
+    "epoch": ("epoch", "train", "Epoch"),
+    "experience": ("experience", "eval", "Exp"),
+    "stream": ("stream", "eval", "Stream"),
+}
+# Names of the fields of NestedSummary in loggers.
+SUMMARY_NAMES = ("Last", "NestedMean", "Average", "Forgetting", "RelativeForgetting")
+
+
+def mean_average_precision_metrics(
+    *,
+    minibatch: bool = False,
+    epoch: bool = False,
+    experience: bool = False,
+    stream: bool = False,
+    per_class: bool = False,
+    class_names: Names = None,
+) -> list[MultiLabelPluginMetric]:
+    """Return plugin metrics of mAP, the counterpart of Avalanche's ``accuracy_metrics``.
+
+    Args:
+        minibatch: emit ``mAP_MB`` after each batch of training.
+        epoch: emit ``mAP_Epoch`` after each epoch of training, over the annotated cells.
+        experience: emit ``mAP_Exp`` after each evaluated experience.
+        stream: emit ``mAP_Stream`` after the evaluation, over all its images and the scored classes.
+        per_class: also emit the average precision of each class, ``AP_…``, by name.
+        class_names: names of the columns; those of the benchmark if None.
+    """
+
+    def name_values(ap: Tensor, strategy: SupervisedTemplate) -> dict[str, Any]:
+        named = {"AP": name_classes(ap, strategy, class_names)} if per_class else {}
+        return {"mAP": ap.nanmean().item(), **named}
+
+    scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
+    return [MultiLabelPluginMetric(metrics.AveragePrecision(), scope, name_values) for scope in scopes]
+
+
+def f1_metrics(
+    *,
+    minibatch: bool = False,
+    epoch: bool = False,
+    experience: bool = False,
+    stream: bool = False,
+    threshold: float = 0.0,
+    top_k: int | None = None,
+    precision_recall: bool = False,
+) -> list[MultiLabelPluginMetric]:
+    """Return plugin metrics of CF1 and OF1 at a decision threshold.
+
+    Args:
+        minibatch: emit ``CF1_MB`` and ``OF1_MB`` after each batch of training.
+        epoch: emit ``CF1_Epoch`` and ``OF1_Epoch`` after each epoch of training, over the annotated cells.
+        experience: emit ``CF1_Exp`` and ``OF1_Exp`` after each evaluated experience.
+        stream: emit ``CF1_Stream`` and ``OF1_Stream`` after the evaluation.
+        threshold: in the unit of the model's output; 0.0 is p ≥ 0.5, as models return logits. Not NaN.
+        top_k: keep only the k ≥ 1 highest scores of an image; the names become ``CF1_top3_…``.
+        precision_recall: also emit CP, CR, OP and OR.
+    """
+    fields = functional.PrecisionRecallF1._fields if precision_recall else ("CF1", "OF1")
+    top = "" if top_k is None else f"_top{top_k}"
+
+    def name_values(f1: functional.PrecisionRecallF1, strategy: SupervisedTemplate) -> dict[str, Any]:
+        return {f"{field}{top}": getattr(f1, field) for field in fields}
+
+    scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
+    counts = [metrics.MultiLabelF1(threshold=threshold, top_k=top_k) for _ in scopes]
+    return [MultiLabelPluginMetric(*pair, name_values) for pair in zip(counts, scopes, strict=True)]
+
+
+class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):
+    """Passes batches to a standalone metric and emits its values over all processes, if there were images.
+
+    Args:
+        metric: the standalone metric.
+        scope: one of `SCOPES`.
+        name_values: returns the values of a result by name.
+    """
+
+    def __init__(self, metric: metrics.MultiLabelMetric, scope: str, name_values: NameValues) -> None:
+        event, mode, self._suffix = SCOPES[scope]
+        super().__init__(metric, reset_at=event, emit_at=event, mode=mode)
+        self._name_values = name_values
+
+    def __str__(self) -> str:
+        return f"{type(self._metric).__name__}_{self._suffix}"
+
+    def update(self, strategy: SupervisedTemplate) -> None:
+        """Add a batch."""
+        scores, targets = self.read_batch(strategy)
+        if len(scores):
+            self._metric.update(scores, targets)
+
+    def _package_result(self, strategy: SupervisedTemplate) -> list[MetricValue]:
+        metric = self._metric.gather()
+        if metric.is_empty:
+            return []
+        values = self._name_values(metric.result(), strategy)
+        experience = strategy.experience.current_experience if self._emit_at == "experience" else None
+        named = {(f"{name}_{self._suffix}", experience): value for name, value in values.items()}
+        return _metric_values(self, strategy, named)
+
+
+def nested_metrics(
+    *,
+    nested: bool = False,
+    experience: bool = False,
+    stream: bool = False,
+    threshold: float = 0.0,
+    saved_graphs: bool = False,
+    per_class: bool = False,
+    plot: bool = False,
+    class_names: Names = None,
+) -> list[NestedPluginMetric]:
+    """Return a plugin metric of the nested test sets, or no metric if nothing is to be emitted.
+
+    After experience t, ``strategy.eval(benchmark.test_stream[: t + 1])`` passes each image through the
+    network once and adds row t to the nested matrices of mAP, CF1 and OF1.
+
+    Args:
+        nested: emit mAP, CF1 and OF1 of every nested set 0..t: ``mAP_Nested/…/Exp003`` and so on.
+        experience: emit how much each nested set has lost since it was new: ``mAP_Forgetting/…/Exp003``.
+        stream: emit ``mAP_Last``, ``mAP_NestedMean``, ``mAP_Average``, ``mAP_Forgetting`` (absolute) and
+            ``mAP_RelativeForgetting``, likewise of CF1 and OF1; see `nested_summary`.
+        threshold: in the unit of the model's output; 0.0 is p ≥ 0.5, as models return logits.
+        saved_graphs: also score set i with the graph saved at experience i, as the authors of AGCN do, from
+            the same pass through the backbone: ``mAP_Saved_Nested`` and so on. The model must have
+            ``backbone`` and ``nested_logits``, such as `AGCNModel`.
+        per_class: emit the average precision of each class in the last set, ``AP_Nested``.
+        plot: emit the learning curve as a plot (TensorBoard, Weights & Biases).
+        class_names: names of the columns; those of the benchmark if None.
+    """
+    emit = _selected(nested=nested, experience=experience, stream=stream, per_class=per_class, plot=plot)
+    return [NestedPluginMetric(emit, threshold, saved_graphs, class_names)] if emit else []
+
+
+def find_nested(source: Any) -> NestedPluginMetric:
+    """Return the nested metric of a strategy or evaluator; a ValueError if it has none."""
+    for metric in getattr(source, "evaluator", source).metrics:
+        if isinstance(metric, NestedPluginMetric):
+            return metric
+    raise ValueError("The evaluator has no nested metric; make it with multilabel_evaluator().")
+
+
+class NestedPluginMetric(BatchReader):
+    """Plugin metric made by `nested_metrics`.
+
+    A row is added to the matrices if the evaluated experiences are 0, 1, 2, … of one stream, up to the last
+    one trained on. Experiences not trained on yet, or of another stream, may follow and are ignored. Any
+    other evaluation emits the sets it covers, if any, and adds no row. A set without images has the score
+    NaN. Evaluations before any training are discarded when training starts.
+
+    Attributes:
+        history: matrix of each stream and metric, ``history["test"]["mAP"]``: row t has t + 1 entries, or
+            none if there was no evaluation after experience t.
+        average_precision: [C] of each stream, by its name, in the last evaluated set.
+        lines: values of the last evaluation as text, one line per metric.
+    """
+
+    def __init__(self, emit: Collection[str], threshold: float, saved_graphs: bool, names: Names) -> None:
+        super().__init__()
+        self._emit, self._class_names = emit, names
+        self._scores = metrics.NestedMetric(threshold=threshold)
+        self._saved = metrics.PerSetMetric(threshold=threshold) if saved_graphs else None
+        self._tap: FeatureTap | None = None
+        self._stream = ""  # name of the evaluated stream
+        self._set_classes: list[int] = []  # number of classes of each nested set of this evaluation
+        self._in_set = False
+        self.reset()
+
+    def __str__(self) -> str:
+        return "Nested"
+
+    def reset(self) -> None:
+        """Discard the matrices."""
+        self.history: dict[str, dict[str, list[list[float]]]] = {}
+        self.average_precision: dict[str, Tensor] = {}
+        self.lines: dict[str, str] = {}
+        self._n_trained: int | None = None  # classes trained on; None if there was no training
+
+    def result(self) -> dict[str, dict[str, functional.NestedSummary]]:
+        """Return the summary of each matrix, by stream and metric."""
+        return {
+            stream: {name: functional.nested_summary(matrix) for name, matrix in matrices.items()}
+            for stream, matrices in self.history.items()
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the matrices as plain lists and tensors, for a run that is resumed."""
+        state = {"history": self.history, "average_precision": self.average_precision}
+        return copy.deepcopy({**state, "n_trained": self._n_trained})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        state = copy.deepcopy(state)
+        self._n_trained = state["n_trained"]
+        self.history, self.average_precision = state["history"], state["average_precision"]
+
+    def before_training(self, strategy: SupervisedTemplate) -> None:
+        """Discard evaluations of the untrained model."""
+        super().before_training(strategy)
+        if self._n_trained is None:
+            self.reset()
+            self._n_trained = 0
+
+    def before_training_exp(self, strategy: SupervisedTemplate) -> None:
+        """Count the classes trained on."""
+        self._n_trained = max(self._n_trained or 0, count_seen(strategy.experience))
+
+    def before_eval(self, strategy: SupervisedTemplate) -> None:
+        """Find out which nested sets the evaluation covers."""
+        super().before_eval(strategy)
+        experiences = [experience.logging() for experience in strategy.current_eval_stream]
+        self._stream = experiences[0].origin_stream.name
+        self._set_classes = self._count_set_classes(experiences)
+        self._remove_tap()
+        self._scores.reset()
+        if self._saved is not None:
+            self._saved.reset()
+            self._tap = FeatureTap(strategy.model)
+
+    def before_eval_exp(self, strategy: SupervisedTemplate) -> None:
+        """Start the next nested set, if this experience adds to one; the sets are the first experiences."""
+        super().before_eval_exp(strategy)
+        n_sets = len(self._scores.class_counts)
+        self._in_set = n_sets < len(self._set_classes)
+        if self._in_set:
+            self._scores.start_increment(n_classes=self._set_classes[n_sets])
+            if self._saved is not None:
+                self._saved.start_increment(n_classes=self._set_classes[n_sets])
+
+    def after_eval_iteration(self, strategy: SupervisedTemplate) -> None:
+        """Add a batch."""
+        scores, targets = self.read_batch(strategy)
+        if not self._in_set or not len(scores):
+            return
+        self._scores.update(scores, targets)
+        if self._saved is not None and self._tap is not None:
+            logits = self._tap.nested_logits()[: len(self._set_classes)]
+            self._saved.update([part[: len(scores)] for part in logits], targets)
+
+    def after_eval(self, strategy: SupervisedTemplate) -> list[MetricValue]:
+        """Score the nested sets, add a row to the matrices and emit the values."""
+        self._remove_tap()
+        self.lines = {}
+        if not self._set_classes:
+            return []
+        scored = self._scores.gather().result()
+        ap = self.average_precision[self._stream] = scored.average_precision[-1, : self._set_classes[-1]]
+        values = self._row_values(scored, "")
+        if self._saved is not None:
+            values |= self._row_values(self._saved.gather().result(), "_Saved")
+            self._saved.reset()  # releases the scores
+        self._scores.reset()
+        if "per_class" in self._emit:
+            values["AP_Nested", None] = name_classes(ap, strategy, self._class_names)
+        if "plot" in self._emit and self._stream in self.history:
+            matrices = self.history[self._stream]
+            last = {name: [row[-1] if row else math.nan for row in rows] for name, rows in matrices.items()}
+            values["LearningCurve", None] = learning_curve(last)
+        return _metric_values(self, strategy, values, stream=self._stream)
+
+    def _count_set_classes(self, experiences: Sequence[Any]) -> list[int]:
+        """Number of classes of each nested set that the first of the evaluated experiences form."""
+        class_counts: list[int] = []
+        for t, experience in enumerate(experiences):
+            if (experience.origin_stream.name, experience.current_experience) != (self._stream, t):
+                break
+            n_classes = count_seen(experience)
+            if self._n_trained is not None and n_classes > self._n_trained:
+                break
+            class_counts.append(n_classes)
+        return class_counts
+
+    def _row_values(self, scored: functional.NestedScores, kind: str) -> Values:
+        """Values to emit of each metric; complete rows are added to the history."""
+        values: Values = {}
+        for metric in ("mAP", "CF1", "OF1"):
+            name, row = f"{metric}{kind}", getattr(scored, metric)
+            emitted: Values = {("Nested", i): score for i, score in enumerate(row) if "nested" in self._emit}
+            if self._n_trained is None or self._set_classes[-1] == self._n_trained:
+                emitted |= self._history_values(self._add_row(name, row))
+            values |= {(f"{name}_{what}", i): value for (what, i), value in emitted.items()}
+            if emitted:
+                self.lines[f"{name} of {self._stream} stream"] = _describe(emitted)
+        return values
+
+    def _add_row(self, name: str, row: list[float]) -> list[list[float]]:
+        """Store the row, whose length tells the experience, and return the matrix up to it."""
+        matrix = self.history.setdefault(self._stream, {}).setdefault(name, [])
+        matrix.extend([] for _ in range(len(matrix), len(row)))
+        matrix[len(row) - 1] = row
+        return matrix[: len(row)]
+
+    def _history_values(self, matrix: list[list[float]]) -> Values:
+        """Values to emit of a matrix; those that need a row that was not evaluated are left out."""
+        values: Values = {}
+        if "experience" in self._emit:
+            first = {i: row[i] for i, row in enumerate(matrix[:-1]) if row}
+            values |= {("Forgetting", i): score - matrix[-1][i] for i, score in first.items()}
+        if "stream" in self._emit:
+            summary = zip(SUMMARY_NAMES, functional.nested_summary(matrix), strict=True)
+            values |= {(name, None): value for name, value in summary if not math.isnan(value)}
+        return values
+
+    def _remove_tap(self) -> None:
+        if self._tap is not None:
+            self._tap.remove()
+            self._tap = None
+
+
+def correlation_plot_metrics(*, class_names: Names = None) -> list[CorrelationPlot]:
+    """Return a plugin metric that draws the ACM after each experience of training (TensorBoard, W&B).
+
+    Args:
+        class_names: names of the columns; those of the benchmark if None.
+    """
+    return [CorrelationPlot(class_names)]
+
+
+class CorrelationPlot(PluginMetric[Plot]):
+    """Draws ``plugin.acm.matrix()`` of the strategy's `ACMPlugin`; emits nothing if there is none."""
+
+    def __init__(self, class_names: Names) -> None:
+        super().__init__()
+        self._class_names = class_names
+        self.reset()
+
+    def __str__(self) -> str:
+        return "ACM"
+
+    def reset(self) -> None:
+        """Discard the last plot."""
+        self._last: Plot | None = None
+
+    def result(self) -> Plot | None:
+        """Return the last plot."""
+        return self._last
+
+    def after_training_exp(self, strategy: SupervisedTemplate) -> list[MetricValue]:
+        """Draw the matrix at the end of the experience."""
+        matrices = (getattr(plugin, "acm", None) for plugin in strategy.plugins)
+        acm: Any = next((acm for acm in matrices if hasattr(acm, "block_sizes")), None)
+        if acm is None:
+            return []
+        names = self._class_names or benchmark_class_names(strategy)
+        self._last = correlation_heatmap(
+            {f"after experience {len(acm.block_sizes)}": acm.matrix().cpu()},
+            class_names=None if names is None else names[: acm.n_seen],
+            block_sizes=acm.block_sizes,
+        )
+        return _metric_values(self, strategy, {("ACM", None): self._last})
+
+
+def _selected(**flags: bool) -> list[str]:
+    """Names of the flags that are set."""
+    return [name for name, flag in flags.items() if flag]
+
+
+def _metric_values(
+    metric: PluginMetric, strategy: SupervisedTemplate, values: Values, stream: str | None = None
+) -> list[MetricValue]:
+    """Return the values under names of Avalanche's kind, ``name/eval_phase/test_stream/Exp003``."""
+    stream = stream or strategy.experience.origin_stream.name
+    path = f"{'eval' if strategy.is_eval else 'train'}_phase/{stream}_stream"
+    names = {(name, i): f"{name}/{path}" + ("" if i is None else f"/Exp{i:03d}") for name, i in values}
+    x = strategy.clock.train_iterations
+    return [MetricValue(metric, names[key], value, x) for key, value in values.items()]
+
+
+def _describe(values: Values) -> str:
+    """Return the values of a metric as text: ``Nested 0.5000 0.4000, Last 0.4000``."""
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for (what, i), value in values.items():
+        groups.setdefault((what, i is None), []).append(f"{value:.4f}")
+    return ", ".join(f"{what} {' '.join(numbers)}" for (what, _), numbers in groups.items())

@@ -1,0 +1,230 @@
+"""Tables, Weights & Biases, and progress on a terminal or in a file."""
+
+import csv
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import termios
+
+import pytest
+import torch
+from avalanche.evaluation.metrics import WeightCheckpoint
+from avalanche.training.plugins import EvaluationPlugin
+
+from avalanche_agcn.evaluation import (
+    MultiLabelCSVLogger,
+    MultiLabelWandBLogger,
+    ProgressBar,
+    ProgressLogger,
+    find_nested,
+    mean_average_precision_metrics,
+    multilabel_evaluator,
+)
+
+TEST = "eval_phase/test_stream"
+
+
+def run(make_strategy, benchmark, logger, *metrics, n_experiences=1, options=None, **settings):
+    evaluator = multilabel_evaluator(*metrics, loggers=[logger], **(options or {}))
+    strategy = make_strategy(evaluator=evaluator, **settings)
+    for t in range(n_experiences):
+        strategy.train(benchmark.train_stream[t])
+        strategy.eval(benchmark.test_stream[: t + 1])
+    return strategy
+
+
+# CSV files
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_has_our_metrics_as_columns(tmp_path, benchmark, make_strategy):
+    logger = MultiLabelCSVLogger(tmp_path / "logs")
+    minibatch = mean_average_precision_metrics(minibatch=True)
+    options = {"per_class": True, "class_names": list("abcdef")}
+    settings = {"options": options, "n_experiences": 2, "train_epochs": 2}
+    strategy = run(make_strategy, benchmark, logger, minibatch, **settings)
+    matrix = find_nested(strategy).history["test"]["CF1"]
+    values = strategy.evaluator.get_last_metrics()
+
+    rows = read(tmp_path / "logs" / "eval_results.csv")
+    positions = [(row["training_exp"], row["stream"], row["eval_exp"]) for row in rows]
+    expected = [("0", "0"), ("0", ""), ("1", "0"), ("1", "1"), ("1", "")]
+    assert positions == [(trained, "test", evaluated) for trained, evaluated in expected]
+    assert [float(rows[i]["CF1_Nested"]) for i in (0, 2, 3)] == [matrix[0][0], *matrix[1]]
+    assert float(rows[-1]["mAP_Forgetting"]) == values[f"mAP_Forgetting/{TEST}"]
+    assert float(rows[-1]["AP_Nested/d"]) == values[f"AP_Nested/{TEST}"]["d"]
+    assert rows[1]["AP_Nested/d"] == ""  # class d came with the second experience
+
+    rows = read(tmp_path / "logs" / "training_results.csv")
+    assert [(row["training_exp"], row["epoch"]) for row in rows] == [(t, e) for t in "01" for e in "01"]
+    assert float(rows[-1]["mAP_Epoch"]) == values["mAP_Epoch/train_phase/train_stream"]
+    assert not {"accuracy", "mAP_MB"} & set(rows[0])  # of a single batch
+
+
+def test_csv_has_the_classes_of_an_epoch_as_columns(tmp_path, benchmark, make_strategy):
+    metrics = mean_average_precision_metrics(epoch=True, per_class=True, class_names=list("abcdef"))
+    strategy = make_strategy(evaluator=EvaluationPlugin(metrics, loggers=[MultiLabelCSVLogger(tmp_path)]))
+    strategy.train(benchmark.train_stream[0])
+    values = strategy.evaluator.get_last_metrics()["AP_Epoch/train_phase/train_stream"]
+    (row,) = read(tmp_path / "training_results.csv")
+    assert {name: float(row[f"AP_Epoch/{name}"]) for name in "ab"} == {name: values[name] for name in "ab"}
+    assert "AP_Epoch" not in row
+
+
+def test_csv_can_be_continued_and_needs_no_training(tmp_path, benchmark, make_strategy):
+    for append in (False, True, False):
+        run(make_strategy, benchmark, MultiLabelCSVLogger(tmp_path, append=append))
+        assert len(read(tmp_path / "training_results.csv")) == (2 if append else 1)
+        assert len(read(tmp_path / "eval_results.csv")) == (4 if append else 2)
+    assert sorted(os.listdir(tmp_path)) == ["eval_results.csv", "training_results.csv"]
+    evaluator = multilabel_evaluator(loggers=[MultiLabelCSVLogger(tmp_path)])
+    make_strategy(evaluator=evaluator).eval(benchmark.test_stream)
+    assert {row["training_exp"] for row in read(tmp_path / "eval_results.csv")} == {""}
+
+
+# Weights & Biases
+
+
+@pytest.fixture
+def make_wandb_logger(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
+    for folder in ("DATA", "CACHE"):
+        monkeypatch.setenv(f"WANDB_{folder}_DIR", str(tmp_path / folder))
+    made = []
+
+    def make(params=None, **settings):
+        params = {"mode": "offline", "settings": {"console": "off"}, **(params or {})}
+        made.append(MultiLabelWandBLogger(dir=str(tmp_path), params=params, save_code=False, **settings))
+        return made[-1]
+
+    yield make
+    for logger in made:
+        logger.wandb.finish()
+
+
+def test_wandb_gets_numbers_and_plots_and_nothing_else(make_wandb_logger, tmp_path, benchmark, make_strategy):
+    logger = make_wandb_logger({"id": "mine"})
+    strategy = run(make_strategy, benchmark, logger, options={"plots": True})
+    logger.log_single_metric("text", "neither number nor plot", logger.step)
+    logger.wandb.log({}, step=logger.step + 1, commit=True)  # a step is written when the next one begins
+    summary = logger.wandb.run.summary
+    score = find_nested(strategy).history["test"]["mAP"][0][0]
+    assert summary[f"mAP_Last/{TEST}"] == pytest.approx(score)
+    assert summary[f"mAP_Nested/{TEST}/Exp000"] == pytest.approx(score)
+    assert summary[f"LearningCurve/{TEST}"]["_type"] == "image-file"
+    assert "text" not in dict(summary)
+    assert logger.wandb.run.id == "mine"
+    (picture,) = tmp_path.glob("wandb/offline-run-*/files/media/images/**/*.png")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("log_artifacts", [True, False])
+def test_wandb_gets_checkpoints_on_request(
+    make_wandb_logger, tmp_path, benchmark, make_strategy, monkeypatch, log_artifacts
+):
+    logger = make_wandb_logger(log_artifacts=log_artifacts, path=tmp_path / "checkpoints")
+    # wandb writes its own file in another process, at a time of its choice: look at what it is given instead.
+    logged = []
+    monkeypatch.setattr(logger.wandb.run, "log_artifact", logged.append)
+    strategy = make_strategy(WeightCheckpoint(), loggers=[logger])
+    strategy.train(benchmark.train_stream[0])
+    names = {name for artifact in logged for name in artifact.manifest.entries}  # Avalanche logs them twice
+    assert names == ({"Models/Model_0.pth"} if log_artifacts else set())
+    files = list(tmp_path.glob("checkpoints/*"))
+    assert [file.name for file in files] == ["Model_0.pth"] * log_artifacts
+    for file in files:
+        saved = torch.load(file, weights_only=False).state_dict()
+        assert all(torch.equal(saved[name], value) for name, value in strategy.model.state_dict().items())
+
+
+# Progress
+
+
+def run_on_terminal(make_strategy, benchmark, columns=120, **settings):
+    """What a terminal gets to see."""
+    reader, writer = pty.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    with os.fdopen(writer, "w") as terminal:
+        run(make_strategy, benchmark, ProgressLogger(terminal), **settings)
+        terminal.flush()
+        os.set_blocking(reader, False)
+        chunks = []
+        try:
+            while chunk := os.read(reader, 65536):
+                chunks.append(chunk)
+        except BlockingIOError:
+            pass
+    os.close(reader)
+    return b"".join(chunks).decode()
+
+
+def n_batches(benchmark):
+    """Of training and of evaluation, in the first experience."""
+    streams = {"train": benchmark.train_stream, "eval": benchmark.test_stream}
+    return {phase: -(-len(stream[0].dataset) // 7) for phase, stream in streams.items()}
+
+
+@pytest.mark.parametrize("columns", [120, 0])  # some terminals do not report their width
+def test_terminal_shows_bars_with_loss_and_speed(make_strategy, benchmark, columns):
+    text = run_on_terminal(make_strategy, benchmark, columns)
+    for phase, n in n_batches(benchmark).items():
+        pattern = rf"\r{phase} exp 0: 100%\|█+\| {n}/{n} .*?loss \d\.\d{{4}}, \d+\.\d images/s"
+        assert re.search(pattern, text), phase
+    assert re.search(r"\tmAP of test stream = Nested 0\.\d{4}, Last 0\.\d{4}, ", text)
+
+
+def statuses(file, phase):
+    """Numbers of batches done and last text of each bar in a file."""
+    lines = re.findall(rf"{phase} exp 0: [^\r\n]*", file.getvalue())
+    return [int(re.search(r"(\d+)/\d+ \[", line)[1]) for line in lines], lines[-1]
+
+
+@pytest.mark.parametrize("seconds", [None, 0.0])
+def test_file_gets_a_status_as_often_as_asked_and_at_the_end(make_strategy, benchmark, seconds):
+    file = io.StringIO()
+    strategy = run(make_strategy, benchmark, ProgressBar(file, seconds=seconds))
+    results = strategy.evaluator.get_last_metrics()
+    for phase, n in n_batches(benchmark).items():
+        done, last = statuses(file, phase)
+        expected = [0, n] if seconds is None else [*range(n + 1), n]  # no 30 seconds have passed
+        assert done == expected
+        (loss,) = (value for name, value in results.items() if re.match(rf"Loss_.*/{phase}_phase", name))
+        assert f"loss {loss:.4f}, " in last
+        assert re.search(r"\d+\.\d images/s\]$", last)
+    assert not re.search(r"mAP|Start|\x1b", file.getvalue())  # progress alone, no cursor movements
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_evaluation_during_training_has_its_own_bar(make_strategy, benchmark, on_terminal):
+    settings = {"eval_every": 2, "peval_mode": "iteration"}
+    file = io.StringIO()
+    if on_terminal:
+        file.write(run_on_terminal(make_strategy, benchmark, **settings))
+    else:
+        run(make_strategy, benchmark, ProgressLogger(file), **settings)
+    text, n = file.getvalue(), n_batches(benchmark)["train"]
+    assert text.count("Epoch 0 ended.") == 1
+    assert statuses(file, "train")[0][-1] == n
+    assert len(re.findall(r"Eval on experience 0 .*ended", text)) > 3
+    assert "\x1b" not in text
+
+
+def test_metrics_of_all_nested_sets_share_a_line(make_strategy, benchmark):
+    file = io.StringIO()
+    strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[ProgressLogger(file)], per_class=True))
+    strategy.eval(benchmark.test_stream)
+    row = find_nested(strategy).history["test"]["OF1"][2]
+    numbers = " ".join(f"{score:.4f}" for score in row)
+    assert f"\tOF1 of test stream = Nested {numbers}, Last {row[2]:.4f}, NestedMean " in file.getvalue()
+    assert f"\tAP_Nested/{TEST}/cat = 0." in file.getvalue()
+    assert f"\tLoss_Stream/{TEST}" in file.getvalue()
+    assert "Exp000" not in file.getvalue()

@@ -1,0 +1,458 @@
+"""Plugin metrics in Avalanche's own loops, against the functions on the same images."""
+
+import copy
+import math
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from avalanche.benchmarks import split_online_stream, with_classes_timeline
+from avalanche.core import SupervisedPlugin
+from avalanche.training.plugins import EvaluationPlugin
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from avalanche_agcn.benchmarks import multilabel_benchmark
+from avalanche_agcn.evaluation import (
+    correlation_plot_metrics,
+    f1_metrics,
+    find_nested,
+    mean_average_precision_metrics,
+    multilabel_evaluator,
+    nested_metrics,
+)
+from avalanche_agcn.evaluation.functional import (
+    average_precision,
+    mean_average_precision,
+    nested_summary,
+    precision_recall_f1,
+)
+from avalanche_agcn.evaluation.plots import Plot
+from avalanche_agcn.models import AGCNModel
+from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
+from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
+
+TEST, TRAIN = "eval_phase/test_stream", "train_phase/train_stream"
+NAMES = ["cat", "dog", "car", "bus", "tree", "sea"]  # of the benchmark
+METRICS = ("mAP", "CF1", "OF1")
+
+
+def evaluator(*metrics):
+    return EvaluationPlugin(*metrics, loggers=[])
+
+
+def nested_evaluator(**flags):
+    return evaluator(nested_metrics(**flags))
+
+
+def history(strategy):
+    return find_nested(strategy).history["test"]
+
+
+def score(model, tensors, n_classes=None):
+    """Scores and targets of all images of some experiences."""
+    x, y = (torch.cat(parts) for parts in zip(*tensors))
+    with torch.no_grad():
+        return model(x)[:, :n_classes], y[:, :n_classes]
+
+
+def alone(model, tensors, t):
+    """Rows of mAP, CF1 and OF1 of the nested sets 0..t, each evaluated by itself."""
+    rows = []
+    for i in range(t + 1):
+        case = score(model, tensors[: i + 1], 2 * (i + 1))
+        f1 = precision_recall_f1(*case, threshold=0.0)
+        rows.append((mean_average_precision(*case), f1.CF1, f1.OF1))
+    return [pytest.approx(row, abs=1e-12) for row in zip(*rows)]
+
+
+def late_benchmark(n_train=40):
+    """A benchmark whose test stream has no image in the first experience."""
+    train, test = (TensorDataset(torch.randn(n_train, 8)) for _ in range(2))
+    train.targets = torch.eye(6).long().repeat(7, 1)[:n_train]
+    test.targets = train.targets.clone()
+    test.targets[:, :2] = 0
+    return multilabel_benchmark(train, test, n_experiences=3)
+
+
+# mAP and F1 of batches, epochs, experiences and streams
+
+
+class Recorder(SupervisedPlugin):
+    """Keeps the outputs and targets of training batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+
+    def after_training_iteration(self, strategy, *args, **kwargs):
+        self.batches.append((strategy.mb_output.detach().clone(), strategy.mb_y.clone()))
+
+
+def test_stream_and_experience_metrics_equal_the_functions(benchmark, make_strategy, model, stream_tensors):
+    wanted = {"stream": True, "experience": True}
+    metrics = (
+        mean_average_precision_metrics(**wanted),
+        f1_metrics(**wanted, precision_recall=True),
+        f1_metrics(**wanted, top_k=2),
+    )
+    strategy = make_strategy(evaluator=evaluator(*metrics))
+    strategy.eval(benchmark.test_stream[:1])  # of which nothing is left in the next evaluation
+    results = strategy.eval(benchmark.test_stream)
+    parts = {f"Stream/{TEST}": stream_tensors}
+    parts |= {f"Exp/{TEST}/Exp{i:03}": [tensors] for i, tensors in enumerate(stream_tensors)}
+    for name, tensors in parts.items():
+        case = score(model, tensors)
+        assert results[f"mAP_{name}"] == pytest.approx(mean_average_precision(*case), abs=1e-12)
+        for metric, value in precision_recall_f1(*case, threshold=0.0)._asdict().items():
+            assert results[f"{metric}_{name}"] == pytest.approx(value, abs=1e-12)
+        top = precision_recall_f1(*case, threshold=0.0, top_k=2)
+        assert results[f"CF1_top2_{name}"] == pytest.approx(top.CF1)
+
+
+def test_epoch_and_minibatch_metrics_are_of_annotated_cells(benchmark, make_strategy):
+    recorder, wanted = Recorder(), {"minibatch": True, "epoch": True}
+    metrics = mean_average_precision_metrics(**wanted), f1_metrics(**wanted)
+    strategy = make_strategy(evaluator=evaluator(*metrics), plugins=[recorder], train_epochs=2)
+    strategy.train(benchmark.train_stream[1])
+    values = {name: curve[1] for name, curve in strategy.evaluator.get_all_metrics().items()}
+    assert len(values[f"mAP_MB/{TRAIN}"]) == len(recorder.batches)
+    for case, got, f1 in zip(recorder.batches, values[f"mAP_MB/{TRAIN}"], values[f"OF1_MB/{TRAIN}"]):
+        assert got == pytest.approx(mean_average_precision(*case), nan_ok=True)
+        assert f1 == pytest.approx(precision_recall_f1(*case, threshold=0.0).OF1)
+    last_epoch = recorder.batches[len(recorder.batches) // 2 :]
+    scores, targets = (torch.cat(parts) for parts in zip(*last_epoch))
+    own = slice(2, 4)  # the experience's own two columns
+    assert targets[:, :2].isnan().all()
+    assert values[f"mAP_Epoch/{TRAIN}"][-1] == pytest.approx(
+        average_precision(scores[:, own], targets[:, own]).mean().item()
+    )
+
+
+class FirstClasses(nn.Module):
+    """Scores of the first four classes only."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x)[:, :4]
+
+
+def test_scores_of_the_seen_classes_are_compared_with_their_columns(
+    benchmark, make_strategy, model, stream_tensors
+):
+    metrics = mean_average_precision_metrics(stream=True)
+    strategy = make_strategy(learner=FirstClasses(model), evaluator=evaluator(metrics))
+    results = strategy.eval(benchmark.test_stream[:2])
+    expected = mean_average_precision(*score(model, stream_tensors[:2], 4))
+    assert results[f"mAP_Stream/{TEST}"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("class_names", [None, list("abcdef")])
+def test_per_class_values_have_names(benchmark, make_strategy, model, stream_tensors, class_names):
+    metrics = [
+        make(stream=True, per_class=True, class_names=class_names)
+        for make in (mean_average_precision_metrics, nested_metrics)
+    ]
+    strategy = make_strategy(evaluator=evaluator(*metrics))
+    results = strategy.eval(benchmark.test_stream)
+    ap = average_precision(*score(model, stream_tensors)).tolist()
+    expected = dict(zip(class_names or NAMES, ap))
+    assert results[f"AP_Stream/{TEST}"] == pytest.approx(expected, nan_ok=True)
+    assert results[f"AP_Nested/{TEST}"] == pytest.approx(expected, nan_ok=True)
+    assert find_nested(strategy).average_precision["test"].tolist() == pytest.approx(ap, nan_ok=True)
+
+
+def test_evaluation_without_images_emits_nothing(make_strategy):
+    wanted = {"experience": True, "stream": True}
+    metrics = mean_average_precision_metrics(**wanted), f1_metrics(**wanted)
+    assert make_strategy(evaluator=evaluator(*metrics)).eval(late_benchmark().test_stream[:1]) == {}
+
+
+@pytest.mark.parametrize("make", [mean_average_precision_metrics, nested_metrics])
+def test_empty_streams_and_iterators_are_rejected_with_the_fix(benchmark, make_strategy, make):
+    strategy = make_strategy(evaluator=evaluator(make(stream=True)))
+    with pytest.raises(ValueError, match=r"an empty stream; .*test_stream\[: t \+ 1\]"):
+        strategy.eval(benchmark.test_stream[:0])
+    with pytest.raises(ValueError, match="with an iterator; pass a stream or a list"):
+        strategy.eval(iter(benchmark.test_stream))
+
+
+def test_functions_return_the_metrics_asked_for_and_no_others():
+    assert mean_average_precision_metrics() == f1_metrics() == nested_metrics() == []
+    made = f1_metrics(minibatch=True, experience=True)
+    assert [str(metric) for metric in made] == ["MultiLabelF1_MB", "MultiLabelF1_Exp"]
+    with pytest.raises(ValueError, match="threshold is NaN"):
+        f1_metrics(stream=True, threshold=math.nan)
+
+
+# Nested matrices
+
+
+def test_matrices_equal_each_set_evaluated_by_itself(benchmark, make_strategy, stream_tensors):
+    strategy = make_strategy(evaluator=nested_evaluator(nested=True, experience=True, stream=True))
+    for t, experience in enumerate(benchmark.train_stream):
+        strategy.train(experience)
+        strategy.eval(benchmark.test_stream[: t + 1])
+        assert [tuple(history(strategy)[name][t]) for name in METRICS] == alone(
+            strategy.model, stream_tensors, t
+        )
+    results, matrix = strategy.evaluator.get_last_metrics(), history(strategy)["CF1"]
+    summary = nested_summary(matrix)
+    assert summary.forgetting_absolute != 0
+    assert [results[f"CF1_Nested/{TEST}/Exp{i:03}"] for i in range(3)] == matrix[-1]
+    emitted = ("Last", "NestedMean", "Average", "Forgetting", "RelativeForgetting")
+    assert tuple(results[f"CF1_{name}/{TEST}"] for name in emitted) == summary
+    lost = [results[f"CF1_Forgetting/{TEST}/Exp{i:03}"] for i in range(2)]
+    assert lost == pytest.approx([matrix[0][0] - matrix[2][0], matrix[1][1] - matrix[2][1]])
+    assert find_nested(strategy).result()["test"]["CF1"] == summary
+    find_nested(strategy).reset()
+    assert find_nested(strategy).history == {}
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("timeline", [True, False])
+@pytest.mark.parametrize("during", [True, False])
+def test_row_is_of_the_experiences_trained_on(
+    benchmark, make_strategy, stream_tensors, trained, timeline, during
+):
+    """More experiences may be evaluated, also during training, and Avalanche's timeline changes nothing."""
+    if timeline:  # it takes every label of a test image for a class of its experience
+        benchmark = with_classes_timeline(benchmark)
+        assert len(benchmark.test_stream[0].classes_seen_so_far) > 2
+    settings = {"train_epochs": 2, "eval_every": 1} if during else {}
+    strategy = make_strategy(evaluator=nested_evaluator(nested=True), **settings)
+    for t, experience in enumerate(benchmark.train_stream):
+        stream = benchmark.test_stream if trained else benchmark.test_stream[: t + 1]
+        if trained:
+            strategy.train(experience, eval_streams=[stream] if during else [])
+        if not (trained and during):
+            strategy.eval(stream)
+        matrix = history(strategy)["mAP"]
+        assert [len(row) for row in matrix] == list(range(1, t + 2))
+        assert tuple(matrix[t]) == alone(strategy.model, stream_tensors, t)[0]
+
+
+def test_online_stream_with_the_default_evaluator_fills_the_matrix(benchmark, make_strategy, stream_tensors):
+    strategy = make_strategy()
+    for part in split_online_stream(benchmark.train_stream, experience_size=16, seed=0):
+        strategy.train(part)
+        if part.is_last_subexp:
+            t = part.origin_experience.current_experience
+            strategy.eval(benchmark.test_stream[: t + 1])
+            assert tuple(history(strategy)["mAP"][t]) == alone(strategy.model, stream_tensors, t)[0]
+    assert [len(row) for row in history(strategy)["mAP"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("first", ["test", "valid"])
+def test_only_the_first_of_two_streams_is_scored_and_under_its_own_name(make_strategy, first):
+    torch.manual_seed(0)
+    images = [TensorDataset(torch.randn(60, 8)) for _ in range(2)]
+    for dataset in images:
+        dataset.targets = (torch.rand(60, 6) < 0.4).long()
+    made = multilabel_benchmark(*images, n_experiences=3, validation_size=20)
+    strategy = make_strategy(evaluator=nested_evaluator(nested=True, stream=True))
+    strategy.train(made.train_stream[:2])
+    streams = {name: made.streams[name][:2] for name in ("test", "valid")}
+    expected = strategy.eval(streams.pop(first))
+    strategy.evaluator.reset_last_metrics()
+    (second,) = streams.values()
+    assert strategy.eval([*made.streams[first][:2], *second]) == pytest.approx(expected)
+    assert list(find_nested(strategy).history) == [first]
+
+
+def test_other_evaluations_emit_the_sets_they_cover_and_leave_the_matrix_unchanged(benchmark, make_strategy):
+    strategy = make_strategy(evaluator=nested_evaluator(nested=True, stream=True))
+    first_set = [f"{name}_Nested/{TEST}/Exp000" for name in METRICS]
+    test, train = benchmark.test_stream, benchmark.train_stream
+    results = strategy.eval([test[0], train[1]])  # another stream does not continue the sets
+    assert [name for name in results if "Nested/" in name] == first_set
+    strategy.evaluator.reset_last_metrics()
+    strategy.train(train[:2])
+    assert find_nested(strategy).history == {}  # what was evaluated before training is discarded
+    kinds = {name.split("/")[0] for name in strategy.eval(test[:2]) if "Exp" not in name}
+    known = {f"{name}_{kind}" for name in METRICS for kind in ("Last", "NestedMean")}
+    assert kinds == known  # the others need the row of the first experience
+    before = copy.deepcopy(history(strategy))
+    assert [len(row) for row in before["mAP"]] == [0, 2]
+    for stream, expected in ((test[1], []), (test[:1], first_set)):  # no set; not all that was trained
+        strategy.evaluator.reset_last_metrics()
+        assert list(strategy.eval(stream)) == expected
+        assert history(strategy) == before
+
+
+def test_resumed_run_has_the_matrix_of_an_uninterrupted_one(benchmark, make_strategy, model, tmp_path):
+    def run(strategy, experiences):
+        for t in experiences:
+            torch.manual_seed(t)
+            strategy.train(benchmark.train_stream[t])
+            strategy.eval(benchmark.test_stream[: t + 1])
+
+    learner, flags = copy.deepcopy(model), {"nested": True, "stream": True}
+    whole = make_strategy(evaluator=nested_evaluator(**flags))
+    first, second = (make_strategy(evaluator=nested_evaluator(**flags), learner=learner) for _ in range(2))
+    run(whole, [0, 1, 2])
+    run(first, [0, 1])
+    torch.save(find_nested(first).state_dict(), tmp_path / "nested.pt")
+    find_nested(second).load_state_dict(torch.load(tmp_path / "nested.pt", weights_only=True))
+    run(second, [2])
+    assert history(second) == history(whole)
+    assert len(history(first)["mAP"]) == 2  # the state is a copy
+    for name in ("mAP_Average", "OF1_RelativeForgetting"):
+        values = [s.evaluator.get_last_metrics()[f"{name}/{TEST}"] for s in (whole, second)]
+        assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("saved_graphs", [False, True])
+def test_set_without_images_is_a_row_without_a_score(make_strategy, saved_graphs):
+    made = late_benchmark()
+    flags = {"nested": True, "stream": True, "per_class": True, "plot": True, "saved_graphs": saved_graphs}
+    strategy = make_strategy(learner=SavedGraphs(3), evaluator=nested_evaluator(**flags))
+    for t, experience in enumerate(made.train_stream[:2]):
+        strategy.train(experience)
+        results = strategy.eval(made.test_stream[: t + 1])
+        assert math.isnan(results[f"OF1_Nested/{TEST}/Exp000"])
+        assert (f"mAP_Last/{TEST}" in results) == (t > 0)
+        assert isinstance(results[f"LearningCurve/{TEST}"], Plot)
+    assert find_nested(strategy).average_precision["test"].isnan().tolist() == [True, True, False, False]
+    for name in ("mAP", "CF1", "mAP_Saved") if saved_graphs else ("mAP", "CF1"):
+        scored = [[not math.isnan(value) for value in row] for row in history(strategy)[name]]
+        assert scored == [[False], [False, True]]
+
+
+def test_missing_classes_and_missing_metric_are_rejected_with_the_fix(benchmark, make_strategy):
+    stream = [copy.copy(experience) for experience in benchmark.test_stream]
+    for experience in stream:
+        experience.classes_seen_so_far = None
+    with pytest.raises(ValueError, match=r"classes_seen_so_far.* multilabel_benchmark"):
+        make_strategy(evaluator=nested_evaluator(nested=True)).eval(stream)
+    with pytest.raises(ValueError, match="no nested metric; make it with multilabel_evaluator"):
+        find_nested(make_strategy(evaluator=evaluator()))
+
+
+# Saved graphs
+
+
+class SavedGraphs(nn.Module):
+    """Scores of all classes; and for every set i a scaling of its own, over the set's classes."""
+
+    def __init__(self, n_sets):
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone, self.head = nn.Linear(8, 5), nn.Linear(5, 6)
+        self.scales = torch.randn(n_sets, 6)
+
+    def forward(self, x):
+        return self.head(self.backbone(x))
+
+    def nested_logits(self, x=None, *, features=None):
+        logits = self.head(self.backbone(x) if features is None else features)
+        return [(logits * scale)[:, : 2 * (i + 1)] for i, scale in enumerate(self.scales)]
+
+
+@pytest.mark.parametrize("n_sets", [2, 3])  # a graph beyond the evaluated sets is ignored
+def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy, stream_tensors, n_sets):
+    model, seen = SavedGraphs(3), []
+    model.backbone.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    strategy = make_strategy(learner=model, evaluator=nested_evaluator(nested=True, saved_graphs=True))
+    results = strategy.eval(benchmark.test_stream[:n_sets])
+    assert sum(seen) == sum(len(x) for x, _ in stream_tensors[:n_sets])  # each image passes once
+    for i in range(n_sets):
+        x, y = (torch.cat(parts) for parts in zip(*stream_tensors[: i + 1]))
+        expected = mean_average_precision(model.nested_logits(x)[i], y[:, : 2 * (i + 1)])
+        assert results[f"mAP_Saved_Nested/{TEST}/Exp{i:03}"] == pytest.approx(expected)
+        assert history(strategy)["mAP_Saved"][-1][i] == pytest.approx(expected)
+    assert tuple(history(strategy)["mAP"][-1]) == alone(model, stream_tensors, n_sets - 1)[0]
+    assert history(strategy)["mAP"] != history(strategy)["mAP_Saved"]
+    assert len(model.backbone._forward_hooks) == 1  # only the one of this test
+    metric = find_nested(strategy)
+    assert metric._scores.is_empty  # the scores are released
+    assert metric._saved.is_empty
+
+
+def test_saved_graphs_of_agcn_are_those_of_each_experience(benchmark, make_strategy, stream_tensors):
+    torch.manual_seed(0)
+    backbone = nn.Linear(8, 5)
+    backbone.num_features = 5
+    model = AGCNModel(backbone, torch.randn(6, 4), hidden_features=7)
+    strategy = make_strategy(
+        learner=model,
+        evaluator=nested_evaluator(nested=True, saved_graphs=True),
+        plugins=[AGCNPlugin(lambda_gph=0.0), ACMPlugin()],
+    )
+    for t, experience in enumerate(benchmark.train_stream):
+        strategy.train(experience)
+        strategy.eval(benchmark.test_stream[: t + 1])
+    saved, current = history(strategy)["mAP_Saved"], history(strategy)["mAP"]
+    assert [row[-1] for row in saved] == [row[-1] for row in current]  # the newest set has the current graph
+    assert saved[2][0] != current[2][0]
+    x, y = stream_tensors[0]
+    with torch.no_grad():
+        assert saved[2][0] == pytest.approx(mean_average_precision(model.nested_logits(x)[0], y[:, :2]))
+
+
+# The correlation matrix
+
+
+class CountsLabels(SupervisedPlugin):
+    """Has an ACM of hard labels, as ACMPlugin in the first experience."""
+
+    def __init__(self):
+        super().__init__()
+        self.acm = AugmentedCorrelationMatrix()
+
+    def before_training_exp(self, strategy, *args, **kwargs):
+        self.acm.begin(2)
+
+    def after_training_iteration(self, strategy, *args, **kwargs):
+        columns = strategy.mb_y[:, self.acm.n_old : self.acm.n_seen]
+        self.acm.update(columns, torch.full((len(columns), self.acm.n_old), 0.5))
+
+
+def test_correlation_matrix_is_plotted_after_each_experience(benchmark, make_strategy):
+    (metric,) = correlation_plot_metrics(class_names=list("abcdef"))
+    plugin = CountsLabels()
+    strategy = make_strategy(evaluator=evaluator(metric), plugins=[plugin])
+    for t in range(2):
+        plot = strategy.train(benchmark.train_stream[t])[f"ACM/{TRAIN}"]
+        axes = plot.axes[0]
+        np.testing.assert_allclose(axes.images[0].get_array(), plugin.acm.matrix())
+        assert axes.get_title() == f"after experience {t + 1}"
+        assert "".join(label.get_text() for label in axes.get_xticklabels()) == "abcdef"[: 2 * (t + 1)]
+        assert len(axes.lines) == 2 * t  # a border each way between two blocks
+        assert metric.result() is plot
+    metric.reset()
+    assert metric.result() is None
+    assert metric.after_training_exp(SimpleNamespace(plugins=[])) == []  # no plugin has a matrix
+
+
+# Several processes
+
+
+def evaluate(make_strategy, benchmark):
+    metrics = mean_average_precision_metrics(stream=True, experience=True), f1_metrics(stream=True)
+    strategy = make_strategy(evaluator=multilabel_evaluator(*metrics, loggers=[]))
+    results = strategy.eval(benchmark.test_stream)
+    return {name: value for name, value in results.items() if not name.startswith("Loss")}, history(strategy)
+
+
+def evaluate_in_process(rank, folder, make_strategy, benchmark):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.save(evaluate(make_strategy, benchmark), f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_give_the_metrics_of_one(tmp_path, make_strategy, benchmark):
+    assert any(len(experience.dataset) % 2 for experience in benchmark.test_stream)  # one image is repeated
+    expected = evaluate(make_strategy, benchmark)
+    arguments = (str(tmp_path), make_strategy, benchmark)
+    mp.start_processes(evaluate_in_process, args=arguments, nprocs=2, start_method="fork")
+    for rank in range(2):
+        assert torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) == expected
