@@ -7,7 +7,14 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche_agcn.benchmarks.multilabel import assemble, make_plan
 from avalanche_agcn.benchmarks.protocols import resolve_protocol
 from avalanche_agcn.models import MultiLabelClassifier
-from avalanche_agcn.training import AGCN, AugmentedCorrelationMatrix, FeatureStatistics, FineTuning, MultiTask
+from avalanche_agcn.training import (
+    AGCN,
+    AugmentedCorrelationMatrix,
+    FeatureStatistics,
+    FineTuning,
+    MultiTask,
+    StreamingRidge,
+)
 from avalanche_agcn.training.plugins import ACMPlugin, FeatureStatisticsPlugin, OnlineReplayPlugin
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
 
@@ -75,3 +82,12 @@ def test_multi_task_does_not_take_them_for_complete_labels(zeros, make_model):
     model = MultiLabelClassifier(make_model().backbone, 6)
     with pytest.raises(ValueError, match=r"needs all labels of every image"):
         train(MultiTask, model, zeros.train_stream)
+
+
+def test_images_whose_experience_is_not_known_cannot_be_forgotten(zeros, make_model):
+    model = MultiLabelClassifier(make_model().backbone, 6)
+    strategy = train(StreamingRidge, model, zeros.train_stream)
+    before = strategy.statistics.count(0)
+    with pytest.raises(ValueError, match="do not tell which one an image was trained in"):
+        strategy.forget(zeros.train_stream[0].dataset)
+    assert strategy.statistics.count(0) == before
