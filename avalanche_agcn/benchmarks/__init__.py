@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.nus_wide import SplitWIDE
     from avalanche_agcn.benchmarks.scenes import SplitScenes
     from avalanche_agcn.benchmarks.targets import MultiLabelAttribute
+    from avalanche_agcn.benchmarks.voc import SplitVOC
 
 __all__ = [
     "MultiLabelAttribute",
@@ -17,6 +18,7 @@ __all__ = [
     "MultiLabelExperience",
     "SplitCOCO",
     "SplitScenes",
+    "SplitVOC",
     "SplitWIDE",
     "multilabel_benchmark",
 ]
@@ -28,6 +30,7 @@ _MODULES = {
     "MultiLabelExperience": "experience",
     "SplitCOCO": "coco",
     "SplitScenes": "scenes",
+    "SplitVOC": "voc",
     "SplitWIDE": "nus_wide",
     "multilabel_benchmark": "multilabel",
 }

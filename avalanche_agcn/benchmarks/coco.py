@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from pycocotools.coco import COCO
+from torch import Tensor
 
 from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, Transform, Truncated, paper_transforms
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.protocols import Crowds, resolve_protocol
 from avalanche_agcn.benchmarks.published import (
     LabelTable,
     SplitLists,
@@ -21,6 +24,7 @@ from avalanche_agcn.benchmarks.published import (
     benchmark_from_tables,
     load_split_lists,
 )
+from avalanche_agcn.benchmarks.split import ClassOrder
 
 PAPER_SIZES = (40, 10)
 """Classes and experiences, in the paper and in the published lists."""
@@ -46,24 +50,29 @@ SPLIT_COCO_CLASSES = (
 def SplitCOCO(
     dataset_root: str | os.PathLike,
     *,
+    protocol: str = "paper",
     n_classes: int | None = None,
     n_experiences: int | None = None,
-    class_order: Sequence[int | str] | None = None,
+    class_order: ClassOrder | None = None,
     split_lists: str | os.PathLike | None = None,
     year: int | None = None,
-    image_size: int = PAPER_IMAGE_SIZE,
+    crowds: Crowds | None = None,
+    image_size: int | None = None,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
     truncated: Truncated = "warn",
+    validation_size: float | int = 0,
     seed: int = 0,
-    **protocol: Any,
+    **settings: Any,
 ) -> MultiLabelBenchmark:
-    """Split-COCO: the most frequent categories of MS-COCO, a few in each experience.
+    """Split-COCO: categories of MS-COCO, a few in each experience.
 
-    The paper takes 40 of the 80 categories into 10 experiences of 4. An image has a label if it has an
-    annotation of that category, crowds included. The train images come from ``train2014`` (or 2017), the test
-    images from ``val2014``. How an image with labels of several experiences is treated:
-    ``multilabel_benchmark``.
+    With ``protocol="paper"`` the 40 most frequent categories come in 10 experiences of 4, each image appears
+    once, and an image has a label if it has an annotation of that category, crowds included. With
+    ``"B0-C10"`` and other B protocols all categories come in alphabetical order and images repeat. Every
+    convention is a setting of its own that overrides the protocol's; the table is in ``protocols.py``, and
+    ``print(benchmark.protocol)`` shows what is in force. The train images come from ``train2014`` (or 2017),
+    the test images from ``val2014``.
 
     With ``split_lists`` the images of each experience and their labels are exactly the published ones. If the
     annotation files are there too, the lists are checked against them and ``complete_train_dataset`` is
@@ -72,20 +81,25 @@ def SplitCOCO(
     Args:
         dataset_root: folder with ``annotations/instances_train2014.json``, ``instances_val2014.json`` and the
             image folders ``train2014`` and ``val2014``; or those of 2017. Images are opened when needed.
-        n_classes: how many of the categories on most train images, in order of their ids; 40 if None, or as
-            many as the split lists have.
-        n_experiences: number of experiences with equally many classes; 10 if None, or as in the split lists.
-        class_order: category names in order of appearance (these are then the classes), or numbers that
-            reorder the most frequent ones.
+        protocol: ``"paper"``, or ``"B<n>-C<m>"``: n classes in the first experience if n is not 0, then m
+            in each.
+        n_classes: how many of the categories on most train images; the protocol's number if None, or that of
+            the split lists.
+        n_experiences: number of experiences with equally many classes; as in the protocol or the split lists
+            if None.
+        class_order: category names in order of appearance (these are then the classes), numbers that
+            reorder the most frequent ones, ``"data"`` (by their ids) or ``"alphabetical"``.
         split_lists: folder or zip of published split lists, which decide classes, experiences and images.
         year: 2014 or 2017; by default the one whose annotations are there, 2014 first.
+        crowds: what crowd boxes count for: ``"labels"``, ``"membership"`` or ``"ignore"``; see `Protocol`.
         image_size: side of the default transforms' output.
-        train_transform: in place of the paper's (square, flip, ImageNet normalisation).
-        eval_transform: in place of the paper's (square, ImageNet normalisation).
+        train_transform: in place of the protocol's (square, flip, ImageNet normalisation).
+        eval_transform: in place of the protocol's (square, ImageNet normalisation).
         truncated: what to do with a truncated image file, ``"warn"`` or ``"error"``.
+        validation_size: number of train images (or their share, if below 1) held out at random.
         seed: fixes everything that is drawn.
-        **protocol: further options of ``multilabel_benchmark``: ``classes_per_experience``,
-            ``repeat_images``, ``assignment``, ``validation_size``.
+        **settings: further settings of the `Protocol`: ``classes_per_experience``, ``repeat_images``,
+            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``long_tail``, ``flip``.
 
     Raises:
         FileNotFoundError: if the folder or its annotation files are missing.
@@ -98,20 +112,37 @@ def SplitCOCO(
             f"{root} has no annotations/instances_train{year or YEARS[0]}.json; download and unpack COCO's "
             "annotations there."
         )
-    request = {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order} | protocol
-    options = paper_transforms(image_size, train_transform, eval_transform) | {"truncated": truncated}
+    settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
+    settings["crowds"] = crowds
     if split_lists is not None:
-        return _from_lists(root, load_split_lists(split_lists, **request), release, **options)
-    train, test = (read_coco(root, f"{subset}{release}") for subset in ("train", "val"))
-    return benchmark_from_tables(root, train, test, paper_sizes=PAPER_SIZES, seed=seed, **request, **options)
+        lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation_size, **settings)
+        transforms = paper_transforms(image_size or PAPER_IMAGE_SIZE, train_transform, eval_transform)
+        return _from_lists(root, lists, release, truncated=truncated, **transforms)
+    rules = resolve_protocol(
+        protocol, paper_sizes=PAPER_SIZES, without=["difficult"], image_size=image_size, **settings
+    )
+    assert rules.crowds is not None
+    train, test = (read_coco(root, f"{subset}{release}", rules.crowds) for subset in ("train", "val"))
+    return benchmark_from_tables(
+        root,
+        train,
+        test,
+        rules,
+        truncated=truncated,
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        validation_size=validation_size,
+        seed=seed,
+    )
 
 
-def read_coco(root: str | os.PathLike, subset: str) -> LabelTable:
+def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -> LabelTable:
     """Image-level labels from one of COCO's annotation files.
 
     Args:
         root: COCO's folder.
         subset: ``"train2014"``, ``"val2017"``, ….
+        crowds: what crowd boxes count for; see `Protocol`.
 
     Returns:
         The file's images with all its categories, in order of category id.
@@ -130,12 +161,26 @@ def read_coco(root: str | os.PathLike, subset: str) -> LabelTable:
         raise ValueError(
             f"{path} has {len(coco.imgs)} images and {len(coco.anns)} annotations; both are needed."
         )
+    categories = sorted(coco.cats)
+    shown = _label_matrix(coco, categories, coco.catToImgs, path)
+    without_crowds = shown if crowds == "labels" else _label_matrix(coco, categories, _no_crowds(coco), path)
+    return LabelTable(
+        files=[f"{subset}/{image['file_name']}" for image in coco.imgs.values()],
+        labels=without_crowds,
+        class_names=[coco.cats[category]["name"] for category in categories],
+        membership=shown if crowds == "membership" else None,
+    )
+
+
+def _label_matrix(
+    coco: COCO, categories: Sequence[int], images: Mapping[int, Sequence[int]], path: Path
+) -> Tensor:
+    """[images, categories] int8 of 0 and 1, from the ids of the images of each category."""
     ids = np.fromiter(coco.imgs, dtype=np.int64, count=len(coco.imgs))
     rank = ids.argsort()
-    categories = sorted(coco.cats)
     labels = np.zeros((len(ids), len(categories)), dtype=np.int8)
     for column, category in enumerate(categories):
-        shown = np.array(coco.catToImgs.get(category, []), dtype=np.int64)
+        shown = np.array(images.get(category, []), dtype=np.int64)
         # The row of each id, by binary search; an unknown id finds the row of another one.
         rows = rank[np.searchsorted(ids, shown, sorter=rank).clip(max=len(ids) - 1)]
         unknown = shown[ids[rows] != shown]
@@ -144,11 +189,16 @@ def read_coco(root: str | os.PathLike, subset: str) -> LabelTable:
                 f"{path} has annotations for image id {unknown[0]}, which is not among its images."
             )
         labels[rows, column] = 1
-    return LabelTable(
-        files=[f"{subset}/{image['file_name']}" for image in coco.imgs.values()],
-        labels=torch.from_numpy(labels),
-        class_names=[coco.cats[category]["name"] for category in categories],
-    )
+    return torch.from_numpy(labels)
+
+
+def _no_crowds(coco: COCO) -> Mapping[int, list[int]]:
+    """Ids of the images with a box of each category that is not a crowd."""
+    images: dict[int, list[int]] = defaultdict(list)
+    for box in coco.anns.values():
+        if not box.get("iscrowd", 0):
+            images[box["category_id"]].append(box["image_id"])
+    return images
 
 
 def _find_release(root: Path, year: int | None) -> int | None:

@@ -17,6 +17,7 @@ class MultiLabelExperience(DatasetExperience):
         future_classes: columns of all later experiences.
         n_classes_seen: length of ``classes_seen_so_far``. Avalanche's ``with_classes_timeline`` replaces the
             four lists by what the labels show, which for test images includes later classes; not this number.
+        n_own_classes: length of ``classes_in_this_experience``, likewise.
         task_labels: ``[0]``. Without it Avalanche's train loader gives every process all images and ignores
             the dataset's ``collate_fn``.
         task_label: 0, likewise.
@@ -36,7 +37,7 @@ class MultiLabelExperience(DatasetExperience):
         self.previous_classes = list(range(own_columns.start))
         self.classes_seen_so_far = list(range(own_columns.stop))
         self.future_classes = list(range(own_columns.stop, n_classes))
-        self.n_classes_seen = own_columns.stop
+        self.n_classes_seen, self.n_own_classes = own_columns.stop, len(own_columns)
         self.task_label, self.task_labels = 0, [0]
 
 

@@ -41,6 +41,7 @@ def paper_transforms(
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
     *,
+    flip: bool = True,
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> dict[str, Any]:
@@ -52,14 +53,16 @@ def paper_transforms(
         image_size: side of the square; None leaves the size unchanged.
         train_transform: in place of the paper's.
         eval_transform: in place of the paper's.
+        flip: whether training flips images.
         mean: of each colour, for the normalisation.
         std: likewise.
     """
     resize = [] if image_size is None else [v2.Resize((image_size, image_size), antialias=True)]
     scale = [v2.ToImage(), *resize]
+    flips = [v2.RandomHorizontalFlip()] if flip else []
     normalise = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std), v2.ToPureTensor()]
     return {
-        "train_transform": train_transform or v2.Compose([*scale, v2.RandomHorizontalFlip(), *normalise]),
+        "train_transform": train_transform or v2.Compose([*scale, *flips, *normalise]),
         "eval_transform": eval_transform or v2.Compose([*scale, *normalise]),
     }
 

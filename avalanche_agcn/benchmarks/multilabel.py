@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+from typing import Protocol as Interface
 
 import numpy as np
 import torch
@@ -20,21 +21,25 @@ from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.benchmarks.image_files import Transform
+from avalanche_agcn.benchmarks.long_tail import draw_long_tail
+from avalanche_agcn.benchmarks.protocols import Protocol
 from avalanche_agcn.benchmarks.split import (
     Assignment,
+    ClassOrder,
+    TestImages,
+    assign_all,
     assign_first,
     assign_once,
     assign_repeatedly,
     check_class_names,
     check_classes_present,
-    experience_sizes,
     own_columns,
     resolve_class_order,
 )
 from avalanche_agcn.benchmarks.targets import UNLABELLED, MultiLabelAttribute, decode, encode, mask_columns
 
 
-class MultiLabelSource(Protocol):
+class MultiLabelSource(Interface):
     """Data a benchmark is made from: ``source[i][0]`` is an image, ``targets`` an N×C matrix of 0 and 1."""
 
     @property
@@ -69,6 +74,7 @@ class Plan:
         train_transform: applied to each training image.
         eval_transform: applied to each image in evaluation.
         labels_complete: whether the training labels of other experiences are known.
+        protocol: the conventions it follows.
     """
 
     train: Images
@@ -78,6 +84,7 @@ class Plan:
     train_transform: Transform | None = None
     eval_transform: Transform | None = None
     labels_complete: bool = True
+    protocol: Protocol = field(default_factory=Protocol)
 
     def limited(self, n: int) -> Plan:
         """The same with only the first ``n`` images of each experience.
@@ -100,13 +107,14 @@ class MultiLabelBenchmark(CLScenario):
 
     Attributes:
         train_stream: experience t has labels for its own classes only; a target is float32 [n_classes],
-            0 or 1 there and NaN elsewhere.
+            0 or 1 there and NaN elsewhere (0 with ``unlabelled_as_negative``).
         test_stream: experience i has the images that first become relevant at i, with all their labels.
             Nested test set i is therefore ``test_stream[: i + 1]``, with the classes seen by then.
         valid_stream: like the test stream, from images held out of training; only with a validation size.
         class_names: name of each column, in order of appearance.
         classes_per_experience: number of columns each experience adds.
         plan: what it was made from.
+        protocol: the conventions in force; printing it gives a line for each.
     """
 
     def __init__(self, streams: Sequence[EagerCLStream], plan: Plan) -> None:
@@ -114,6 +122,7 @@ class MultiLabelBenchmark(CLScenario):
         for stream in streams:
             stream.benchmark = self  # where metrics find the class names
         self.plan = plan
+        self.protocol = plan.protocol
         self.class_names = list(plan.class_names)
         self.classes_per_experience = list(plan.classes_per_experience)
 
@@ -157,9 +166,12 @@ def multilabel_benchmark(
     n_experiences: int | None = None,
     classes_per_experience: Sequence[int] | None = None,
     class_names: Sequence[str] | None = None,
-    class_order: Sequence[int | str] | None = None,
+    class_order: ClassOrder | None = None,
     repeat_images: bool = False,
     assignment: Assignment = "rarest",
+    unlabelled_as_negative: bool = False,
+    test_images: TestImages = "seen",
+    long_tail: float | None = None,
     validation_size: float | int = 0,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
@@ -171,7 +183,7 @@ def multilabel_benchmark(
     class (``assignment="rarest"``) or of one of its classes drawn at random (``"random"``); an experience
     that this would leave empty gets an image that has one of its labels. With ``repeat_images=True`` it
     returns with every experience it has a label of. Either way only the experience's own columns are
-    labelled. Images without any label are left out.
+    labelled; the others are NaN, or 0 with ``unlabelled_as_negative``. Images without any label are left out.
 
     Args:
         train_dataset: training images with ``targets``, an N×C matrix of 0 and 1.
@@ -180,13 +192,19 @@ def multilabel_benchmark(
         classes_per_experience: instead, the number of classes of each: ``[40, 10, 10, 10, 10]`` is the
             protocol written B40-C10 in the literature.
         class_names: names of the C columns of ``targets``; ``"class 0"`` and so on by default.
-        class_order: columns or names in order of appearance; by default the order of the columns.
+        class_order: columns or names in order of appearance, or ``"alphabetical"``; by default the order of
+            the columns.
         repeat_images: whether an image returns with every experience it has a label of.
         assignment: the rule for images that appear once.
+        unlabelled_as_negative: whether train targets are 0 instead of NaN outside of the experience's own
+            columns. Losses then train all other classes seen so far as negatives.
+        test_images: ``"seen"`` or ``"all"``; see `Protocol`.
+        long_tail: power of the number of train images per class over its rank: images are left out at random
+            until the class of rank r has at most n_max · r^−``long_tail`` (`draw_long_tail`). None keeps all.
         validation_size: number of images (or their share, if below 1) held out of training at random.
         train_transform: applied to each training image each time it is read.
         eval_transform: applied to each image in evaluation.
-        seed: fixes everything that is drawn: validation images, random assignments.
+        seed: fixes everything that is drawn: validation images, random assignments, the long tail.
 
     Returns:
         The benchmark, with ``train_stream``, ``test_stream`` and, with a validation size, ``valid_stream``.
@@ -204,6 +222,60 @@ def multilabel_benchmark(
         tensor([[nan, 1.],
                 [nan, 1.]])
     """
+    protocol = Protocol(
+        n_experiences=n_experiences,
+        classes_per_experience=classes_per_experience,
+        class_order="data" if class_order is None else class_order,
+        repeat_images=repeat_images,
+        assignment=assignment,
+        unlabelled_as_negative=unlabelled_as_negative,
+        test_images=test_images,
+        long_tail=long_tail,
+    )
+    plan = make_plan(
+        train_dataset,
+        test_dataset,
+        protocol,
+        class_names=class_names,
+        validation_size=validation_size,
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        seed=seed,
+    )
+    return assemble(plan)
+
+
+def make_plan(
+    train_dataset: MultiLabelSource,
+    test_dataset: MultiLabelSource,
+    protocol: Protocol,
+    *,
+    class_names: Sequence[str] | None,
+    validation_size: float | int = 0,
+    seed: int = 0,
+    train_membership: Tensor | None = None,
+    test_membership: Tensor | None = None,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
+) -> Plan:
+    """Plan a benchmark that follows a protocol; see ``multilabel_benchmark``.
+
+    Args:
+        train_dataset: training images with ``targets``.
+        test_dataset: test images with the same classes.
+        protocol: the conventions.
+        class_names: names of the columns of ``targets``.
+        validation_size: see ``multilabel_benchmark``.
+        seed: see ``multilabel_benchmark``.
+        train_membership: 0 or 1 for each image and class, like ``targets``: the classes that bring an image
+            into an experience, where these are not its labels.
+        test_membership: likewise.
+        train_transform: see ``multilabel_benchmark``.
+        eval_transform: see ``multilabel_benchmark``.
+
+    Raises:
+        ValueError: see ``multilabel_benchmark``.
+    """
     train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
     n_classes = train_labels.shape[1]
     if test_labels.shape[1] != n_classes:
@@ -211,31 +283,40 @@ def multilabel_benchmark(
             f"train has {n_classes} classes and test {test_labels.shape[1]}; give both the same columns."
         )
     names = check_class_names(class_names, n_classes)
-    order = resolve_class_order(class_order, names)
-    sizes = experience_sizes(n_classes, n_experiences, classes_per_experience)
+    order = resolve_class_order(protocol.class_order, names)
+    protocol = protocol.with_sizes(n_classes)
+    sizes = protocol.classes_per_experience
+    assert sizes is not None
+    train_members = (train_labels if train_membership is None else train_membership)[:, order]
+    test_members = (test_labels if test_membership is None else test_membership)[:, order]
     train_labels, test_labels = train_labels[:, order], test_labels[:, order]
     names = [names[column] for column in order]
 
-    held_out = _draw_held_out(train_labels, validation_size, seed)
-    used_labels = train_labels.masked_fill(held_out[:, None], 0)  # images without a label are left out
-    check_classes_present(used_labels, names)
-    if repeat_images:
-        train_positions = assign_repeatedly(used_labels, sizes)
+    held_out = _draw_held_out(train_members, validation_size, seed)
+    check_classes_present(train_labels[~held_out], names)
+    unused = held_out
+    if protocol.long_tail is not None:
+        thinned = train_labels.masked_fill(held_out[:, None], 0)
+        unused = held_out | ~draw_long_tail(thinned, protocol.long_tail, seed)
+    used = train_members.masked_fill(unused[:, None], 0)  # images that belong nowhere are left out
+    if protocol.repeat_images:
+        train_positions = assign_repeatedly(used, sizes)
     else:
-        train_positions = assign_once(used_labels, sizes, assignment=assignment, seed=seed)
-    evaluation = {"test": Images(test_dataset, test_labels, assign_first(test_labels, sizes))}
+        train_positions = assign_once(used, sizes, assignment=protocol.assignment or "rarest", seed=seed)
+    assign = assign_all if protocol.test_images == "all" else assign_first
+    evaluation = {"test": Images(test_dataset, test_labels, assign(test_members, sizes))}
     if held_out.any():
-        valid_positions = assign_first(train_labels.masked_fill(~held_out[:, None], 0), sizes)
+        valid_positions = assign_first(train_members.masked_fill(~held_out[:, None], 0), sizes)
         evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
-    plan = Plan(
+    return Plan(
         train=Images(train_dataset, train_labels, train_positions),
         evaluation=evaluation,
         class_names=names,
         classes_per_experience=sizes,
+        protocol=protocol,
         train_transform=train_transform,
         eval_transform=eval_transform,
     )
-    return assemble(plan)
 
 
 def assemble(plan: Plan) -> MultiLabelBenchmark:
@@ -247,8 +328,9 @@ def assemble(plan: Plan) -> MultiLabelBenchmark:
     columns = own_columns(plan.classes_per_experience)
     _check_train_images(plan, columns)
     source, labels, positions = plan.train
+    outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
     datasets = [
-        _make_dataset(source, images, mask_columns(labels[images], own), plan)
+        _make_dataset(source, images, mask_columns(labels[images], own, outside=outside), plan)
         for images, own in zip(positions, columns, strict=True)
     ]
     streams = [_make_stream("train", datasets, columns)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, Transform, Truncated, paper_transforms
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.protocols import resolve_protocol
 from avalanche_agcn.benchmarks.published import (
     LabelsDisagree,
     LabelTable,
@@ -23,6 +23,7 @@ from avalanche_agcn.benchmarks.published import (
     benchmark_from_tables,
     load_split_lists,
 )
+from avalanche_agcn.benchmarks.split import ClassOrder
 
 PAPER_SIZES = (21, 7)
 """Classes and experiences, in the paper and in the published lists."""
@@ -34,23 +35,25 @@ TEST_SHARE = 0.4
 def SplitWIDE(
     dataset_root: str | os.PathLike,
     *,
+    protocol: str = "paper",
     n_classes: int | None = None,
     n_experiences: int | None = None,
-    class_order: Sequence[int | str] | None = None,
+    class_order: ClassOrder | None = None,
     split_lists: str | os.PathLike | None = None,
-    image_size: int = PAPER_IMAGE_SIZE,
+    image_size: int | None = None,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
     truncated: Truncated = "warn",
+    validation_size: float | int = 0,
     seed: int = 0,
-    **protocol: Any,
+    **settings: Any,
 ) -> MultiLabelBenchmark:
-    """Split-WIDE: the most frequent concepts of NUS-WIDE, a few in each experience.
+    """Split-WIDE: concepts of NUS-WIDE, a few in each experience.
 
-    The paper takes 21 of the 81 concepts into 7 experiences of 3. Train and test images are those of
-    NUS-WIDE's ``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``; where one of these is missing, all
-    images that the other does not have; where both are, a seeded random share of 40 % is the test set. How an
-    image with labels of several experiences is treated: ``multilabel_benchmark``.
+    With ``protocol="paper"`` the 21 most frequent of the 81 concepts come in 7 experiences of 3; for the
+    others see ``protocols.py``. Train and test images are those of NUS-WIDE's
+    ``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``; where one of these is missing, all images that
+    the other does not have; where both are, a seeded random share of 40 % is the test set.
 
     With ``split_lists`` the images of each experience and their labels are exactly the published ones. Their
     columns have no names; where the ground truth files are there, each column gets the name of the concept it
@@ -59,17 +62,19 @@ def SplitWIDE(
     Args:
         dataset_root: folder with ``ImageList/Imagelist.txt``, ``Groundtruth/AllLabels/Labels_<concept>.txt``
             and the images under ``Flickr``. Images are opened when needed.
-        n_classes: how many of the concepts on most train images, in alphabetical order; 21 if None, or as
-            many as the split lists have.
-        n_experiences: number of experiences with equally many classes; 7 if None, or as in the split lists.
-        class_order: see ``SplitCOCO``, as for all arguments below.
+        protocol: see ``SplitCOCO``, as for all arguments below.
+        n_classes: how many of the concepts on most train images; the protocol's number if None, or that of
+            the split lists.
+        n_experiences: number of experiences with equally many classes.
+        class_order: concepts in order of appearance; those of the data are in alphabetical order.
         split_lists: folder or zip of published split lists.
         image_size: side of the default transforms' output.
-        train_transform: in place of the paper's.
-        eval_transform: in place of the paper's.
+        train_transform: in place of the protocol's.
+        eval_transform: in place of the protocol's.
         truncated: what to do with a truncated image file.
+        validation_size: number or share of train images held out.
         seed: fixes everything that is drawn, the random test share included.
-        **protocol: further options of ``multilabel_benchmark``.
+        **settings: further settings of the `Protocol`.
 
     Raises:
         FileNotFoundError: if the folder, the image list or the ground truth are missing.
@@ -79,13 +84,28 @@ def SplitWIDE(
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}; give the one with NUS-WIDE's `ImageList`.")
     files = read_image_list(root / "ImageList" / "Imagelist.txt")
-    request = {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order} | protocol
-    options = paper_transforms(image_size, train_transform, eval_transform) | {"truncated": truncated}
+    settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
     if split_lists is not None:
-        return _from_lists(root, load_split_lists(split_lists, **request), files, **options)
+        lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation_size, **settings)
+        transforms = paper_transforms(image_size or PAPER_IMAGE_SIZE, train_transform, eval_transform)
+        return _from_lists(root, lists, files, truncated=truncated, **transforms)
+    not_here = ["crowds", "difficult"]
+    rules = resolve_protocol(
+        protocol, paper_sizes=PAPER_SIZES, without=not_here, image_size=image_size, **settings
+    )
     table = read_nus_wide(root, files)
     train, test = (_rows(table, part) for part in _train_and_test(root / "ImageList", files, seed))
-    return benchmark_from_tables(root, train, test, paper_sizes=PAPER_SIZES, seed=seed, **request, **options)
+    return benchmark_from_tables(
+        root,
+        train,
+        test,
+        rules,
+        truncated=truncated,
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        validation_size=validation_size,
+        seed=seed,
+    )
 
 
 def read_image_list(path: Path) -> list[str]:

@@ -28,8 +28,9 @@ from avalanche_agcn.benchmarks.multilabel import (
     MultiLabelBenchmark,
     Plan,
     assemble,
-    multilabel_benchmark,
+    make_plan,
 )
+from avalanche_agcn.benchmarks.protocols import Protocol
 from avalanche_agcn.benchmarks.split import choose_classes, own_columns
 
 MAX_DISAGREEMENT = 0.05
@@ -46,6 +47,8 @@ class LabelTable(NamedTuple):
     labels: Tensor
     """[images, classes] int8 of 0 and 1."""
     class_names: list[str]
+    membership: Tensor | None = None
+    """The same for the classes that bring an image into an experience, where these are not its labels."""
 
 
 class ListedImages(NamedTuple):
@@ -87,13 +90,12 @@ def benchmark_from_tables(
     root: str | os.PathLike,
     train: LabelTable,
     test: LabelTable,
+    protocol: Protocol,
     *,
-    paper_sizes: tuple[int, int],
-    n_classes: int | None,
-    n_experiences: int | None,
-    class_order: Sequence[int | str] | None,
     truncated: Truncated,
-    **protocol: Any,
+    train_transform: Transform | None,
+    eval_transform: Transform | None,
+    **options: Any,
 ) -> MultiLabelBenchmark:
     """Choose classes by their frequency in ``train`` and make a benchmark of the images below ``root``.
 
@@ -101,26 +103,26 @@ def benchmark_from_tables(
         root: folder the tables' files are relative to.
         train: labels of the train images.
         test: labels of the test images, for the same classes.
-        paper_sizes: the numbers of classes and experiences where they are not given.
-        n_classes: how many classes to choose.
-        n_experiences: number of experiences, unless ``classes_per_experience`` is given.
-        class_order: see ``choose_classes``.
+        protocol: the conventions; all classes if it does not say how many.
         truncated: see ``ImageFiles``.
-        **protocol: further options of ``multilabel_benchmark``.
+        train_transform: in place of the protocol's, or None.
+        eval_transform: in place of the protocol's, or None.
+        **options: ``validation_size`` and ``seed``; see ``make_plan``.
     """
     _check_same_classes(train.class_names, test.class_names)
-    if n_experiences is None and protocol.get("classes_per_experience") is None:
-        n_experiences = paper_sizes[1]
-    n_classes = paper_sizes[0] if n_classes is None else n_classes
-    chosen = choose_classes(train.class_names, train.labels.sum(0), n_classes, class_order)
-    return multilabel_benchmark(
+    n_classes = len(train.class_names) if protocol.n_classes is None else protocol.n_classes
+    chosen = choose_classes(train.class_names, train.labels.sum(0), n_classes, protocol.class_order)
+    plan = make_plan(
         ImageFiles(root, train.files, train.labels[:, chosen], truncated=truncated),
         ImageFiles(root, test.files, test.labels[:, chosen], truncated=truncated),
+        protocol.without_replaced(train_transform, eval_transform),
         class_names=[train.class_names[c] for c in chosen],
-        class_order=class_order,
-        n_experiences=n_experiences,
-        **protocol,
+        train_membership=None if train.membership is None else train.membership[:, chosen],
+        test_membership=None if test.membership is None else test.membership[:, chosen],
+        **protocol.transforms(train_transform, eval_transform),
+        **options,
     )
+    return assemble(plan)
 
 
 def benchmark_from_lists(
@@ -173,18 +175,31 @@ def benchmark_from_lists(
         class_names=class_names,
         classes_per_experience=lists.classes_per_experience,
         labels_complete=labels is not None,
+        protocol=Protocol(
+            name="published lists",
+            n_classes=lists.n_classes,
+            n_experiences=len(lists.train),
+            classes_per_experience=tuple(lists.classes_per_experience),
+            assignment=None,
+        ),
         **transforms,
     )
     return assemble(plan)
 
 
 def load_split_lists(
-    path: str | os.PathLike, *, n_classes: int | None, n_experiences: int | None, **settled: Any
+    path: str | os.PathLike,
+    *,
+    protocol: str = "paper",
+    n_classes: int | None,
+    n_experiences: int | None,
+    **settled: Any,
 ) -> SplitLists:
     """Read split lists, for a request that must not contradict them.
 
     Args:
         path: see ``read_split_lists``.
+        protocol: must be ``"paper"``, whose split the lists are.
         n_classes: None, or the number of classes of the lists.
         n_experiences: None, or the number of tasks of the lists.
         **settled: options that the lists decide; none of them may be set.
@@ -193,6 +208,7 @@ def load_split_lists(
         ValueError: if the request contradicts the lists; else see ``read_split_lists``.
     """
     contradicting = [name for name, value in settled.items() if value]
+    contradicting += [] if protocol == "paper" else ["protocol"]
     if contradicting:
         raise ValueError(f"split_lists decide which image goes where; leave out {', '.join(contradicting)}.")
     lists = read_split_lists(path)

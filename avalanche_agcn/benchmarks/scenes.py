@@ -14,14 +14,15 @@ from torch.utils.data import Dataset
 from avalanche_agcn.benchmarks._cooccurrence import conditional_probabilities, draw_label_sets, label_sets
 from avalanche_agcn.benchmarks._drawings import DRAWINGS
 from avalanche_agcn.benchmarks._painter import paint_scene
-from avalanche_agcn.benchmarks.image_files import Transform, paper_transforms
-from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, multilabel_benchmark
-from avalanche_agcn.benchmarks.split import choose_classes
+from avalanche_agcn.benchmarks.image_files import Transform
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble, make_plan
+from avalanche_agcn.benchmarks.protocols import resolve_protocol
+from avalanche_agcn.benchmarks.split import ClassOrder, choose_classes
 
 CLASS_NAMES: tuple[str, ...] = tuple(DRAWINGS)
 """The 40 classes, in the order of Split-COCO's columns."""
-N_EXPERIENCES = 10
-"""As in Split-COCO."""
+SIZES = (len(CLASS_NAMES), 10)
+"""Classes and experiences, as in Split-COCO."""
 
 MEAN, STD = (0.68, 0.68, 0.68), (0.22, 0.22, 0.22)
 """Of the default training images, rounded. Hues are drawn uniformly, so that the channels are alike."""
@@ -127,20 +128,23 @@ class SplitScenes(MultiLabelBenchmark):
     with ``repeat_images`` in each (``multilabel_benchmark``).
 
     Args:
-        n_classes: number of classes, 1 to 40: the first of ``CLASS_NAMES``.
-        n_experiences: number of experiences with equally many classes; 10 if None.
+        protocol: ``"paper"``, or ``"B<n>-C<m>"`` with the conventions listed in ``protocols.py``.
+        n_classes: number of classes, 1 to 40: the first of ``CLASS_NAMES``; all if None.
+        n_experiences: number of experiences with equally many classes; 10 in the paper's protocol if None.
         n_train: number of training images.
         n_test: number of test images; never the same as a training image.
         image_size: side of the images in pixels.
-        class_order: class names in order of appearance (these are then the classes), or numbers that reorder
-            the first ``n_classes``.
-        train_transform: applied to PIL images in training; by default a random flip and normalisation.
+        class_order: class names in order of appearance (these are then the classes), numbers that reorder
+            the first ``n_classes``, ``"data"`` or ``"alphabetical"``.
+        train_transform: applied to PIL images in training; by default a random flip, unless the protocol has
+            none, and normalisation.
         eval_transform: the same for evaluation; by default normalisation.
         seed: fixes labels, images and their experiences.
         in_memory: whether to paint all images now (under a millisecond each) and keep them, or each image
             whenever it is read.
-        **protocol: further options of ``multilabel_benchmark``: ``classes_per_experience`` (in place of
-            ``n_experiences``), ``repeat_images``, ``assignment``, ``validation_size``.
+        validation_size: number of training images (or their share, if below 1) held out at random.
+        **settings: further settings of the `Protocol`: ``classes_per_experience``, ``repeat_images``,
+            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``long_tail``, ``flip``.
 
     Attributes:
         true_cooccurrence: [n_classes, n_classes] float64; entry [i, j] = P(i | j) of columns i and j.
@@ -161,36 +165,40 @@ class SplitScenes(MultiLabelBenchmark):
     def __init__(
         self,
         *,
-        n_classes: int = 40,
+        protocol: str = "paper",
+        n_classes: int | None = None,
         n_experiences: int | None = None,
         n_train: int = 6000,
         n_test: int = 1200,
         image_size: int = 64,
-        class_order: Sequence[int | str] | None = None,
+        class_order: ClassOrder | None = None,
         train_transform: Transform | None = None,
         eval_transform: Transform | None = None,
+        validation_size: float | int = 0,
         seed: int = 0,
         in_memory: bool = True,
-        **protocol: Any,
+        **settings: Any,
     ) -> None:
         _check_at_least(1, n_train=n_train, n_test=n_test)
-        if n_experiences is None and protocol.get("classes_per_experience") is None:
-            n_experiences = N_EXPERIENCES
+        settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
+        not_here = ["crowds", "difficult", "image_size"]
+        rules = resolve_protocol(protocol, paper_sizes=SIZES, without=not_here, **settings)
         first_most_frequent = -torch.arange(len(CLASS_NAMES))
+        n_classes = len(CLASS_NAMES) if rules.n_classes is None else rules.n_classes
         # Sorted, not in order of appearance, so that the images are the same in any order.
-        chosen = choose_classes(CLASS_NAMES, first_most_frequent, n_classes, class_order)
+        chosen = choose_classes(CLASS_NAMES, first_most_frequent, n_classes, rules.class_order)
         names = [CLASS_NAMES[c] for c in chosen]
-        settings: dict[str, Any] = {"image_size": image_size, "seed": seed, "in_memory": in_memory}
-        made = multilabel_benchmark(
-            ScenesDataset(n_train, class_names=names, split="train", **settings),
-            ScenesDataset(n_test, class_names=names, split="test", **settings),
-            n_experiences=n_experiences,
+        drawing: dict[str, Any] = {"image_size": image_size, "seed": seed, "in_memory": in_memory}
+        plan = make_plan(
+            ScenesDataset(n_train, class_names=names, split="train", **drawing),
+            ScenesDataset(n_test, class_names=names, split="test", **drawing),
+            rules.without_replaced(train_transform, eval_transform),
             class_names=names,
-            class_order=class_order,
+            validation_size=validation_size,
             seed=seed,
-            **paper_transforms(None, train_transform, eval_transform, mean=MEAN, std=STD),
-            **protocol,
+            **rules.transforms(train_transform, eval_transform, mean=MEAN, std=STD),
         )
+        made = assemble(plan)
         super().__init__(list(made.streams.values()), made.plan)
         self.true_cooccurrence = true_cooccurrence(self.class_names)
 

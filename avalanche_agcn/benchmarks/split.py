@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 Assignment = Literal["rarest", "random"]
+NamedOrder = Literal["data", "alphabetical"]
+ClassOrder = NamedOrder | Sequence[int | str]
+TestImages = Literal["seen", "all"]
 
 
 def check_class_names(class_names: Sequence[str] | None, n_classes: int) -> list[str]:
@@ -77,7 +80,7 @@ def experience_sizes(
 
 
 def choose_classes(
-    names: Sequence[str], counts: Tensor, n_classes: int, class_order: Sequence[int | str] | None
+    names: Sequence[str], counts: Tensor, n_classes: int, class_order: ClassOrder | None
 ) -> list[int]:
     """Choose the classes named in ``class_order``, or else the most frequent ones.
 
@@ -85,7 +88,8 @@ def choose_classes(
         names: all classes of the data.
         counts: number of images that show each.
         n_classes: how many to choose.
-        class_order: names, or numbers, which choose nothing: they order what is chosen.
+        class_order: names; or numbers, ``"data"`` or ``"alphabetical"``, which choose nothing: they order
+            what is chosen.
 
     Returns:
         Positions in ``names``, ascending.
@@ -95,8 +99,9 @@ def choose_classes(
     """
     if not 1 <= n_classes <= len(names):
         raise ValueError(f"n_classes={n_classes} must be between 1 and the {len(names)} classes of the data.")
-    if class_order is None or not all(isinstance(c, str) for c in class_order):
+    if not is_order_of_names(class_order):
         return sorted(torch.sort(counts, descending=True, stable=True).indices[:n_classes].tolist())
+    assert class_order is not None
     unknown = sorted(str(c) for c in class_order if c not in names)
     if unknown:
         raise ValueError(f"class_order has unknown classes {unknown}; known are {list(names)}.")
@@ -105,14 +110,27 @@ def choose_classes(
     return [position for position, name in enumerate(names) if name in class_order]
 
 
-def resolve_class_order(class_order: Sequence[int | str] | None, class_names: Sequence[str]) -> list[int]:
-    """Columns in order of appearance, from columns or names.
+def is_order_of_names(class_order: ClassOrder | None) -> bool:
+    """Whether a class order lists names, which then are the classes."""
+    if class_order is None or isinstance(class_order, str):
+        return False
+    return all(isinstance(c, str) for c in class_order)
+
+
+def resolve_class_order(class_order: ClassOrder | None, class_names: Sequence[str]) -> list[int]:
+    """Columns in order of appearance, from columns or names, ``"data"`` (None) or ``"alphabetical"``.
 
     Raises:
         ValueError: if a class is unknown, missing or repeated.
+
+    Example:
+        >>> resolve_class_order("alphabetical", ["cat", "ant", "bee"])
+        [1, 2, 0]
     """
     if class_order is None:
         return list(range(len(class_names)))
+    if isinstance(class_order, str):
+        return _named_order(class_order, class_names)
     column_of = {name: column for column, name in enumerate(class_names)}
     order = [column_of.get(c, -1) if isinstance(c, str) else int(c) for c in class_order]
     unknown = [c for c, column in zip(class_order, order, strict=True) if not 0 <= column < len(class_names)]
@@ -131,6 +149,15 @@ def resolve_class_order(class_order: Sequence[int | str] | None, class_names: Se
     return order
 
 
+def _named_order(order: str, class_names: Sequence[str]) -> list[int]:
+    if order not in get_args(NamedOrder):
+        raise ValueError(
+            f"class_order must be one of {get_args(NamedOrder)} or a list of classes, not {order!r}."
+        )
+    columns = range(len(class_names))
+    return list(columns) if order == "data" else sorted(columns, key=lambda column: class_names[column])
+
+
 def own_columns(sizes: Sequence[int]) -> list[range]:
     """The contiguous columns of each experience.
 
@@ -142,15 +169,21 @@ def own_columns(sizes: Sequence[int]) -> list[range]:
     return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
-# The three rules below take `labels`, [N, C] of 0 and 1 with columns in order of appearance, and `sizes`, the
+# The rules below take `labels`, [N, C] of 0 and 1 with columns in order of appearance, and `sizes`, the
 # number of classes of each experience. They return the positions of each experience's images, ascending.
-# Images without a label are left out.
+# All but `assign_all` leave out images without a label.
 
 
 def assign_first(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Give each image to the first experience that owns one of its labels."""
     first = _relevance(labels, sizes).to(torch.int8).argmax(1)
     return _positions(first.masked_fill(~labels.any(1), -1), len(sizes))
+
+
+def assign_all(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Give every image, with or without a label, to the first experience."""
+    none = torch.zeros(0, dtype=torch.long)
+    return [torch.arange(len(labels)), *[none] * (len(sizes) - 1)]
 
 
 def assign_repeatedly(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:

@@ -154,8 +154,14 @@ def decode(codes: Tensor) -> Tensor:
     return codes.float().masked_fill_(codes == UNLABELLED, float("nan"))
 
 
-def mask_columns(codes: Tensor, own: range) -> Tensor:
-    """A copy of the codes that is unlabelled outside of the experience's own columns."""
-    masked = torch.full_like(codes, UNLABELLED)
+def mask_columns(codes: Tensor, own: range, *, outside: int = UNLABELLED) -> Tensor:
+    """A copy of the codes with another code outside of the experience's own columns.
+
+    Args:
+        codes: [N, C].
+        own: the columns that keep their codes.
+        outside: code of all others: unlabelled, or 0 for negative.
+    """
+    masked = torch.full_like(codes, outside)
     masked[:, own.start : own.stop] = codes[:, own.start : own.stop]
     return masked

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from avalanche_agcn.models.backbones import Backbone, Precomputed, create_backbone
     from avalanche_agcn.models.gcn import GCN
     from avalanche_agcn.models.linear import MultiLabelClassifier
+    from avalanche_agcn.models.random_features import RandomFeatures
     from avalanche_agcn.models.word_vectors import load_word_vectors
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Backbone",
     "MultiLabelClassifier",
     "Precomputed",
+    "RandomFeatures",
     "create_backbone",
     "load_word_vectors",
 ]
@@ -27,6 +29,7 @@ _MODULES = {
     "GCN": "gcn",
     "MultiLabelClassifier": "linear",
     "Precomputed": "backbones",
+    "RandomFeatures": "random_features",
     "create_backbone": "backbones",
     "load_word_vectors": "word_vectors",
 }

@@ -7,13 +7,18 @@ if TYPE_CHECKING:
     from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
     from avalanche_agcn.training.feature_statistics import FeatureStatistics
     from avalanche_agcn.training.graph import adjacency
-    from avalanche_agcn.training.losses import MultiLabelContrastiveLoss, PartialBCEWithLogitsLoss
+    from avalanche_agcn.training.losses import (
+        AsymmetricLoss,
+        MultiLabelContrastiveLoss,
+        PartialBCEWithLogitsLoss,
+    )
     from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
     from avalanche_agcn.training.strategies import (
         AGCN,
         AGEM,
         ER,
         EWC,
+        L3A,
         OCDM,
         PRS,
         SCR,
@@ -29,9 +34,11 @@ __all__ = [
     "AGEM",
     "ER",
     "EWC",
+    "L3A",
     "OCDM",
     "PRS",
     "SCR",
+    "AsymmetricLoss",
     "AugmentedCorrelationMatrix",
     "FeatureStatistics",
     "FineTuning",
@@ -53,9 +60,11 @@ _MODULES = {
     "AGEM": "strategies",
     "ER": "strategies",
     "EWC": "strategies",
+    "L3A": "strategies",
     "OCDM": "strategies",
     "PRS": "strategies",
     "SCR": "strategies",
+    "AsymmetricLoss": "losses",
     "AugmentedCorrelationMatrix": "acm",
     "FineTuning": "strategies",
     "LwF": "strategies",

@@ -15,10 +15,16 @@ y                           the hard labels of new classes                      
 Entry [i, j] of every block is P(class i | class j).
 """
 
+import math
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+
+OFFICIAL_HARD_START = 1e-6
+"""Start value of the hard counts; authors' program."""
+OFFICIAL_SOFT_START = 1e-10
+"""Start value of the soft sums; authors' program."""
 
 QCounts = Literal["experience", "stream"]
 
@@ -34,9 +40,12 @@ class AugmentedCorrelationMatrix:
             current experience, which show the new classes far more often than the whole stream does, so that
             Q is too high. ``"stream"`` adds the counts of class i in earlier experiences: by hard labels in
             its own, by soft labels since.
+        hard_start: start value of the counts N_j that probabilities are divided by.
+        soft_start: start value of the sums Σ ẑ_i. The authors' program starts them at 1e-10: where its
+            teacher's softmax saturates, a sum of 5e-12 then gives no relation, where 0 gives a strong one.
 
     Raises:
-        ValueError: for another ``q_counts``.
+        ValueError: for another ``q_counts`` or a negative start value.
 
     Example:
         >>> acm = AugmentedCorrelationMatrix()
@@ -51,10 +60,16 @@ class AugmentedCorrelationMatrix:
         (tensor(0.8000, dtype=torch.float64), tensor(0.8000, dtype=torch.float64))
     """
 
-    def __init__(self, *, q_counts: QCounts = "experience") -> None:
+    def __init__(
+        self, *, q_counts: QCounts = "experience", hard_start: float = 0.0, soft_start: float = 0.0
+    ) -> None:
         if q_counts not in get_args(QCounts):
             raise ValueError(f"q_counts must be one of {get_args(QCounts)}, not {q_counts!r}.")
+        for name, value in (("hard_start", hard_start), ("soft_start", soft_start)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a finite number of 0 or more, but is {value}.")
         self.q_counts = q_counts
+        self.hard_start, self.soft_start = hard_start, soft_start
         self._sizes: list[int] = []
         self._old = _zeros(0, 0)  # A^{t-1}, [n_old, n_old]
         self._earlier = _zeros(0)  # counts of old classes in earlier experiences, [n_old]
@@ -129,8 +144,9 @@ class AugmentedCorrelationMatrix:
 
         A class without positives so far has no relations: zeros beside its 1 on the diagonal.
         """
-        positives = self._hard.diagonal()  # N_j
+        positives = self._hard.diagonal() + self.hard_start  # N_j
         of_old = self._soft + self._earlier if self.q_counts == "stream" else self._soft
+        of_old = of_old + self.soft_start
         new_new = _divide(self._hard, positives).fill_diagonal_(1.0)
         old_new = _divide(self._cross, positives)
         new_old = _divide(self._cross.T, of_old)

@@ -9,6 +9,7 @@ symbol     name                                   equation
 =========  =====================================  ===========
 """
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -59,6 +60,114 @@ class PartialBCEWithLogitsLoss(nn.Module):
             logits, targets.nan_to_num(0.0), weight=annotated.to(logits.dtype), reduction="sum"
         )
         return total / annotated.sum().clamp(min=1)
+
+
+class AsymmetricLoss(nn.Module):
+    """Asymmetric loss (ASL, Ridnik et al., 2021) over the annotated cells of multi-hot targets.
+
+    With p the probability of a class, p_m = max(p − clip, 0) and y its target, the loss of a cell is
+
+        −y (1 − p)^γ₊ log p − (1 − y) p_m^γ₋ log(1 − p_m),
+
+    so that easy negatives, of which multi-label data has most, count little, and those below ``clip`` not at
+    all. As in `PartialBCEWithLogitsLoss`, to which it is equal at 0, 0, 0, cells of NaN are left out and the
+    loss is the mean over the others. (The authors' program takes the sum: with SGD its learning rate is that
+    much smaller; Adam does not see the difference.)
+
+    Args:
+        gamma_neg: γ₋, focus on hard negatives.
+        gamma_pos: γ₊, focus on hard positives.
+        clip: probability that negatives are shifted by.
+        detach_weights: whether (1 − p)^γ₊ and p_m^γ₋ are constants to the gradient, as is the default of the
+            authors' program; else the gradient is that of the formula.
+
+    Raises:
+        ValueError: if a power is negative or ``clip`` not in [0, 1).
+
+    Example:
+        >>> logits, targets = torch.tensor([[0.0, 4.0, -4.0]]), torch.tensor([[1.0, torch.nan, 0.0]])
+        >>> round(AsymmetricLoss()(logits, targets).item(), 4)  # log(2) / 2: the negative is an easy one
+        0.3466
+    """
+
+    def __init__(
+        self,
+        gamma_neg: float = 4.0,
+        gamma_pos: float = 0.0,
+        clip: float = 0.05,
+        *,
+        detach_weights: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, power in (("gamma_neg", gamma_neg), ("gamma_pos", gamma_pos)):
+            if not 0 <= power < math.inf:
+                raise ValueError(f"{name} must be a finite number of 0 or more, but is {power}.")
+        if not 0 <= clip < 1:
+            raise ValueError(f"clip must be at least 0 and below 1, but is {clip}.")
+        self.gamma_neg, self.gamma_pos, self.clip = gamma_neg, gamma_pos, clip
+        self.detach_weights = detach_weights
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss of a batch, a scalar; for arguments and errors see `PartialBCEWithLogitsLoss`."""
+        _check_targets(logits, targets)
+        logits = _at_least_float32(logits)
+        targets = targets[:, : logits.shape[1]].to(logits.dtype)
+        annotated = ~targets.isnan()
+        y = targets.nan_to_num(0.0)
+        positive = self._focus((-logits).sigmoid(), self.gamma_pos) * F.softplus(-logits)
+        negative = self._focus(logits.sigmoid() - self.clip, self.gamma_neg) * self._negative_cost(logits)
+        cells = y * positive + (1 - y) * negative
+        return cells.where(annotated, 0.0).sum() / annotated.sum().clamp(min=1)
+
+    def _focus(self, probabilities: Tensor, power: float) -> Tensor:
+        """The power of a probability; above 0, where the slope of a root is not infinite."""
+        weights = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).pow(power)
+        return weights.detach() if self.detach_weights else weights
+
+    def _negative_cost(self, logits: Tensor) -> Tensor:
+        """−log(1 − p_m), from logits, because 1 − p rounds to 0 where p is near 1."""
+        if self.clip == 0:
+            return F.softplus(logits)
+        clip = torch.full_like(logits, math.log(self.clip))
+        return -torch.logaddexp(F.logsigmoid(-logits), clip).clamp(max=0.0)
+
+
+def confidence_penalty(logits: Tensor) -> Tensor:
+    """Σ p log p over classes, the mean over images: the negative entropy that CSC adds to its loss.
+
+    CSC (Du et al., 2024) penalises confident outputs. Its program sums −p log p alone, without the part of
+    1 − p, so that the entropy is largest at p = 1/e, not at 1/2; this is the same.
+
+    Args:
+        logits: ``[B, n_seen]``.
+
+    Example:
+        >>> round(confidence_penalty(torch.zeros(1, 2)).item(), 4)  # 2 · 0.5 · log(0.5)
+        -0.6931
+    """
+    logits = _at_least_float32(logits)
+    return (logits.sigmoid() * F.logsigmoid(logits)).sum(dim=1).mean()
+
+
+def add_pseudo_labels(
+    targets: Tensor, teacher_logits: Tensor, *, threshold: float, soft: bool = False
+) -> Tensor:
+    """Return targets with the teacher's answer for the old classes.
+
+    Args:
+        targets: 0, 1 or NaN, ``[B, n_classes]``.
+        teacher_logits: of the first classes, ``[B, n_old]``.
+        threshold: probability above which the answer is 1, else 0.
+        soft: whether the answer is the probability itself.
+
+    Example:
+        >>> targets = torch.tensor([[torch.nan, torch.nan, 1.0]])
+        >>> add_pseudo_labels(targets, torch.tensor([[2.0, 0.0]]), threshold=0.7)
+        tensor([[1., 0., 1.]])
+    """
+    probabilities = teacher_logits.detach().to(targets.dtype).sigmoid()
+    answers = probabilities if soft else (probabilities > threshold).to(targets.dtype)
+    return torch.cat([answers, targets[:, teacher_logits.shape[1] :]], dim=1)
 
 
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:

@@ -213,6 +213,7 @@ LISTS = {"task0/train.csv": rows("train", {35: "1"}), "task0/test.csv": rows("va
         (rows("train", {10: "0", 35: "1", 6: "1"}), {}, "3 positives, is most like 'cat', but differs"),
         (LISTS["task0/train.csv"], {"n_classes": 40}, "n_classes=40 contradicts the split lists"),
         (LISTS["task0/train.csv"], {"repeat_images": True}, "leave out repeat_images"),
+        (LISTS["task0/train.csv"], {"protocol": "B0-C1"}, "leave out protocol"),
         (LISTS["task0/train.csv"], {"year": 2017}, "no annotations/instances_train2017.json; download"),
     ],
 )

@@ -235,6 +235,43 @@ def test_update_refuses_what_does_not_fit():
         AugmentedCorrelationMatrix(q_counts="all")
 
 
+def test_start_values_decide_on_relations_of_saturated_soft_labels():
+    """One new class on every image; the teacher's softmax leaves 5e-12 for the old class in all."""
+    found = []
+    for start in (0.0, 1e-10):
+        acm = AugmentedCorrelationMatrix(soft_start=start)
+        acm.begin(1)
+        acm.update(torch.ones(3, 1))
+        acm.begin(1)
+        acm.update(torch.ones(2, 1), torch.full((2, 1), 2.5e-12, dtype=torch.float64))
+        found.append(acm.matrix()[1, 0].item() / 2)  # Q, halved as in the authors' program
+    assert found == pytest.approx([0.5, 5e-12 / 1.05e-10 / 2])  # about 0.024
+
+
+@pytest.mark.parametrize("batch", [3, 20])
+def test_start_values_are_added_to_every_denominator_once(batch):
+    stream = random_stream(3, [2, 3], 20)
+    plain = feed(AugmentedCorrelationMatrix(), stream, batch)
+    started = feed(AugmentedCorrelationMatrix(hard_start=0.5, soft_start=2.0), stream, batch)
+    (first, _), (second, soft) = stream
+    first, second = first.double(), second.double()
+    off = ~torch.eye(2, dtype=torch.bool)
+    expected = first.T @ first / (first.sum(0) + 0.5)
+    torch.testing.assert_close(started.matrix()[:2, :2][off], expected[off])
+    cross = soft.T @ second
+    torch.testing.assert_close(started.matrix()[:2, 2:], cross / (second.sum(0) + 0.5))
+    torch.testing.assert_close(started.matrix()[2:, :2], cross.T / (soft.sum(0) + 2))
+    assert torch.equal(started.matrix().diagonal(), torch.ones(5, dtype=torch.float64))
+    for name in ("hard", "cross", "soft"):  # the sums themselves do not change
+        assert torch.equal(started.state_dict()[name], plain.state_dict()[name])
+
+
+@pytest.mark.parametrize("name", ["hard_start", "soft_start"])
+def test_negative_start_values_are_rejected(name):
+    with pytest.raises(ValueError, match=f"{name} must be a finite number of 0 or more, but is -1"):
+        AugmentedCorrelationMatrix(**{name: -1.0})
+
+
 PROCESS = """
 import sys, torch
 from avalanche_agcn.training.acm import AugmentedCorrelationMatrix

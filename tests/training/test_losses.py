@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_agcn.training.losses import (
+    AsymmetricLoss,
     MultiLabelContrastiveLoss,
     PartialBCEWithLogitsLoss,
+    add_pseudo_labels,
+    confidence_penalty,
     distillation_loss,
     label_overlap,
     lwf_loss,
@@ -295,3 +298,92 @@ def test_newer_as_negative_changes_only_seen_columns_behind_the_annotated(start,
     if stop > start:
         expected[0, stop:n_seen] = 0.0
     torch.testing.assert_close(filled, expected, equal_nan=True)
+
+
+def asymmetric_cell(logit, y, gamma_neg, gamma_pos, clip):
+    """One cell in plain Python, from the formula."""
+    p = 1 / (1 + math.exp(-logit))
+    shifted = max(p - clip, 0)
+    return -y * (1 - p) ** gamma_pos * math.log(p) - (1 - y) * shifted**gamma_neg * math.log(1 - shifted)
+
+
+ASL_SETTINGS = [(4.0, 0.0, 0.05), (2.0, 1.0, 0.0), (0.5, 0.5, 0.2), (0.0, 0.0, 0.0)]
+
+
+@pytest.mark.parametrize("setting", ASL_SETTINGS)
+@settings(max_examples=25, deadline=None)
+@given(partial_batches())
+def test_asymmetric_loss_equals_the_formula_over_annotated_cells(setting, batch):
+    logits, targets = batch
+    pairs = zip(logits.flatten().tolist(), targets[:, : logits.shape[1]].flatten().tolist())
+    cells = [asymmetric_cell(logit, y, *setting) for logit, y in pairs if y == y]
+    expected = sum(cells) / max(1, len(cells))
+    assert AsymmetricLoss(*setting)(logits, targets).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(partial_batches())
+def test_asymmetric_loss_without_powers_and_clip_is_bce(batch):
+    logits, targets = batch
+    torch.testing.assert_close(
+        AsymmetricLoss(0, 0, 0)(logits, targets), PartialBCEWithLogitsLoss()(logits, targets)
+    )
+
+
+@pytest.mark.parametrize("setting", ASL_SETTINGS)
+def test_asymmetric_loss_has_the_gradient_of_the_formula(setting):
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(4, 3, generator=generator, dtype=torch.float64)).requires_grad_()
+    targets = torch.randint(0, 2, (4, 4), generator=generator).double()
+    targets[0, 1] = targets[2, 2] = NAN
+    loss = AsymmetricLoss(*setting)
+    assert torch.autograd.gradcheck(lambda x: loss(x, targets), logits)
+    loss(logits, targets).backward()
+    assert logits.grad[0, 1] == logits.grad[2, 2] == 0
+
+
+@pytest.mark.parametrize("setting", [*ASL_SETTINGS, (0.5, 0.0, 0.05)])
+def test_asymmetric_loss_is_finite_for_saturated_logits(setting):
+    logits = torch.tensor([[-200.0, -20.0, 0.0, 20.0, 200.0]]).requires_grad_()
+    for targets in (torch.zeros(1, 5), torch.ones(1, 5), torch.full((1, 5), NAN)):
+        (gradient,) = torch.autograd.grad(AsymmetricLoss(*setting)(logits, targets), logits)
+        assert gradient.isfinite().all()
+
+
+def test_asymmetric_weights_can_be_constants_to_the_gradient():
+    logits, targets = torch.tensor([[1.0]], requires_grad=True), torch.zeros(1, 1)
+    loss = AsymmetricLoss(2.0, 0.0, 0.0, detach_weights=True)(logits, targets)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    p = logits.detach().sigmoid()
+    torch.testing.assert_close(gradient, p**2 * p)  # p^γ times the gradient of BCE
+
+
+@pytest.mark.parametrize("setting", [{"gamma_neg": -1}, {"gamma_pos": math.inf}, {"clip": 1.0}])
+def test_asymmetric_settings_out_of_range_are_rejected(setting):
+    with pytest.raises(ValueError, match=next(iter(setting))):
+        AsymmetricLoss(**setting)
+
+
+def test_confidence_penalty_is_the_negative_entropy_of_the_authors_program():
+    logits = torch.tensor([[0.5, -2.0, 3.0], [1.0, 0.0, -1.0]], dtype=torch.float64, requires_grad=True)
+    rows = [[1 / (1 + math.exp(-x)) for x in row] for row in logits.tolist()]
+    expected = sum(p * math.log(p) for row in rows for p in row) / 2
+    assert confidence_penalty(logits).item() == pytest.approx(expected)
+    assert torch.autograd.gradcheck(confidence_penalty, logits)
+    assert confidence_penalty(torch.tensor([[-300.0, 300.0]])) == 0
+
+
+@given(partial_batches(), st.floats(0.05, 0.95), st.booleans(), st.integers(0, 5))
+def test_pseudo_labels_fill_old_columns_only(batch, threshold, soft, n_old):
+    logits, targets = batch
+    n_old = min(n_old, logits.shape[1])
+    before = targets.clone()
+    found = add_pseudo_labels(targets, logits[:, :n_old], threshold=threshold, soft=soft)
+    for i in range(len(targets)):
+        for j in range(targets.shape[1]):
+            if j >= n_old:
+                assert torch.equal(found[i, j].nan_to_num(2), targets[i, j].nan_to_num(2))
+                continue
+            p = 1 / (1 + math.exp(-logits[i, j].item()))
+            assert found[i, j].item() == pytest.approx(p if soft else float(p > threshold))
+    torch.testing.assert_close(targets, before, equal_nan=True)

@@ -7,12 +7,19 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen, origin_of
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import unwrap
-from avalanche_agcn.training.acm import AugmentedCorrelationMatrix, QCounts, in_float64
+from avalanche_agcn.training.acm import (
+    OFFICIAL_HARD_START,
+    OFFICIAL_SOFT_START,
+    AugmentedCorrelationMatrix,
+    QCounts,
+    in_float64,
+)
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
 from avalanche_agcn.training.plugins.agcn import AGCNPlugin
+from avalanche_agcn.training.plugins.replay import find_memory
 
 Preset = Literal["paper", "official"]
 SoftLabels = Literal["sigmoid", "softmax"]
@@ -22,12 +29,12 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     """Counts label relations batch by batch and keeps the graph of an `AGCNModel` up to date.
 
     Old classes have no labels in a batch; their soft labels come from the teacher of the strategy's
-    `AGCNPlugin`. Without that plugin, classes of different experiences have no relations. A batch is counted
-    after its step, so it changes the graph from the next step on. With several epochs every image counts once
-    per epoch, which does not change the probabilities of hard labels.
+    `AGCNPlugin`. Without that plugin, classes of different experiences have no relations. With several epochs
+    every image counts once per epoch, which does not change the probabilities of hard labels.
 
     Args:
-        preset: ``"paper"`` or ``"official"``: sets the next two if these are None.
+        preset: ``"paper"`` or ``"official"``: sets each of ``soft_labels``, ``graph``, ``hard_start``,
+            ``soft_start`` and ``count_before_step`` that is None.
         soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the
             authors' program).
         graph: how relations become the graph; see `adjacency`.
@@ -36,6 +43,10 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         new_threshold: see `adjacency`.
         cross_threshold: see `adjacency`.
         q_counts: see `AugmentedCorrelationMatrix`.
+        hard_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-6 (the authors' program).
+        soft_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-10 (the authors' program).
+        count_before_step: whether a batch is counted before its own forward pass (the authors' program), or
+            after its step, so that it changes the graph from the next step on (the paper).
 
     Raises:
         ValueError: for an unknown choice or a value out of range.
@@ -57,11 +68,16 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         new_threshold: float | None = None,
         cross_threshold: float | None = None,
         q_counts: QCounts = "experience",
+        hard_start: float | None = None,
+        soft_start: float | None = None,
+        count_before_step: bool | None = None,
     ) -> None:
         super().__init__()
         if preset not in get_args(Preset):
             raise ValueError(f"preset must be 'paper' or 'official', not {preset!r}.")
-        self.soft_labels = soft_labels or ("sigmoid" if preset == "paper" else "softmax")
+        official = preset == "official"
+        self.soft_labels = soft_labels or ("softmax" if official else "sigmoid")
+        self.count_before_step = official if count_before_step is None else count_before_step
         self.graph: Graph = graph or preset
         if self.soft_labels not in get_args(SoftLabels):
             raise ValueError(f"soft_labels must be one of {get_args(SoftLabels)}, not {soft_labels!r}.")
@@ -72,7 +88,11 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             "new_threshold": new_threshold,
             "cross_threshold": cross_threshold,
         }
-        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts)
+        if hard_start is None:
+            hard_start = OFFICIAL_HARD_START if official else 0.0
+        if soft_start is None:
+            soft_start = OFFICIAL_SOFT_START if official else 0.0
+        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Open the experience, unless it is open already.
@@ -86,12 +106,18 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             self.acm.begin(n_new)
             self._update_graph(strategy)
 
+    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Count the batch before its step."""
+        if self.count_before_step:
+            for plugin in strategy.plugins:
+                if isinstance(plugin, AGCNPlugin):
+                    plugin.ask_teacher(strategy)
+            self._count(strategy)
+
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Count the batch."""
-        targets_new = strategy.mb_y[:, self.acm.n_old : self.acm.n_seen]
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.acm.update(targets_new, self._soft_labels(strategy), reduce=distributed)
-        self._update_graph(strategy)
+        """Count the batch after its step."""
+        if not self.count_before_step:
+            self._count(strategy)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The sums; see `AugmentedCorrelationMatrix`."""
@@ -100,6 +126,16 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore the sums; the graph is part of the model's own state."""
         self.acm.load_state_dict(state)
+
+    def _count(self, strategy: SupervisedTemplate) -> None:
+        targets_new = strategy.mb_y[:, self.acm.n_old : self.acm.n_seen]
+        memory = find_memory(strategy)
+        if memory is not None and self.count_before_step:  # after the step they are hidden already
+            replayed = torch.arange(len(targets_new), device=targets_new.device) >= memory.n_stream
+            targets_new = targets_new.masked_fill(replayed[:, None], torch.nan)
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self.acm.update(targets_new, self._soft_labels(strategy), reduce=distributed)
+        self._update_graph(strategy)
 
     def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:
         for plugin in strategy.plugins:
@@ -126,5 +162,8 @@ def _check_no_skipped_experience(experience: Any, n_counted: int) -> None:
 
 def _count_labelled(experience: Any) -> int | None:
     """Number of classes that the images of an experience are labelled for; None without images."""
+    origin = origin_of(experience)
+    if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
+        return origin.n_own_classes
     targets: Any = getattr(experience.dataset, "targets", ())
     return int((~torch.as_tensor(targets[0]).isnan()).sum()) if len(targets) else None

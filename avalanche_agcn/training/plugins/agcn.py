@@ -89,6 +89,10 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
 
     def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Ask the teacher about the batch, once for the losses and the ACM."""
+        self.ask_teacher(strategy)
+
+    def ask_teacher(self, strategy: SupervisedTemplate) -> None:
+        """Compute the teacher's logits of the current batch; its features are computed once per batch."""
         if self._old_embeddings is not None:
             features = self.teacher.features(strategy)
             self.teacher_logits = features.to(self._old_embeddings.dtype) @ self._old_embeddings.T

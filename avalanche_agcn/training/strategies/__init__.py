@@ -6,6 +6,7 @@ from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 from avalanche_agcn.training.strategies.er import ER
 from avalanche_agcn.training.strategies.ewc import EWC
 from avalanche_agcn.training.strategies.fine_tuning import FineTuning
+from avalanche_agcn.training.strategies.l3a import L3A
 from avalanche_agcn.training.strategies.lwf import LwF
 from avalanche_agcn.training.strategies.multi_task import (
     MultiTask,
@@ -24,6 +25,7 @@ __all__ = [
     "AGEM",
     "ER",
     "EWC",
+    "L3A",
     "OCDM",
     "PRS",
     "SCR",

@@ -80,8 +80,9 @@ def multi_task_experience(benchmark: HasCompleteData) -> MultiLabelExperience:
 
 def _check_complete_labels(experience: Any) -> None:
     targets = experience.dataset.targets[:]
-    if targets.isnan().any():
+    n_labelled = getattr(experience, "n_own_classes", targets.shape[1])
+    if targets.isnan().any() or n_labelled < targets.shape[1]:
         raise ValueError(
-            "Multi-Task needs all labels of every image, but these are partly unknown (NaN). What the stream "
+            "Multi-Task needs all labels of every image, but these are partly unknown. What the stream "
             "shows is not the upper bound: call train(benchmark), not train(benchmark.train_stream)."
         )

@@ -118,8 +118,9 @@ class StreamingRidge(MultiLabelTemplate):
                 from the columns that it is annotated for.
 
         Raises:
-            ValueError: if the dataset has random augmentation, the network was trained, or the images cannot
-                be those that were trained on. Nothing is removed then.
+            ValueError: if the dataset has random augmentation, the network was trained, the targets do not
+                tell an image's experience (``unlabelled_as_negative``), or the images cannot be those that
+                were trained on. Nothing is removed then.
         """
         self._check_exact("forget")
         if is_random(dataset):
@@ -130,6 +131,7 @@ class StreamingRidge(MultiLabelTemplate):
         for size in self.statistics.block_sizes:
             removed.begin(size)
         for features, targets in self._features(dataset):
+            _check_one_experience(targets, removed)
             for t in range(removed.n_experiences):
                 removed.update(features, targets[:, removed.columns(t)], experience=t)
         self.statistics.subtract(removed)
@@ -194,6 +196,16 @@ class StreamingRidge(MultiLabelTemplate):
                 f"The training images had random augmentation, so {operation} would not be exact: make the "
                 "benchmark with a train_transform that draws no random numbers."
             )
+
+
+def _check_one_experience(targets: Tensor, statistics: FeatureStatistics) -> None:
+    experiences = [statistics.columns(t) for t in range(statistics.n_experiences)]
+    labelled = torch.stack([~targets[:, own].isnan().all(dim=1) for own in experiences], dim=1)
+    if bool((labelled.sum(dim=1) > 1).any()):
+        raise ValueError(
+            "The targets have labels of several experiences, so they do not tell which one an image was "
+            "trained in: give those of a benchmark with unlabelled_as_negative=False."
+        )
 
 
 def _check_settings(model: nn.Module, gamma: float, ridge: float | None, refine: float | None) -> None:
