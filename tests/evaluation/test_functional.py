@@ -195,6 +195,10 @@ def test_threshold_is_in_the_unit_of_the_scores():
     assert of_logits == of_probabilities != other
     with pytest.raises(TypeError, match="threshold"):
         precision_recall_f1(logits, targets)
+    # 0.7 as float32 is less than 0.7 as float64, but counts as equal.
+    equal = {"scores": torch.full((2, 1), 0.7), "targets": torch.ones(2, 1), "threshold": 0.7}
+    assert precision_recall_f1(**equal).OF1 == 1.0
+    assert nested_scores(**equal, set_sizes=[2], class_counts=[1]).OF1 == [1.0]
 
 
 def test_f1_leaves_unlabelled_cells_and_classes_out():
