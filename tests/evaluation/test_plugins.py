@@ -133,27 +133,6 @@ def test_epoch_and_minibatch_metrics_are_of_annotated_cells(benchmark, make_stra
     )
 
 
-class FirstClasses(nn.Module):
-    """Scores of the first four classes only."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x):
-        return self.model(x)[:, :4]
-
-
-def test_scores_of_the_seen_classes_are_compared_with_their_columns(
-    benchmark, make_strategy, model, stream_tensors
-):
-    metrics = mean_average_precision_metrics(stream=True)
-    strategy = make_strategy(learner=FirstClasses(model), evaluator=evaluator(metrics))
-    results = strategy.eval(benchmark.test_stream[:2])
-    expected = mean_average_precision(*score(model, stream_tensors[:2], 4))
-    assert results[f"mAP_Stream/{TEST}"] == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("class_names", [None, list("abcdef")])
 def test_per_class_values_have_names(benchmark, make_strategy, model, stream_tensors, class_names):
     metrics = [
