@@ -1,6 +1,26 @@
 """Multi-label continual learning for Avalanche, with AGCN at its heart.
 
-Nothing is imported here: each submodule pulls in only what it needs.
+The names of benchmarks, models, training and evaluation can be imported from here. Each submodule is imported
+when one of its names is first used.
 """
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+_LAYERS = ("benchmarks", "models", "training", "evaluation")
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("_"):
+        for layer in _LAYERS:
+            module = import_module(f"{__name__}.{layer}")
+            if name in module.__all__:
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    names = (name for layer in _LAYERS for name in import_module(f"{__name__}.{layer}").__all__)
+    return sorted({*globals(), *names})

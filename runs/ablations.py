@@ -8,8 +8,8 @@ Takes the options of runs/split_coco.py. Each variant is a row of the table; Î»â
 whose value stands for the paper's 1e5.
 """
 
-from avalanche_agcn.experiments.ablations import VARIANTS
 from avalanche_agcn.experiments.cli import main
+from avalanche_agcn.experiments.methods import ABLATIONS
 
 if __name__ == "__main__":
-    raise SystemExit(main("coco", __doc__, variants=VARIANTS))
+    raise SystemExit(main("coco", __doc__, variants=ABLATIONS))

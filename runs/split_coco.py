@@ -8,7 +8,7 @@
                                                                   # with the published split
 
 ROOT has COCO's `annotations`, `train2014` and `val2014`. Each method and seed leaves
-`results/<method>-seed<k>/results.json`; a run that was stopped goes on with `--resume`.
+`results/<method>-seed<k>/results.json`; a run that was stopped continues with `--resume`.
 The paper reports for AGCN: mAP 34.11, CF1 35.49, OF1 42.37.
 """
 

@@ -5,7 +5,7 @@
     python runs/split_wide.py                                     # without data: drawn scenes
 
 ROOT has NUS-WIDE's `ImageList`, `Groundtruth` and the images under `Flickr`. Each method and seed leaves
-`results/<method>-seed<k>/results.json`; a run that was stopped goes on with `--resume`.
+`results/<method>-seed<k>/results.json`; a run that was stopped continues with `--resume`.
 The paper reports for AGCN: mAP 41.12, CF1 38.27, OF1 43.27.
 """
 

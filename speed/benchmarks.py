@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import CocoDetection
 
 from avalanche_agcn.benchmarks import SplitCOCO
-from avalanche_agcn.benchmarks.images import load_image, paper_transforms
+from avalanche_agcn.benchmarks.image_files import load_image, paper_transforms
 
 IMAGES, ANNOTATIONS = {"train": 82_783, "val": 40_504}, {"train": 604_907, "val": 291_875}
 """COCO 2014's own numbers."""

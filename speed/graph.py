@@ -13,7 +13,7 @@ import torch
 from measure import Row, Topic, best_times, run_script
 from steps import N_NEW, N_OLD, NETWORKS, WORD_DIMENSION, make_method, noise_benchmark, step_times
 
-from avalanche_agcn.experiments.memory import keep_freed_memory
+from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.models import AGCNModel, Precomputed
 from avalanche_agcn.training import AGCN, AugmentedCorrelationMatrix, adjacency
 
@@ -83,10 +83,10 @@ def measure_memory() -> list[Row]:
     after = bytes_of(acm.state_dict())
     return [
         Row(
-            what="expert and statistics / model, ResNet-18",
+            what="teacher and statistics / model, ResNet-18",
             measured=extra / bytes_of(strategy.model.state_dict()),
             bound=1.01,
-            note="the expert is a copy of the model",
+            note="the teacher is a copy of the model",
         ),
         Row(
             what="statistics after 8,000 more images / before",

@@ -19,7 +19,7 @@ from torchvision.models import resnet18
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.training import PartialBCEWithLogitsLoss
-from avalanche_agcn.training.storage import OCDMBuffer, OnlineBuffer, PRSBuffer, ReservoirBuffer
+from avalanche_agcn.training.storage_policy import OCDMBuffer, OnlineBuffer, PRSBuffer, ReservoirBuffer
 
 N_CLASSES, BATCH_SIZE, IMAGE_SIZE = 80, 8, 224
 SMALL, LARGE = 2_000, 10_000  # images in memory

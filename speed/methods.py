@@ -29,8 +29,9 @@ from steps import (
 )
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
-from avalanche_agcn.experiments.memory import keep_freed_memory
-from avalanche_agcn.training import AGCN, AGEM, ER, EWC, OCDM, PRS, SCR, FineTuning, LwF, MultiTask
+from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.run import keep_freed_memory
+from avalanche_agcn.training import AGCN
 from avalanche_agcn.training.strategies.multi_task import multi_task_experience
 
 BATCH, BATCHES = 8, (8, 32)
@@ -38,26 +39,24 @@ SLACK = 1.05
 TEACHER = 4 / 3  # one more forward pass
 MEMORY = {"mem_size": 200}
 
-PASSES: dict[Any, tuple[dict[str, Any], float, str]] = {
-    MultiTask: ({}, 1, "the plain step"),
-    FineTuning: ({}, 1, "the plain step"),
-    EWC: (
+PASSES: dict[str, tuple[dict[str, Any], float, str]] = {
+    "multitask": ({}, 1, "the plain step"),
+    "finetuning": ({}, 1, "the plain step"),
+    "ewc": (
         {"fisher_images": 1},
         1.1,
         "the plain step, and a penalty that goes over all weights as Adam does",
     ),
-    LwF: ({}, TEACHER, "a forward pass more: the teacher's"),
-    AGEM: (
-        MEMORY,
-        2.1,
-        "forward and backward again for a reference batch, and a projection",
-    ),
-    ER: (MEMORY, 2, "as many images from memory"),
-    PRS: (MEMORY, 2, "as many images from memory"),
-    OCDM: (MEMORY, 2, "as many images from memory"),
-    SCR: ({**MEMORY, "batch_size_mem": BATCH}, 4, "as many from memory, two views of each"),
-    AGCN: ({}, TEACHER, "a forward pass more: the expert's"),
+    "lwf": ({}, TEACHER, "a forward pass more: the teacher's"),
+    "agem": (MEMORY, 2.1, "forward and backward again for a reference batch, and a projection"),
+    "er": (MEMORY, 2, "as many images from memory"),
+    "prs": (MEMORY, 2, "as many images from memory"),
+    "ocdm": (MEMORY, 2, "as many images from memory"),
+    "scr": ({**MEMORY, "batch_size_mem": BATCH}, 4, "as many from memory, two views of each"),
+    "agcn": ({}, TEACHER, "a forward pass more: the teacher's"),
+    "streaming_ridge": ({}, 0.45, "a forward pass alone, and the sums"),
 }
+"""For each method its settings, its passes against the plain step, and why."""
 BACKBONES: dict[str, dict[str, Any]] = {
     "": {},
     ", folded BatchNorm": {"freeze_batchnorm": True, "fold_batchnorm": True},
@@ -89,21 +88,21 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
 def measure_methods(repeats: int) -> list[Row]:
     benchmark, network = noise_benchmark(BATCH), "efficientnet_lite0"
     strategies = {"plain": make_plain(network, BATCH)}
-    for method, (settings, _, _) in PASSES.items():
-        strategies[method.__name__] = make_method(method, network, BATCH, settings)
+    for name, (settings, _, _) in PASSES.items():
+        strategies[name] = make_method(METHODS[name].strategy_class, network, BATCH, settings)
     experiences: dict[str, Any] = dict.fromkeys(strategies, benchmark.train_stream[1])
-    experiences["MultiTask"] = _all_labels(benchmark)
-    for name in strategies.keys() - {"MultiTask"}:
+    experiences["multitask"] = _all_labels(benchmark)
+    for name in strategies.keys() - {"multitask"}:
         strategies[name].train(benchmark.train_stream[0], eval_streams=[])
     seconds = step_times(strategies, experiences, repeats)
     return [
         Row(
-            what=method.__name__,
-            measured=seconds[method.__name__] / seconds["plain"],
+            what=METHODS[name].strategy,
+            measured=seconds[name] / seconds["plain"],
             bound=passes * SLACK,
             note=reason,
         )
-        for method, (_, passes, reason) in PASSES.items()
+        for name, (_, passes, reason) in PASSES.items()
     ]
 
 

@@ -15,13 +15,13 @@ from measure import Row, Topic, run_script
 from steps import NETWORKS, Stopwatch, make_method, make_plain, noise_benchmark
 from torch.profiler import ProfilerActivity, profile
 
-from avalanche_agcn.experiments.memory import keep_freed_memory
+from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
 
 BATCH = 8
 PARTS = {
     "forward": ["until after_forward"],
-    "the expert's forward": ["plugins after_forward"],
+    "the teacher's forward": ["plugins after_forward"],
     "losses": ["until before_backward", "plugins before_backward"],
     "backward": ["until after_backward"],
     "Adam": ["until after_update"],

@@ -14,11 +14,11 @@ import sys
 from measure import Row, Topic, in_child, run_script
 from steps import NETWORKS, make_method, make_plain, noise_benchmark
 
-from avalanche_agcn.experiments.memory import keep_freed_memory
+from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
 
 BATCHES = (8, 32)
-BOUND = 5 / 4  # weights, gradients and Adam's two moments are four copies, the expert is a fifth
+BOUND = 5 / 4  # weights, gradients and Adam's two moments are four copies, the teacher is a fifth
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
             ]
     about = (
         "What steps take beyond the loaded modules, at 128 px. Weights, gradients and Adam's two moments are "
-        "four copies and the expert is a fifth, hence the bound; its maps are freed layer by layer."
+        "four copies and the teacher is a fifth, hence the bound; its maps are freed layer by layer."
     )
     return [Topic("Peak memory", about, rows)]
 

@@ -63,12 +63,12 @@ be missed that hold. {verdict}
 CONCLUSION = """## What bounds it
 - A step is bound by the network's convolutions and their backward pass. A method adds passes or images, and
   the tables say which; all else it does must be small beside them.
-- AGCN adds its expert's forward pass, which keeps nothing for a backward pass. The expert's logits are
+- AGCN adds its teacher's forward pass, which keeps nothing for a backward pass. The teacher's logits are
   computed once for ℓ_dst and the ACM, its classifiers once an experience; the GCN runs once a step, for the
   logits and ℓ_gph.
 - Small batches pay for what does not depend on them: Adam and the GCN go over all their weights in each step.
-- Folding the expert's normalisations alone, while the student's stay, was tried: it gained a
-  few per cent of a step at most, and would make the expert another network than the student.
+- Folding the teacher's normalisations alone, while the student's stay, was tried: it gained a
+  few per cent of a step at most, and would make the teacher another network than the student.
 - A switch that gains for both networks and both batches is worth being a default. Adam(fused=True) is one,
   too, though here it gains with EfficientNet-Lite0 in small batches alone: the published results were made
   with it. bf16 needs a processor with instructions for it, and torch.compile a run long enough to pay for

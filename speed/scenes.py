@@ -19,7 +19,7 @@ from measure import Row, Topic, best_times, run_script
 from torch import nn
 from torch.utils.data import DataLoader
 
-from avalanche_agcn.benchmarks.images import load_image
+from avalanche_agcn.benchmarks.image_files import load_image
 from avalanche_agcn.benchmarks.scenes import ScenesDataset, SplitScenes
 from avalanche_agcn.models.backbones import create_backbone
 

@@ -19,8 +19,7 @@ from steps import IMAGE_SIZE
 
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.evaluation import multilabel_evaluator
-from avalanche_agcn.experiments.memory import keep_freed_memory
-from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.run import Run, keep_freed_memory
 from avalanche_agcn.experiments.settings import Settings, make_settings
 from avalanche_agcn.models import AGCNModel, create_backbone, load_word_vectors
 from avalanche_agcn.training import AGCN
@@ -124,7 +123,7 @@ def measure_frozen(*, quick: bool) -> list[Row]:
 
 
 def _run(settings: Settings, folder: str) -> Callable[[], object]:
-    return lambda: Run(settings, folder, say=lambda message: None).go()
+    return lambda: Run(settings, folder, log=lambda message: None).run()
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from torch.optim import Adam
 from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks import SplitCOCO
-from avalanche_agcn.benchmarks.images import paper_transforms
-from avalanche_agcn.experiments.memory import keep_freed_memory
+from avalanche_agcn.benchmarks.image_files import paper_transforms
+from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.models import MultiLabelClassifier, create_backbone
 from avalanche_agcn.training import PartialBCEWithLogitsLoss
 

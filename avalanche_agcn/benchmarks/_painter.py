@@ -13,27 +13,20 @@ from PIL import Image, ImageDraw
 
 from avalanche_agcn.benchmarks._drawings import SIDE, Drawing
 
-SUPERSAMPLING = 2  # painted this much larger and averaged, so that edges come out smooth
-OBJECT_SIZE = (0.42, 0.54)  # side of an object's square, as a part of the image's
-MAX_ROTATION = 20.0  # degrees either way: objects stand or lie as they usually do
-MAX_CLUTTER = 5  # strokes and blobs that are no object
-CLUTTER_SPREAD = 0.3  # side of the square they keep to, as a part of the image's
+SUPERSAMPLING = 2  # painted this much larger and averaged, for smooth edges
+OBJECT_SIZE = (0.42, 0.54)  # side of an object's square, as a share of the image's
+MAX_ROTATION = 20.0  # degrees, in both directions: objects stand upright or lie, as usual
+MAX_CLUTTER = 5  # strokes and polygons that are no object
+CLUTTER_SPREAD = 0.3  # side of the square they stay in, as a share of the image's
 QUARTERS = 4  # of the image, at most one object in each
 EDGE = 3  # pixels at least between an object and the edge of the canvas, for the outline and rounding
 
 Colour = tuple[int, int, int]
 
 FIXED_COLOURS: dict[str, Colour] = {
-    "k": (32, 32, 38),
-    "d": (84, 86, 94),
-    "g": (150, 154, 162),
-    "w": (248, 248, 245),
-    "m": (150, 100, 56),
-    "c": (176, 222, 240),
-    "r": (220, 50, 45),
-    "y": (250, 200, 40),
-    "n": (52, 150, 66),
-}
+    "k": (32, 32, 38), "d": (84, 86, 94), "g": (150, 154, 162), "w": (248, 248, 245), "m": (150, 100, 56),
+    "c": (176, 222, 240), "r": (220, 50, 45), "y": (250, 200, 40), "n": (52, 150, 66),
+}  # fmt: skip
 SKIN: tuple[Colour, ...] = ((244, 208, 176), (224, 172, 128), (176, 120, 80), (112, 74, 50))
 
 
@@ -43,9 +36,9 @@ def paint_scene(
     """Paint one object of each drawing, in quarters of the image drawn at random.
 
     Args:
-        drawings: At most ``QUARTERS`` drawings.
-        image_size: Side of the image in pixels.
-        rng: All that varies is drawn from it.
+        drawings: at most ``QUARTERS`` drawings.
+        image_size: side of the image in pixels.
+        rng: draws everything that varies.
 
     Returns:
         The image, [image_size, image_size, 3].
@@ -61,7 +54,7 @@ def paint_scene(
         paint_drawing(
             draw,
             drawing,
-            # The centre keeps to the inner part of its quarter, so that no object hides another.
+            # The centre stays in the inner part of its quarter, so that no object hides another.
             centre=(
                 (quarter % 2 + 0.3 + 0.4 * x) * side / 2,
                 (quarter // 2 + 0.3 + 0.4 * y) * side / 2,
@@ -85,12 +78,12 @@ def paint_drawing(
     """Paint a drawing, moved where needed so that all of it is inside the image.
 
     Args:
-        draw: Where to.
-        drawing: What.
-        centre: Middle of the drawing's square, in pixels.
-        size: Side of that square, in pixels.
-        rotation: Degrees, clockwise.
-        palette: Colour of each letter.
+        draw: the canvas.
+        drawing: the shapes.
+        centre: middle of the drawing's square, in pixels.
+        size: side of that square, in pixels.
+        rotation: degrees, clockwise.
+        palette: colour of each letter.
     """
     scale = size / SIDE
     cos, sin = scale * math.cos(math.radians(rotation)), scale * math.sin(math.radians(rotation))
@@ -130,7 +123,7 @@ def _background(side: int, rng: np.random.Generator) -> Image.Image:
 
 
 def _clutter(draw: ImageDraw.ImageDraw, side: int, rng: np.random.Generator) -> None:
-    """Some strokes and blobs of four corners each."""
+    """A few strokes and polygons of four corners each."""
     for _ in range(int(rng.random() * (MAX_CLUTTER + 1))):
         kind, hue, saturation, value = rng.random(4)
         colour = _hsv(hue, 0.6 * saturation, 0.4 + 0.5 * value)

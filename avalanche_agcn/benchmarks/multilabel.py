@@ -3,66 +3,144 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+from typing import Protocol as Interface
 
+import numpy as np
 import torch
-from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.scenarios.generic_scenario import CLScenario, EagerCLStream
-from avalanche.benchmarks.utils.data import AvalancheDataset
+from avalanche.benchmarks.utils.classification_dataset import TaskAwareSupervisedClassificationDataset
+from avalanche.benchmarks.utils.data_attribute import TaskLabels
+from avalanche.benchmarks.utils.flat_data import ConstantSequence
+from avalanche.benchmarks.utils.transform_groups import TransformGroups
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from avalanche_agcn.benchmarks import assignment as rules
-from avalanche_agcn.benchmarks.attribute import UNLABELLED, MultiLabelAttribute, encode
-from avalanche_agcn.benchmarks.classes import check_class_names, class_counts, resolve_class_order
-from avalanche_agcn.benchmarks.datasets import (
-    MultiLabelSource,
-    Transform,
-    make_dataset,
-    mask_columns,
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience
+from avalanche_agcn.benchmarks.image_files import Transform
+from avalanche_agcn.benchmarks.long_tail import draw_long_tail
+from avalanche_agcn.benchmarks.protocols import Protocol
+from avalanche_agcn.benchmarks.split import (
+    Assignment,
+    ClassOrder,
+    TestImages,
+    assign_all,
+    assign_first,
+    assign_once,
+    assign_repeatedly,
+    check_class_names,
+    check_classes_present,
+    own_columns,
+    resolve_class_order,
 )
-from avalanche_agcn.benchmarks.plan import Images, Plan
+from avalanche_agcn.benchmarks.targets import UNLABELLED, MultiLabelAttribute, decode, encode, mask_columns
 
-__all__ = ["MultiLabelAttribute", "MultiLabelBenchmark", "assemble", "multilabel_benchmark"]
+
+class MultiLabelSource(Interface):
+    """Data a benchmark is made from: ``source[i][0]`` is an image, ``targets`` an N×C matrix of 0 and 1."""
+
+    @property
+    def targets(self) -> Tensor | np.ndarray | Sequence[Sequence[int]]:
+        """Labels of all images."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]: ...
+
+
+class Images(NamedTuple):
+    """Images of a stream."""
+
+    source: MultiLabelSource
+    labels: Tensor
+    """[N, C] int8 of 0 and 1, of all images of the source, columns in order of appearance."""
+    positions: Sequence[Tensor]
+    """For each experience, which images of the source it has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything ``assemble`` makes a benchmark from: which image goes where, with which labels.
+
+    Attributes:
+        train: training images. An image's labels of other experiences are only used for the complete training
+            set.
+        evaluation: the images of the other streams, by stream name.
+        class_names: name of each column.
+        classes_per_experience: number of columns each experience adds.
+        train_transform: applied to each training image.
+        eval_transform: applied to each image in evaluation.
+        labels_complete: whether the training labels of other experiences are known.
+        protocol: the conventions it follows.
+    """
+
+    train: Images
+    evaluation: Mapping[str, Images]
+    class_names: Sequence[str]
+    classes_per_experience: Sequence[int]
+    train_transform: Transform | None = None
+    eval_transform: Transform | None = None
+    labels_complete: bool = True
+    protocol: Protocol = field(default_factory=Protocol)
+
+    def limited(self, n: int) -> Plan:
+        """The same with only the first ``n`` images of each experience.
+
+        Raises:
+            ValueError: if ``n`` is not positive.
+        """
+        if n < 1:
+            raise ValueError(f"The limit must be at least 1 image per experience, not {n}.")
+
+        def first(images: Images) -> Images:
+            return images._replace(positions=[positions[:n] for positions in images.positions])
+
+        evaluation = {name: first(images) for name, images in self.evaluation.items()}
+        return replace(self, train=first(self.train), evaluation=evaluation)
 
 
 class MultiLabelBenchmark(CLScenario):
     """A class-incremental benchmark over images with several labels.
 
     Attributes:
-        train_stream: Experience t has labels for its own classes only; a target is float32 [n_classes],
-            0 or 1 there and NaN elsewhere.
-        test_stream: Experience i has the images that first become relevant at i, with all their labels.
+        train_stream: experience t has labels for its own classes only; a target is float32 [n_classes],
+            0 or 1 there and NaN elsewhere (0 with ``unlabelled_as_negative``).
+        test_stream: experience i has the images that first become relevant at i, with all their labels.
             Nested test set i is therefore ``test_stream[: i + 1]``, with the classes seen by then.
-        valid_stream: As the test stream, from images held out of training; only with a validation size.
-        class_names: Name of each column, in order of appearance.
-        classes_per_experience: Number of columns each experience adds.
-        plan: What it was made from.
+        valid_stream: like the test stream, from images held out of training; only with a validation size.
+        class_names: name of each column, in order of appearance.
+        classes_per_experience: number of columns each experience adds.
+        plan: what it was made from.
+        protocol: the conventions in force; printing it gives a line for each.
     """
 
-    def __init__(
-        self,
-        streams: Sequence[EagerCLStream],
-        *,
-        complete_train_dataset: AvalancheDataset | None,
-        plan: Plan,
-    ) -> None:
+    def __init__(self, streams: Sequence[EagerCLStream], plan: Plan) -> None:
         super().__init__(streams)
         for stream in streams:
-            stream.benchmark = self  # by which metrics find the names of the classes
-        self._complete_train_dataset = complete_train_dataset
+            stream.benchmark = self  # where metrics find the class names
         self.plan = plan
+        self.protocol = plan.protocol
         self.class_names = list(plan.class_names)
         self.classes_per_experience = list(plan.classes_per_experience)
 
-    @property
-    def complete_train_dataset(self) -> AvalancheDataset:
-        """The images of the train stream, each once, with all their labels: for the upper bound."""
-        if self._complete_train_dataset is None:
+    @cached_property
+    def complete_train_dataset(self) -> TaskAwareSupervisedClassificationDataset:
+        """The images of the train stream, each once, with all their labels: for the upper bound.
+
+        Raises:
+            ValueError: if only the labels of each image's own experience are known.
+        """
+        if not self.plan.labels_complete:
             raise ValueError(
-                "the complete training labels are not known: the split lists have each image's labels of its "
-                "own experience only; put the data set's annotation files beside the images"
+                "The complete training labels are not known: the split lists have each image's labels of its "
+                "own experience only; put the data set's annotation files beside the images."
             )
-        return self._complete_train_dataset
+        source, labels, positions = self.plan.train
+        every = torch.cat(list(positions)).unique()
+        return _make_dataset(source, every, labels[every], self.plan)
 
     @property
     def n_classes(self) -> int:
@@ -75,27 +153,25 @@ class MultiLabelBenchmark(CLScenario):
         return len(self.classes_per_experience)
 
     def __repr__(self) -> str:
-        sizes = {
-            name: sum(len(experience.dataset) for experience in stream)
-            for name, stream in self.streams.items()
-        }
+        sizes = {name: sum(len(e.dataset) for e in stream) for name, stream in self.streams.items()}
         images = ", ".join(f"{n} {name}" for name, n in sizes.items())
-        return (
-            f"{type(self).__name__}({self.n_classes} classes in {self.n_experiences} experiences; "
-            f"images: {images})"
-        )
+        shape = f"{self.n_classes} classes in {self.n_experiences} experiences"
+        return f"{type(self).__name__}({shape}; images: {images})"
 
 
 def multilabel_benchmark(
-    train: MultiLabelSource,
-    test: MultiLabelSource,
+    train_dataset: MultiLabelSource,
+    test_dataset: MultiLabelSource,
     *,
     n_experiences: int | None = None,
     classes_per_experience: Sequence[int] | None = None,
     class_names: Sequence[str] | None = None,
-    class_order: Sequence[int | str] | None = None,
+    class_order: ClassOrder | None = None,
     repeat_images: bool = False,
-    assignment: rules.Assignment = "rarest",
+    assignment: Assignment = "rarest",
+    unlabelled_as_negative: bool = False,
+    test_images: TestImages = "seen",
+    long_tail: float | None = None,
     validation_size: float | int = 0,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
@@ -107,28 +183,34 @@ def multilabel_benchmark(
     class (``assignment="rarest"``) or of one of its classes drawn at random (``"random"``); an experience
     that this would leave empty gets an image that has one of its labels. With ``repeat_images=True`` it
     returns with every experience it has a label of. Either way only the experience's own columns are
-    labelled. Images without any label are left out.
+    labelled; the others are NaN, or 0 with ``unlabelled_as_negative``. Images without any label are left out.
 
     Args:
-        train: Training images with ``targets``, an N×C matrix of 0 and 1.
-        test: Test images with the same C classes.
-        n_experiences: Number of experiences of equally many classes.
-        classes_per_experience: Instead, the number of classes of each: ``[40, 10, 10, 10, 10]`` is the
+        train_dataset: training images with ``targets``, an N×C matrix of 0 and 1.
+        test_dataset: test images with the same C classes.
+        n_experiences: number of experiences with equally many classes.
+        classes_per_experience: instead, the number of classes of each: ``[40, 10, 10, 10, 10]`` is the
             protocol written B40-C10 in the literature.
-        class_names: Names of the C columns of ``targets``; ``"class 0"`` and so on by default.
-        class_order: Columns or names in their order of appearance; as they stand by default.
-        repeat_images: Whether an image returns with every experience it has a label of.
-        assignment: The rule for images that appear once.
-        validation_size: Images (or their share, if below 1) held out of training, drawn at random.
-        train_transform: Applied to each training image, drawn anew each time.
-        eval_transform: Applied to each image in evaluation.
-        seed: Fixes all that is drawn: validation images, random assignments.
+        class_names: names of the C columns of ``targets``; ``"class 0"`` and so on by default.
+        class_order: columns or names in order of appearance, or ``"alphabetical"``; by default the order of
+            the columns.
+        repeat_images: whether an image returns with every experience it has a label of.
+        assignment: the rule for images that appear once.
+        unlabelled_as_negative: whether train targets are 0 instead of NaN outside of the experience's own
+            columns. Losses then train all other classes seen so far as negatives.
+        test_images: ``"seen"`` or ``"all"``; see `Protocol`.
+        long_tail: power of the number of train images per class over its rank: images are left out at random
+            until the class of rank r has at most n_max · r^−``long_tail`` (`draw_long_tail`). None keeps all.
+        validation_size: number of images (or their share, if below 1) held out of training at random.
+        train_transform: applied to each training image each time it is read.
+        eval_transform: applied to each image in evaluation.
+        seed: fixes everything that is drawn: validation images, random assignments, the long tail.
 
     Returns:
-        The benchmark, with ``train_stream``, ``test_stream`` and, if asked for, ``valid_stream``.
+        The benchmark, with ``train_stream``, ``test_stream`` and, with a validation size, ``valid_stream``.
 
     Raises:
-        ValueError: If targets, sizes, names or order do not fit; if a class has no positive in ``train``;
+        ValueError: if targets, sizes, names or order do not fit; if a class has no positive in training;
             if no image is left for an experience.
 
     Example:
@@ -140,101 +222,190 @@ def multilabel_benchmark(
         tensor([[nan, 1.],
                 [nan, 1.]])
     """
-    train_labels, test_labels = _labels(train, "train"), _labels(test, "test")
-    n_classes = train_labels.shape[1]
-    if test_labels.shape[1] != n_classes:
-        raise ValueError(
-            f"train has {n_classes} classes and test {test_labels.shape[1]}; give both the same columns"
-        )
-    names = check_class_names(class_names, n_classes)
-    order = resolve_class_order(class_order, names)
-    sizes = class_counts(n_classes, n_experiences, classes_per_experience)
-    train_labels, test_labels = train_labels[:, order], test_labels[:, order]
-    names = [names[column] for column in order]
-
-    held_out = _held_out(train_labels, validation_size, seed)
-    labels = train_labels & ~held_out[:, None]
-    _refuse_absent_classes(labels, names)
-    if repeat_images:
-        train_images = rules.every_relevant(labels, sizes)
-    else:
-        train_images = rules.once(labels, sizes, assignment=assignment, seed=seed)
-    streams = {"test": Images(test, test_labels, rules.first_relevant(test_labels, sizes))}
-    if held_out.any():
-        valid_labels = train_labels & held_out[:, None]
-        streams["valid"] = Images(train, train_labels, rules.first_relevant(valid_labels, sizes))
-    plan = Plan(
-        train=Images(train, train_labels, train_images),
-        evaluation=streams,
-        class_names=names,
-        classes_per_experience=sizes,
+    protocol = Protocol(
+        n_experiences=n_experiences,
+        classes_per_experience=classes_per_experience,
+        class_order="data" if class_order is None else class_order,
+        repeat_images=repeat_images,
+        assignment=assignment,
+        unlabelled_as_negative=unlabelled_as_negative,
+        test_images=test_images,
+        long_tail=long_tail,
+    )
+    plan = make_plan(
+        train_dataset,
+        test_dataset,
+        protocol,
+        class_names=class_names,
+        validation_size=validation_size,
         train_transform=train_transform,
         eval_transform=eval_transform,
+        seed=seed,
     )
     return assemble(plan)
 
 
-def assemble(plan: Plan) -> MultiLabelBenchmark:
-    """Make the benchmark once it is settled which image goes where."""
-    blocks = rules.class_blocks(plan.classes_per_experience)
-    transforms = {"train": plan.train_transform, "eval": plan.eval_transform}
-    source, labels, positions = plan.train
-    for t, (images, block) in enumerate(zip(positions, blocks, strict=True)):
-        if len(images) == 0:
-            raise ValueError(
-                f"experience {t} ({', '.join(plan.class_names[c] for c in block)}) has no training image; "
-                "use fewer experiences, another class order or repeat_images=True"
-            )
-    _warn_of_starved_classes(labels, positions, blocks, plan.class_names)
-    datasets = [
-        make_dataset(source, images, mask_columns(labels[images], block), transforms)
-        for images, block in zip(positions, blocks, strict=True)
-    ]
-    streams = [_stream("train", datasets, blocks)]
-    for name, (source_, labels_, positions_) in plan.evaluation.items():
-        datasets = [
-            make_dataset(source_, images, labels_[images].to(torch.int8), transforms).eval()
-            for images in positions_
-        ]
-        streams.append(_stream(name, datasets, blocks))
-    complete = None
-    if plan.labels_complete:
-        every = torch.cat(list(positions)).unique()
-        complete = make_dataset(source, every, labels[every].to(torch.int8), transforms)
-    return MultiLabelBenchmark(
-        streams,
-        complete_train_dataset=complete,
-        plan=plan,
+def make_plan(
+    train_dataset: MultiLabelSource,
+    test_dataset: MultiLabelSource,
+    protocol: Protocol,
+    *,
+    class_names: Sequence[str] | None,
+    validation_size: float | int = 0,
+    seed: int = 0,
+    train_membership: Tensor | None = None,
+    test_membership: Tensor | None = None,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
+) -> Plan:
+    """Plan a benchmark that follows a protocol; see ``multilabel_benchmark``.
+
+    Args:
+        train_dataset: training images with ``targets``.
+        test_dataset: test images with the same classes.
+        protocol: the conventions.
+        class_names: names of the columns of ``targets``.
+        validation_size: see ``multilabel_benchmark``.
+        seed: see ``multilabel_benchmark``.
+        train_membership: 0 or 1 for each image and class, like ``targets``: the classes that bring an image
+            into an experience, where these are not its labels.
+        test_membership: likewise.
+        train_transform: see ``multilabel_benchmark``.
+        eval_transform: see ``multilabel_benchmark``.
+
+    Raises:
+        ValueError: see ``multilabel_benchmark``.
+    """
+    train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
+    n_classes = train_labels.shape[1]
+    if test_labels.shape[1] != n_classes:
+        raise ValueError(
+            f"train has {n_classes} classes and test {test_labels.shape[1]}; give both the same columns."
+        )
+    names = check_class_names(class_names, n_classes)
+    order = resolve_class_order(protocol.class_order, names)
+    protocol = protocol.with_sizes(n_classes)
+    sizes = protocol.classes_per_experience
+    assert sizes is not None
+    train_members = (train_labels if train_membership is None else train_membership)[:, order]
+    test_members = (test_labels if test_membership is None else test_membership)[:, order]
+    train_labels, test_labels = train_labels[:, order], test_labels[:, order]
+    names = [names[column] for column in order]
+
+    held_out = _draw_held_out(train_members, validation_size, seed)
+    check_classes_present(train_labels[~held_out], names)
+    unused = held_out
+    if protocol.long_tail is not None:
+        thinned = train_labels.masked_fill(held_out[:, None], 0)
+        unused = held_out | ~draw_long_tail(thinned, protocol.long_tail, seed)
+    used = train_members.masked_fill(unused[:, None], 0)  # images that belong nowhere are left out
+    if protocol.repeat_images:
+        train_positions = assign_repeatedly(used, sizes)
+    else:
+        train_positions = assign_once(used, sizes, assignment=protocol.assignment or "rarest", seed=seed)
+    assign = assign_all if protocol.test_images == "all" else assign_first
+    evaluation = {"test": Images(test_dataset, test_labels, assign(test_members, sizes))}
+    if held_out.any():
+        valid_positions = assign_first(train_members.masked_fill(~held_out[:, None], 0), sizes)
+        evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
+    return Plan(
+        train=Images(train_dataset, train_labels, train_positions),
+        evaluation=evaluation,
+        class_names=names,
+        classes_per_experience=sizes,
+        protocol=protocol,
+        train_transform=train_transform,
+        eval_transform=eval_transform,
     )
 
 
-def _labels(source: MultiLabelSource, which: str) -> Tensor:
+def assemble(plan: Plan) -> MultiLabelBenchmark:
+    """Make the benchmark of a plan.
+
+    Raises:
+        ValueError: if an experience has no training image.
+    """
+    columns = own_columns(plan.classes_per_experience)
+    _check_train_images(plan, columns)
+    source, labels, positions = plan.train
+    outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
+    datasets = [
+        _make_dataset(source, images, mask_columns(labels[images], own, outside=outside), plan)
+        for images, own in zip(positions, columns, strict=True)
+    ]
+    streams = [_make_stream("train", datasets, columns)]
+    for name, (source, labels, positions) in plan.evaluation.items():
+        datasets = [_make_dataset(source, images, labels[images], plan).eval() for images in positions]
+        streams.append(_make_stream(name, datasets, columns))
+    return MultiLabelBenchmark(streams, plan)
+
+
+class _LabelledImages(Dataset):
+    """Some images of a source, opened when they are read, with targets of our own."""
+
+    def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor) -> None:
+        self.source, self.positions, self.codes = source, positions, codes
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        return self.source[int(self.positions[index])][0], decode(self.codes[index])
+
+
+def _make_dataset(
+    source: MultiLabelSource, positions: Tensor, codes: Tensor, plan: Plan
+) -> TaskAwareSupervisedClassificationDataset:
+    """An Avalanche dataset of the source's images at ``positions`` with the given targets, all of task 0."""
+    return TaskAwareSupervisedClassificationDataset(
+        [_LabelledImages(source, positions, codes)],
+        data_attributes=[
+            MultiLabelAttribute.from_codes(codes),
+            TaskLabels(ConstantSequence(0, len(positions))),
+        ],
+        transform_groups=TransformGroups({"train": plan.train_transform, "eval": plan.eval_transform}),
+    )
+
+
+def _make_stream(
+    name: str, datasets: Sequence[TaskAwareSupervisedClassificationDataset], columns: Sequence[range]
+) -> EagerCLStream:
+    n_classes = columns[-1].stop
+    experiences = [
+        MultiLabelExperience(dataset=dataset, current_experience=t, own_columns=own, n_classes=n_classes)
+        for t, (dataset, own) in enumerate(zip(datasets, columns, strict=True))
+    ]
+    return EagerCLStream(name, experiences)
+
+
+def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
+    """The source's targets as int8 codes of 0 and 1, checked."""
     if not hasattr(source, "targets"):
         raise ValueError(
-            f"the {which} dataset ({type(source).__name__}) has no `targets`; set it to an "
-            "[images, classes] matrix of 0 and 1"
+            f"The {which} dataset ({type(source).__name__}) has no `targets`; set it to an "
+            "[images, classes] matrix of 0 and 1."
         )
     codes = encode(source.targets)
     if (codes == UNLABELLED).any():
         raise ValueError(
-            f"the {which} targets have unlabelled cells (NaN); the benchmark masks the labels of other "
-            "experiences itself and needs complete ones"
+            f"The {which} targets have unlabelled cells (NaN); the benchmark masks the labels of other "
+            "experiences itself and needs complete ones."
         )
     if len(codes) != len(source):
-        raise ValueError(f"the {which} dataset has {len(source)} images but {len(codes)} targets")
+        raise ValueError(f"The {which} dataset has {len(source)} images but {len(codes)} targets.")
     if len(codes) == 0 or codes.shape[1] == 0:
-        raise ValueError(f"the {which} targets are empty: shape {tuple(codes.shape)}")
-    return codes.bool()
+        raise ValueError(f"The {which} targets are empty: their shape is {tuple(codes.shape)}.")
+    return codes
 
 
-def _held_out(labels: Tensor, validation_size: float | int, seed: int) -> Tensor:
+def _draw_held_out(labels: Tensor, validation_size: float | int, seed: int) -> Tensor:
     """[N] bool: the validation images, drawn among those with a label."""
     labelled = labels.any(1).nonzero().flatten()
     n = validation_size if validation_size >= 1 else validation_size * len(labelled)
     if not 0 <= n < len(labelled):
         raise ValueError(
             f"validation_size={validation_size} must be a share below 1 or a number of images below "
-            f"the {len(labelled)} with a label"
+            f"{len(labelled)}, the number of images with a label."
         )
     held_out = torch.zeros(len(labels), dtype=torch.bool)
     generator = torch.Generator().manual_seed(seed)
@@ -242,41 +413,21 @@ def _held_out(labels: Tensor, validation_size: float | int, seed: int) -> Tensor
     return held_out
 
 
-def _refuse_absent_classes(labels: Tensor, names: Sequence[str]) -> None:
-    absent = [name for name, n in zip(names, labels.sum(0).tolist(), strict=True) if n == 0]
-    if absent:
-        raise ValueError(
-            f"no training image shows {absent}; remove these columns from the targets, or hold out "
-            "fewer images for validation"
-        )
-
-
-def _warn_of_starved_classes(
-    labels: Tensor, positions: Sequence[Tensor], blocks: Sequence[range], names: Sequence[str]
-) -> None:
-    starved = [
-        names[column]
-        for images, block in zip(positions, blocks, strict=True)
-        for column in block
-        if not labels[images, column].any()
-    ]
-    if starved:
+def _check_train_images(plan: Plan, columns: Sequence[range]) -> None:
+    """Reject an experience without an image; warn of classes without a positive in their own experience."""
+    without_positive = []
+    for t, (images, own) in enumerate(zip(plan.train.positions, columns, strict=True)):
+        names = plan.class_names[own.start : own.stop]
+        if len(images) == 0:
+            raise ValueError(
+                f"Experience {t} ({', '.join(names)}) has no training image; use fewer experiences, another "
+                "class order or repeat_images=True."
+            )
+        shown = plan.train.labels[images, own.start : own.stop].any(0).tolist()
+        without_positive += [name for name, is_shown in zip(names, shown, strict=True) if not is_shown]
+    if without_positive:
         warnings.warn(
-            f"{starved} have no positive in their own experience: their images went to the experiences "
-            "of other labels; another class order, assignment or repeat_images=True avoids it",
+            f"{without_positive} have no positive in their own experience: their images went to the "
+            "experiences of other labels; another class order, assignment or repeat_images=True avoids it.",
             stacklevel=4,
         )
-
-
-def _stream(name: str, datasets: Sequence[AvalancheDataset], blocks: Sequence[range]) -> EagerCLStream:
-    experiences = []
-    for t, (dataset, block) in enumerate(zip(datasets, blocks, strict=True)):
-        experience = DatasetExperience(dataset=dataset, current_experience=t)
-        experience.classes_in_this_experience = list(block)
-        experience.previous_classes = list(range(block.start))
-        experience.classes_seen_so_far = list(range(block.stop))
-        experience.future_classes = list(range(block.stop, blocks[-1].stop))
-        # Avalanche's with_classes_timeline sets the four above anew: from all labels of a test image.
-        experience.n_classes_seen = block.stop
-        experiences.append(experience)
-    return EagerCLStream(name, experiences)

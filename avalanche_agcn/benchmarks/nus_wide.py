@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.datasets import Transform
-from avalanche_agcn.benchmarks.images import PAPER_IMAGE_SIZE, Truncated, paper_transforms
-from avalanche_agcn.benchmarks.label_table import (
+from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, Transform, Truncated, paper_transforms
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.protocols import resolve_protocol
+from avalanche_agcn.benchmarks.published import (
     LabelsDisagree,
     LabelTable,
+    SplitLists,
     benchmark_from_lists,
     benchmark_from_tables,
+    load_split_lists,
 )
-from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.split_lists import (
-    SplitLists,
-    read_split_lists,
-    refuse_other_sizes,
-    refuse_settled_by_lists,
-)
+from avalanche_agcn.benchmarks.split import ClassOrder
 
-N_CLASSES, N_EXPERIENCES = 21, 7
-"""The paper's, and those of the published lists."""
+PAPER_SIZES = (21, 7)
+"""Classes and experiences, in the paper and in the published lists."""
 LABELS = Path("Groundtruth") / "AllLabels"
 TEST_SHARE = 0.4
 """Share of test images where NUS-WIDE's own lists are missing (its test list has 107,859 of 269,648)."""
@@ -39,73 +35,76 @@ TEST_SHARE = 0.4
 def SplitWIDE(
     dataset_root: str | os.PathLike,
     *,
+    protocol: str = "paper",
     n_classes: int | None = None,
     n_experiences: int | None = None,
-    class_order: Sequence[int | str] | None = None,
+    class_order: ClassOrder | None = None,
     split_lists: str | os.PathLike | None = None,
-    image_size: int = PAPER_IMAGE_SIZE,
+    image_size: int | None = None,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
     truncated: Truncated = "warn",
+    validation_size: float | int = 0,
     seed: int = 0,
-    **protocol: Any,
+    **settings: Any,
 ) -> MultiLabelBenchmark:
-    """Split-WIDE: the most frequent concepts of NUS-WIDE, a few in each experience.
+    """Split-WIDE: concepts of NUS-WIDE, a few in each experience.
 
-    The paper takes 21 of the 81 concepts into 7 experiences of 3. Train and test images are those of
-    NUS-WIDE's ``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``; where one of these is missing, all
-    images that the other does not have; where both are, a seeded random share of 40 % is the test set. How an
-    image with labels of several experiences is treated: ``multilabel_benchmark``.
+    With ``protocol="paper"`` the 21 most frequent of the 81 concepts come in 7 experiences of 3; for the
+    others see ``protocols.py``. Train and test images are those of NUS-WIDE's
+    ``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``; where one of these is missing, all images that
+    the other does not have; where both are, a seeded random share of 40 % is the test set.
 
-    With ``split_lists`` the assignment of images to experiences, and their labels, are the published ones, to
-    the letter. Their columns have no names; where the ground truth files are there, each column gets the name
-    of the concept it agrees with, and ``complete_train_dataset`` is available.
+    With ``split_lists`` the images of each experience and their labels are exactly the published ones. Their
+    columns have no names; where the ground truth files are there, each column gets the name of the concept it
+    agrees with, and ``complete_train_dataset`` is available.
 
     Args:
-        dataset_root: Folder with ``ImageList/Imagelist.txt``, ``Groundtruth/AllLabels/Labels_<concept>.txt``
+        dataset_root: folder with ``ImageList/Imagelist.txt``, ``Groundtruth/AllLabels/Labels_<concept>.txt``
             and the images under ``Flickr``. Images are opened when needed.
-        n_classes: How many of the concepts on most images of the train set, in alphabetical order; 21 if
-            None, or as many as the split lists have.
-        n_experiences: Number of experiences of equally many classes; 7 if None, or as in the split lists.
-        class_order: Concept names in their order of appearance (these are then the classes), or numbers that
-            reorder the most frequent ones.
-        split_lists: Folder or zip of published split lists, from which the classes, experiences and images
-            follow.
-        image_size: Side of the default transforms' output.
-        train_transform: Instead of the paper's (square, flip, ImageNet normalisation).
-        eval_transform: Instead of the paper's (square, ImageNet normalisation).
-        truncated: What to do with a file that ends too early, ``"warn"`` or ``"error"``.
-        seed: Fixes all that is drawn.
-        **protocol: Further options of ``multilabel_benchmark``: ``classes_per_experience``,
-            ``repeat_images``, ``assignment``, ``validation_size``.
+        protocol: see ``SplitCOCO``, as for all arguments below.
+        n_classes: how many of the concepts on most train images; the protocol's number if None, or that of
+            the split lists.
+        n_experiences: number of experiences with equally many classes.
+        class_order: concepts in order of appearance; those of the data are in alphabetical order.
+        split_lists: folder or zip of published split lists.
+        image_size: side of the default transforms' output.
+        train_transform: in place of the protocol's.
+        eval_transform: in place of the protocol's.
+        truncated: what to do with a truncated image file.
+        validation_size: number or share of train images held out.
+        seed: fixes everything that is drawn, the random test share included.
+        **settings: further settings of the `Protocol`.
 
     Raises:
-        FileNotFoundError: If the folder, the image list or the ground truth are missing.
-        ValueError: If the files, lists or the request do not fit.
+        FileNotFoundError: if the folder, the image list or the ground truth are missing.
+        ValueError: if files, lists or arguments do not fit.
     """
     root = Path(dataset_root)
     if not root.is_dir():
-        raise FileNotFoundError(f"no folder {root}; give the one that has NUS-WIDE's `ImageList` in it")
-    transforms = paper_transforms(image_size, train_transform, eval_transform)
+        raise FileNotFoundError(f"There is no folder {root}; give the one with NUS-WIDE's `ImageList`.")
     files = read_image_list(root / "ImageList" / "Imagelist.txt")
+    settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
     if split_lists is not None:
-        refuse_settled_by_lists(class_order=class_order, **protocol)
-        lists = read_split_lists(split_lists)
-        refuse_other_sizes(lists, n_classes=n_classes, n_experiences=n_experiences)
+        lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation_size, **settings)
+        transforms = paper_transforms(image_size or PAPER_IMAGE_SIZE, train_transform, eval_transform)
         return _from_lists(root, lists, files, truncated=truncated, **transforms)
+    not_here = ["crowds", "difficult"]
+    rules = resolve_protocol(
+        protocol, paper_sizes=PAPER_SIZES, without=not_here, image_size=image_size, **settings
+    )
     table = read_nus_wide(root, files)
-    is_train, is_test = _own_split(root / "ImageList", files, seed)
+    train, test = (_rows(table, part) for part in _train_and_test(root / "ImageList", files, seed))
     return benchmark_from_tables(
         root,
-        _rows(table, is_train),
-        _rows(table, is_test),
-        n_classes=N_CLASSES if n_classes is None else n_classes,
-        n_experiences=N_EXPERIENCES if n_experiences is None else n_experiences,
-        class_order=class_order,
+        train,
+        test,
+        rules,
         truncated=truncated,
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        validation_size=validation_size,
         seed=seed,
-        **transforms,
-        **protocol,
     )
 
 
@@ -113,29 +112,31 @@ def read_image_list(path: Path) -> list[str]:
     """Files of one of NUS-WIDE's image lists, relative to its folder: ``Flickr/<folder>/<file>``.
 
     Raises:
-        FileNotFoundError: If there is no such list.
+        FileNotFoundError: if there is no such list.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"no image list {path}; unpack NUS-WIDE's ImageList there")
+        raise FileNotFoundError(f"There is no image list {path}; unpack NUS-WIDE's ImageList there.")
     lines = path.read_text(encoding="utf-8").split("\n")
     return ["Flickr/" + line.strip().replace("\\", "/") for line in lines if line.strip()]
 
 
 def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
-    """The labels of all concepts, in alphabetical order.
+    """Labels of all concepts, in alphabetical order.
 
     Args:
         root: NUS-WIDE's folder.
-        files: Its images, in the order of its image list.
+        files: its images, in the order of its image list.
 
     Raises:
-        FileNotFoundError: If there is no ground truth.
-        ValueError: If a label file does not have one 0 or 1 for each image.
+        FileNotFoundError: if there is no ground truth.
+        ValueError: if a label file does not have one 0 or 1 for each image.
     """
     folder = root / LABELS
     paths = sorted(folder.glob("Labels_*.txt"))
     if not paths:
-        raise FileNotFoundError(f"no Labels_<concept>.txt in {folder}; unpack NUS-WIDE's Groundtruth there")
+        raise FileNotFoundError(
+            f"There is no Labels_<concept>.txt in {folder}; unpack NUS-WIDE's Groundtruth there."
+        )
     return LabelTable(
         files,
         torch.stack([_read_labels(path, len(files)) for path in paths], 1),
@@ -145,30 +146,28 @@ def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
 
 def _read_labels(path: Path, n_images: int) -> Tensor:
     text = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-    digits = text[text > ord(" ")]
-    strange = (digits != ord("0")) & (digits != ord("1"))
-    if len(digits) != n_images or strange.any():
-        found = _first_strange_line(text) if strange.any() else f"it has {len(digits)} characters"
+    labels = text[text > ord(" ")] - ord("0")
+    if len(labels) != n_images or (labels > 1).any():
+        found = _first_wrong_line(text) if (labels > 1).any() else f"it has {len(labels)} characters"
         raise ValueError(
             f"{path} must have a line of 0 or 1 for each of the {n_images} images of the image list, "
-            f"but {found}; unpack NUS-WIDE's Groundtruth anew"
+            f"but {found}; unpack NUS-WIDE's Groundtruth again."
         )
-    return torch.from_numpy(digits == ord("1"))
+    return torch.from_numpy(labels.view(np.int8))
 
 
-def _first_strange_line(text: np.ndarray) -> str:
+def _first_wrong_line(text: np.ndarray) -> str:
     """The first line with anything but 0 and 1."""
-    place = np.flatnonzero((text > ord(" ")) & (text != ord("0")) & (text != ord("1")))[0]
-    before = np.count_nonzero(text[:place] == ord("\n"))
-    line = text.tobytes().split(b"\n")[before].decode(errors="replace")
-    return f"line {before + 1} is {line.strip()!r}"
+    lines = text.tobytes().split(b"\n")
+    number, line = next((n, line) for n, line in enumerate(lines, 1) if line.strip(b"01 \r\t"))
+    return f"line {number} is {line.decode(errors='replace').strip()!r}"
 
 
-def _own_split(folder: Path, files: list[str], seed: int) -> tuple[Tensor, Tensor]:
+def _train_and_test(folder: Path, files: list[str], seed: int) -> tuple[Tensor, Tensor]:
     """[N] bool twice: NUS-WIDE's own train and test images, or a random share of test images.
 
     Raises:
-        ValueError: If an image is in both lists.
+        ValueError: if an image is in both lists.
     """
     train, test = (_listed(folder / name, files) for name in ("TrainImagelist.txt", "TestImagelist.txt"))
     if test is None:
@@ -180,7 +179,7 @@ def _own_split(folder: Path, files: list[str], seed: int) -> tuple[Tensor, Tenso
     if both.any():
         raise ValueError(
             f"TrainImagelist.txt and TestImagelist.txt of {folder} have {int(both.sum())} images in common, "
-            f"such as {files[int(both.int().argmax())]}; unpack NUS-WIDE's own lists there, or remove one"
+            f"such as {files[int(both.int().argmax())]}; unpack NUS-WIDE's own lists there, or remove one."
         )
     return train, test
 
@@ -194,7 +193,7 @@ def _listed(path: Path, files: list[str]) -> Tensor | None:
 
 
 def _rows(table: LabelTable, keep: Tensor) -> LabelTable:
-    files = [file for file, kept in zip(table.files, keep.tolist(), strict=True) if kept]
+    files = [table.files[row] for row in keep.nonzero().flatten().tolist()]
     return LabelTable(files, table.labels[keep], table.class_names)
 
 
@@ -206,5 +205,5 @@ def _from_lists(root: Path, lists: SplitLists, files: list[str], **options: Any)
         try:
             return make(class_names=table.class_names, labels=table.labels)
         except LabelsDisagree as error:
-            warnings.warn(f"{error}; the columns stay without names", stacklevel=3)
+            warnings.warn(f"{str(error).rstrip('.')}; the columns stay without names.", stacklevel=3)
     return make(class_names=[f"concept {column}" for column in range(lists.n_classes)], labels=None)

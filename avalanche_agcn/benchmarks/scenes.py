@@ -10,25 +10,25 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchvision.transforms import v2
 
 from avalanche_agcn.benchmarks._cooccurrence import conditional_probabilities, draw_label_sets, label_sets
 from avalanche_agcn.benchmarks._drawings import DRAWINGS
 from avalanche_agcn.benchmarks._painter import paint_scene
-from avalanche_agcn.benchmarks.classes import select_classes
-from avalanche_agcn.benchmarks.datasets import Transform
-from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, multilabel_benchmark
-
-__all__ = ["CLASS_NAMES", "ScenesDataset", "SplitScenes", "scenes_transforms", "true_cooccurrence"]
+from avalanche_agcn.benchmarks.image_files import Transform
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble, make_plan
+from avalanche_agcn.benchmarks.protocols import resolve_protocol
+from avalanche_agcn.benchmarks.split import ClassOrder, choose_classes
 
 CLASS_NAMES: tuple[str, ...] = tuple(DRAWINGS)
-"""The 40 classes: Split-COCO's columns in their order, ten experiences of four."""
+"""The 40 classes, in the order of Split-COCO's columns."""
+SIZES = (len(CLASS_NAMES), 10)
+"""Classes and experiences, as in Split-COCO."""
 
 MEAN, STD = (0.68, 0.68, 0.68), (0.22, 0.22, 0.22)
-"""Of the default training images, rounded; hues are drawn evenly, so that the channels are alike."""
+"""Of the default training images, rounded. Hues are drawn uniformly, so that the channels are alike."""
 
 MIN_IMAGE_SIZE = 16
-"""Below this an object has fewer than seven pixels a side."""
+"""Below this an object is less than seven pixels wide."""
 
 Split = Literal["train", "test"]
 
@@ -37,22 +37,22 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
     """Drawn scenes with multi-hot targets.
 
     The labels follow the model of ``SplitScenes``; an image shows one object of each of its labels and no
-    other. It depends on the seed, the split, its number and its labels, and on nothing else.
+    other. It depends only on the seed, the split, its position and its labels.
 
     Args:
-        n_images: Number of images.
-        class_names: The classes, some of ``CLASS_NAMES``, in the order of the columns.
-        image_size: Side of the images in pixels.
+        n_images: number of images.
+        class_names: the classes, some of ``CLASS_NAMES``, in the order of the columns.
+        image_size: side of the images in pixels.
         split: ``"train"`` or ``"test"``: different images for the same seed.
-        seed: Fixes labels and images.
-        in_memory: Whether to paint all images at once and keep them (3 · ``image_size``² bytes each), or each
-            whenever it is asked for. The images are the same.
+        seed: fixes labels and images.
+        in_memory: whether to paint all images at once and keep them (3 · ``image_size``² bytes each), or each
+            image whenever it is read. The images are the same.
 
     Attributes:
-        targets: [n_images, n_classes] uint8, 0 or 1; every image has at least one label.
+        targets: [n_images, n_classes] int8 of 0 and 1; every image has at least one label.
 
     Raises:
-        ValueError: If an argument is out of range or a class is unknown.
+        ValueError: if an argument is out of range or a class is unknown.
 
     Example:
         >>> dataset = ScenesDataset(3, class_names=["cat", "dog", "couch"], in_memory=False)
@@ -75,12 +75,12 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
         _check_at_least(MIN_IMAGE_SIZE, image_size=image_size)
         _check_at_least(0, seed=seed)
         if split not in get_args(Split):
-            raise ValueError(f"split must be one of {get_args(Split)}, got {split!r}")
-        self.class_names = _known(class_names)
+            raise ValueError(f"split must be one of {get_args(Split)}, not {split!r}.")
+        self.class_names = _check_known(class_names)
         self.image_size = image_size
         self._entropy = (seed, get_args(Split).index(split))
         labels = draw_label_sets(*label_sets(self.class_names), n_images, self._rng(0))
-        self.targets = torch.from_numpy(labels.astype(np.uint8))
+        self.targets = torch.from_numpy(labels.astype(np.int8))
         # A tensor, because loader workers share its memory instead of copying it.
         self._images: Tensor | None = self._paint_all() if in_memory else None
 
@@ -88,7 +88,7 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
         return len(self.targets)
 
     def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
-        index = range(len(self))[index]  # a negative index counts from the end, one too high ends iteration
+        index = range(len(self))[index]  # a negative one counts from the end, one too high ends iteration
         pixels = self._paint(index) if self._images is None else self._images[index].numpy()
         return Image.fromarray(pixels), self.targets[index]
 
@@ -111,8 +111,8 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
 class SplitScenes(MultiLabelBenchmark):
     """The benchmark that needs no data: drawn scenes, 40 classes in 10 experiences of 4.
 
-    The classes are those of the AGCN paper's Split-COCO in the same order; each is a drawing that varies in
-    place, size, rotation and colours, before a background with clutter. A scene has one to four objects.
+    The classes are those of the AGCN paper's Split-COCO in the same order. Each is a drawing that varies in
+    place, size, rotation and colours, on a background with clutter. A scene has one to four objects.
 
     **Labels.** An image shows one of 18 scene types (street, meal, living room, …). Given the type, each of
     its objects is there with a stated probability, independently of the others; if this gives none or more
@@ -122,33 +122,35 @@ class SplitScenes(MultiLabelBenchmark):
     sports ball). All label sets can be listed, so that P(i | j) is known exactly: ``true_cooccurrence``.
 
     **Fewer classes.** Objects of other classes are not drawn, and images with none of the chosen ones do not
-    occur; both leave P(i | j) between the chosen classes as it is.
+    occur; both leave P(i | j) between the chosen classes unchanged.
 
     **An image with labels of several experiences** appears once, in the experience of its rarest class, or
     with ``repeat_images`` in each (``multilabel_benchmark``).
 
     Args:
-        n_classes: Number of classes, 1 to 40: the first of ``CLASS_NAMES``.
-        n_experiences: Number of experiences of equally many classes.
-        n_train: Number of training images.
-        n_test: Number of test images; never the same as a training image.
-        image_size: Side of the images in pixels.
-        class_order: Class names in their order of appearance (these are then the classes), or numbers that
-            reorder the first ``n_classes``.
-        repeat_images: Whether an image returns with every experience it has a label of.
-        train_transform: Applied to PIL images in training, instead of ``scenes_transforms``.
-        eval_transform: The same for evaluation.
-        seed: Fixes labels, images and their experiences.
-        in_memory: Whether to paint all images now (under a millisecond each) and keep them, or each whenever
-            it is asked for.
-        **protocol: Further options of ``multilabel_benchmark``: ``classes_per_experience`` (instead of
-            ``n_experiences``), ``assignment``, ``validation_size``.
+        protocol: ``"paper"``, or ``"B<n>-C<m>"`` with the conventions listed in ``protocols.py``.
+        n_classes: number of classes, 1 to 40: the first of ``CLASS_NAMES``; all if None.
+        n_experiences: number of experiences with equally many classes; 10 in the paper's protocol if None.
+        n_train: number of training images.
+        n_test: number of test images; never the same as a training image.
+        image_size: side of the images in pixels.
+        class_order: class names in order of appearance (these are then the classes), numbers that reorder
+            the first ``n_classes``, ``"data"`` or ``"alphabetical"``.
+        train_transform: applied to PIL images in training; by default a random flip, unless the protocol has
+            none, and normalisation.
+        eval_transform: the same for evaluation; by default normalisation.
+        seed: fixes labels, images and their experiences.
+        in_memory: whether to paint all images now (under a millisecond each) and keep them, or each image
+            whenever it is read.
+        validation_size: number of training images (or their share, if below 1) held out at random.
+        **settings: further settings of the `Protocol`: ``classes_per_experience``, ``repeat_images``,
+            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``long_tail``, ``flip``.
 
     Attributes:
         true_cooccurrence: [n_classes, n_classes] float64; entry [i, j] = P(i | j) of columns i and j.
 
     Raises:
-        ValueError: If an argument is out of range, the classes do not fit, or there are so few images that a
+        ValueError: if an argument is out of range, the classes do not fit, or there are so few images that a
             class has none.
 
     Example:
@@ -163,90 +165,66 @@ class SplitScenes(MultiLabelBenchmark):
     def __init__(
         self,
         *,
-        n_classes: int = 40,
-        n_experiences: int = 10,
+        protocol: str = "paper",
+        n_classes: int | None = None,
+        n_experiences: int | None = None,
         n_train: int = 6000,
         n_test: int = 1200,
         image_size: int = 64,
-        class_order: Sequence[int | str] | None = None,
-        repeat_images: bool = False,
+        class_order: ClassOrder | None = None,
         train_transform: Transform | None = None,
         eval_transform: Transform | None = None,
+        validation_size: float | int = 0,
         seed: int = 0,
         in_memory: bool = True,
-        **protocol: Any,
+        **settings: Any,
     ) -> None:
         _check_at_least(1, n_train=n_train, n_test=n_test)
-        first_ones_first = -torch.arange(len(CLASS_NAMES))
-        chosen = select_classes(CLASS_NAMES, first_ones_first, n_classes, class_order)
-        settings: dict[str, Any] = {
-            # Not in order of appearance, so that the images are the same in any order.
-            "class_names": [CLASS_NAMES[c] for c in sorted(chosen)],
-            "image_size": image_size,
-            "seed": seed,
-            "in_memory": in_memory,
-        }
-        train = ScenesDataset(n_train, split="train", **settings)
-        test = ScenesDataset(n_test, split="test", **settings)
-        _refuse_absent_classes(train)
-        default_train_transform, default_eval_transform = scenes_transforms()
-        if protocol.get("classes_per_experience") is None:
-            protocol["n_experiences"] = n_experiences
-        made = multilabel_benchmark(
-            train,
-            test,
-            class_names=train.class_names,
-            class_order=[CLASS_NAMES[c] for c in chosen],
-            repeat_images=repeat_images,
-            train_transform=train_transform or default_train_transform,
-            eval_transform=eval_transform or default_eval_transform,
+        settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
+        not_here = ["crowds", "difficult", "image_size"]
+        rules = resolve_protocol(protocol, paper_sizes=SIZES, without=not_here, **settings)
+        first_most_frequent = -torch.arange(len(CLASS_NAMES))
+        n_classes = len(CLASS_NAMES) if rules.n_classes is None else rules.n_classes
+        # Sorted, not in order of appearance, so that the images are the same in any order.
+        chosen = choose_classes(CLASS_NAMES, first_most_frequent, n_classes, rules.class_order)
+        names = [CLASS_NAMES[c] for c in chosen]
+        drawing: dict[str, Any] = {"image_size": image_size, "seed": seed, "in_memory": in_memory}
+        plan = make_plan(
+            ScenesDataset(n_train, class_names=names, split="train", **drawing),
+            ScenesDataset(n_test, class_names=names, split="test", **drawing),
+            rules.without_replaced(train_transform, eval_transform),
+            class_names=names,
+            validation_size=validation_size,
             seed=seed,
-            **protocol,
+            **rules.transforms(train_transform, eval_transform, mean=MEAN, std=STD),
         )
-        super().__init__(
-            list(made.streams.values()),
-            complete_train_dataset=made.complete_train_dataset,
-            plan=made.plan,
-        )
+        made = assemble(plan)
+        super().__init__(list(made.streams.values()), made.plan)
         self.true_cooccurrence = true_cooccurrence(self.class_names)
-
-
-def scenes_transforms() -> tuple[Transform, Transform]:
-    """The default transforms for training and for evaluation.
-
-    Both make a normalised float tensor; training also flips half of the images.
-    """
-    to_tensor = [
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(MEAN, STD),
-        v2.ToPureTensor(),
-    ]
-    return v2.Compose([v2.RandomHorizontalFlip(), *to_tensor]), v2.Compose(to_tensor)
 
 
 def true_cooccurrence(class_names: Sequence[str] = CLASS_NAMES) -> Tensor:
     """P(i | j) in the label model of ``SplitScenes``, [n_classes, n_classes] float64, unit diagonal.
 
     Args:
-        class_names: Some of ``CLASS_NAMES``, in the order of the columns.
+        class_names: some of ``CLASS_NAMES``, in the order of the columns.
 
     Raises:
-        ValueError: If there is no such class.
+        ValueError: if there is no such class.
 
     Example:
         >>> true_cooccurrence(["fork", "knife"])[1, 0]  # P(knife | fork)
         tensor(0.5588, dtype=torch.float64)
     """
-    return torch.from_numpy(conditional_probabilities(*label_sets(_known(class_names))))
+    return torch.from_numpy(conditional_probabilities(*label_sets(_check_known(class_names))))
 
 
-def _known(class_names: Sequence[str]) -> list[str]:
+def _check_known(class_names: Sequence[str]) -> list[str]:
     unknown = [name for name in class_names if name not in DRAWINGS]
     if unknown or len(set(class_names)) != len(class_names) or not class_names:
         raise ValueError(
-            f"class_names must be different ones of {list(CLASS_NAMES)}, got {list(class_names)}"
-            + (f"; unknown are {unknown}" if unknown else "")
+            f"class_names must be different ones of {list(CLASS_NAMES)}, not {list(class_names)}"
+            + (f"; unknown are {unknown}." if unknown else ".")
         )
     return list(class_names)
 
@@ -254,13 +232,4 @@ def _known(class_names: Sequence[str]) -> list[str]:
 def _check_at_least(lowest: int, **values: int) -> None:
     for name, value in values.items():
         if value < lowest:
-            raise ValueError(f"{name} must be at least {lowest}, got {value}")
-
-
-def _refuse_absent_classes(train: ScenesDataset) -> None:
-    shown = train.targets.any(0).tolist()
-    absent = [name for name, is_shown in zip(train.class_names, shown, strict=True) if not is_shown]
-    if absent:
-        raise ValueError(
-            f"n_train={len(train)} is too few: no image shows {absent}; raise it, or use fewer classes"
-        )
+            raise ValueError(f"{name} must be at least {lowest}, not {value}.")

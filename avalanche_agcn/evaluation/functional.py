@@ -204,6 +204,102 @@ def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
     return NestedSummary(final[-1], _mean(final), _mean(first), _mean(lost), _mean(shares))
 
 
+class StageScores(NamedTuple):
+    """What the papers of the B protocols (KRT, CSC, L3A) report of a stage; see `stage_scores`."""
+
+    mAP: float
+    mean_class_F1: float
+    """Their CF1: not the CF1 of `precision_recall_f1`."""
+    OF1: float
+
+
+def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = 0.8) -> StageScores:
+    """Scores of a stage under a B protocol: mAP, mean of per-class F1, overall F1, over the seen classes.
+
+    Args:
+        logits: [N, C], of the test images with at least one seen class, over the seen classes.
+        targets: [N, C] of 0, 1 and NaN (unlabelled, left out).
+        probability: a class is predicted where its probability is **above** it; 0.8 in KRT and CSC, 0.525 in
+            L3A.
+
+    Raises:
+        TypeError: as `average_precision`.
+        ValueError: as `average_precision`, or if ``probability`` is not between 0 and 1.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, -1.0], [1.0, 3.0], [-2.0, -1.0]])
+        >>> targets = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> [round(value, 3) for value in stage_scores(logits, targets)]
+        [0.917, 0.833, 0.8]
+    """
+    if not 0 < probability < 1:
+        raise ValueError(f"probability must be between 0 and 1, but is {probability}.")
+    ranking = mean_average_precision(logits, targets)
+    threshold = math.nextafter(math.log(probability / (1 - probability)), math.inf)  # above, not at
+    return StageScores(
+        ranking,
+        mean_class_f1(logits, targets, threshold=threshold),
+        precision_recall_f1(logits, targets, threshold=threshold).OF1,
+    )
+
+
+def stage_average(stages: Sequence[StageScores]) -> StageScores:
+    """Mean of each score over all stages, the first (base) included: the "Avg" of these papers.
+
+    For mAP it is `nested_summary`'s ``average``.
+
+    Raises:
+        ValueError: if there is no stage.
+
+    Example:
+        >>> stage_average([StageScores(0.8, 0.5, 0.5), StageScores(0.6, 0.25, 0.75)])
+        StageScores(mAP=0.7, mean_class_F1=0.375, OF1=0.625)
+    """
+    if not stages:
+        raise ValueError("There is no stage to average; evaluate the model after each experience.")
+    return StageScores(*(_mean(values) for values in zip(*stages, strict=True)))
+
+
+class TailScores(NamedTuple):
+    """Mean scores of classes with few, some and many train images; see `tail_scores`."""
+
+    few: float
+    medium: float
+    many: float
+
+
+def tail_scores(
+    per_class: Sequence[float] | Tensor, counts: Sequence[int] | Tensor, *, few: int = 200, many: int = 900
+) -> TailScores:
+    """Mean of a per-class score over classes with few, some and many train images, as PRS reports it.
+
+    Args:
+        per_class: a score of each class, such as `average_precision`; classes of NaN are left out.
+        counts: number of train images of each class.
+        few: classes below it are minor; PRS's is 200.
+        many: classes above it are major; PRS's is 900.
+
+    Returns:
+        The three means; NaN for a group without classes.
+
+    Raises:
+        ValueError: if the lengths differ or ``few`` is above ``many``.
+
+    Example:
+        >>> tail_scores([0.25, 0.5, 0.6, 0.9], [50, 150, 500, 2000])
+        TailScores(few=0.375, medium=0.6, many=0.9)
+    """
+    values, n = np.asarray(per_class, dtype=float), np.asarray(counts)
+    if values.shape != n.shape or few > many:
+        raise ValueError(
+            f"Scores of shape {values.shape} and counts of shape {n.shape} must be equally many, and "
+            f"few={few} not above many={many}."
+        )
+    groups = (n < few, (n >= few) & (n <= many), n > many)
+    known = [values[group & ~np.isnan(values)] for group in groups]
+    return TailScores(*(_mean(part.tolist()) if len(part) else math.nan for part in known))
+
+
 # Steps that the standalone metrics share with the functions above.
 
 

@@ -12,10 +12,10 @@ from avalanche.evaluation.metric_results import MetricValue
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.evaluation import functional, metrics
 from avalanche_agcn.evaluation._strategy import BatchReader, FeatureTap, benchmark_class_names, name_classes
 from avalanche_agcn.evaluation.plots import Plot, correlation_heatmap, learning_curve
-from avalanche_agcn.models.growing import count_seen
 
 Names = Sequence[str] | None
 NameValues = Callable[[Any, SupervisedTemplate], dict[str, Any]]

@@ -1,18 +1,27 @@
-"""Saving a run as it goes, also in the midst of an experience, and going on from there."""
+"""State of a run: captured from a strategy, written to disk, and resumed from, also within an experience.
+
+Files are written atomically and read without executing code.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import os
+import random
+import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
+import numpy as np
+import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_agcn.evaluation import find_nested
-from avalanche_agcn.experiments.loader import resumable_loader
-from avalanche_agcn.experiments.state import random_state, set_random_state
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
 from avalanche_agcn.training.strategies import MultiLabelTemplate
 
@@ -20,36 +29,31 @@ State = dict[str, Any]
 
 
 def capture(strategy: MultiLabelTemplate) -> State:
-    """All that training goes on from: weights, optimizer, plugins, history, random numbers."""
+    """Everything that training resumes from: weights, optimizer, plugins, scores, generators."""
     return {
         "layout": layout(strategy),
         "model": strategy.model.state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "scaler": strategy.scaler.state_dict(),
+        "seed": strategy.seed,
         "plugins": [plugin.state_dict() for plugin in _others(strategy)],
+        "memories": [plugin.state_dict() for plugin in _memories(strategy)],
         "nested": find_nested(strategy).state_dict(),
         "clock": {name: value for name, value in vars(strategy.clock).items() if isinstance(value, int)},
-        **capture_drawing(strategy),
-    }
-
-
-def layout(strategy: MultiLabelTemplate) -> list[str]:
-    """What has a state, by name: a state of another layout was written by another version of the package."""
-    return [type(plugin).__name__ for plugin in (*_others(strategy), *_memories(strategy))]
-
-
-def capture_drawing(strategy: MultiLabelTemplate) -> State:
-    """The part of `capture` that decides which images come next: memories and random numbers."""
-    return {
-        "memories": [plugin.state_dict() for plugin in _memories(strategy)],
         "random": random_state(),
     }
 
 
+def layout(strategy: MultiLabelTemplate) -> list[str]:
+    """Names of the plugins with a state: a state with another layout was written by another version."""
+    return [type(plugin).__name__ for plugin in (*_others(strategy), *_memories(strategy))]
+
+
 def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> None:
-    """Take over what `capture` gave, but for the optimizer, which Avalanche sets up when training begins."""
+    """Restore what `capture` returned, except the optimizer, which Avalanche resets when training begins."""
     strategy.model.load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
+    strategy.seed = state["seed"]
     for plugin, saved in zip(_others(strategy), state["plugins"], strict=True):
         plugin.load_state_dict(saved)
     for memory, saved in zip(_memories(strategy), state["memories"], strict=True):
@@ -60,16 +64,13 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
 
 
 class CheckpointPlugin(SupervisedPlugin):
-    """Saves the state every few minutes within an experience, and goes on from one.
+    """Saves the state every few minutes within an experience, and resumes from it.
 
-    It must stand behind all plugins that take part in training; `attach` puts it there. What is drawn in an
-    epoch follows from how it began, so that an epoch can begin again and leave out the batches that were
-    trained on, without opening their images: see `resumable_loader`.
+    It must follow all plugins that take part in training; `attach` puts it there.
 
     Args:
-        save: Called with the position in the experience: ``epoch`` and ``batch`` to go on with, and what was
-            drawn from as the epoch ``began``, see `capture_drawing`.
-        minutes: How often.
+        save: called with the position to resume at: ``epoch`` and ``batch``.
+        minutes: minutes between two saves.
     """
 
     def __init__(self, save: Callable[[State], None], *, minutes: float) -> None:
@@ -77,56 +78,46 @@ class CheckpointPlugin(SupervisedPlugin):
         self._save, self._seconds = save, 60 * minutes
         self._resumed: State | None = None
         self._epoch = self._batch = 0
-        self._began: State = {}
         self._last_save = time.monotonic()
 
     def attach(self, strategy: MultiLabelTemplate) -> None:
-        """Put the plugin behind those of the method, before the evaluator."""
+        """Insert the plugin after those of the method, before the evaluator."""
         strategy.plugins.insert(strategy.plugins.index(strategy.evaluator), self)
 
-    def resume(self, position: State, optimizer: State, random: State) -> None:
-        """Go on in the next experience from a position that was saved.
-
-        Memories must be as when the epoch began, all else as when it was saved.
+    def resume(self, position: State, state: State) -> None:
+        """Resume the next experience at a position.
 
         Args:
-            position: What ``save`` was called with.
-            optimizer: Its state then.
-            random: Where the random numbers stood then.
+            position: what ``save`` was called with.
+            state: what `capture` returned then.
         """
-        self._resumed = {"position": position, "optimizer": optimizer, "random": random}
+        self._resumed = {"position": position, "optimizer": state["optimizer"], "random": state["random"]}
 
-    def before_training_exp(
-        self, strategy: SupervisedTemplate, *args: Any, num_workers: int = 0, **kwargs: Any
-    ) -> None:
-        """Make the loader one that can leave out batches, and take over a saved optimizer."""
-        self._epoch = 0
-        strategy.dataloader = resumable_loader(strategy, num_workers)
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Skip finished batches and restore the optimizer."""
+        self._epoch = self._batch = 0
         if self._resumed is not None:
+            position = self._resumed["position"]
+            self._epoch, self._batch = position["epoch"], position["batch"]
+            strategy.dataloader.batch_sampler.set_position(self._epoch, self._batch)
             strategy.optimizer.load_state_dict(self._resumed["optimizer"])
-            self._epoch = self._resumed["position"]["epoch"]
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Note how the epoch begins, or let it begin as it did and leave out what was trained on."""
-        self._batch = 0
+        """Restore the generators last: plugins may draw while an experience begins."""
         if self._resumed is not None:
-            resumed, self._resumed = self._resumed, None
-            set_random_state(resumed["position"]["began"]["random"])
-            self._batch = resumed["position"]["batch"]
-            go_on = partial(set_random_state, resumed["random"])
-            strategy.dataloader.batch_sampler.leave_out(self._batch, go_on)
-        self._began = capture_drawing(strategy)
+            set_random_state(self._resumed["random"])
+            self._resumed = None
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Save if it is time."""
         self._batch += 1
         if time.monotonic() - self._last_save >= self._seconds:
-            self._save({"epoch": self._epoch, "batch": self._batch, "began": self._began})
+            self._save({"epoch": self._epoch, "batch": self._batch})
             self._last_save = time.monotonic()
 
     def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Count the epoch."""
-        self._epoch += 1
+        self._epoch, self._batch = self._epoch + 1, 0
 
 
 def _memories(strategy: MultiLabelTemplate) -> list[MemoryPlugin]:
@@ -136,3 +127,117 @@ def _memories(strategy: MultiLabelTemplate) -> list[MemoryPlugin]:
 def _others(strategy: MultiLabelTemplate) -> list[Any]:
     plugins = [plugin for plugin in strategy.plugins if not isinstance(plugin, MemoryPlugin)]
     return [plugin for plugin in plugins if hasattr(plugin, "state_dict")]
+
+
+MAGIC = b"avalanche-agcn state 1\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class DamagedState(ValueError):
+    """A file that is not a state of this package, or not all of one."""
+
+
+def save_state(path: str | os.PathLike, state: dict[str, Any]) -> None:
+    """Write tensors, numbers, strings and containers of them, atomically and with a checksum.
+
+    Raises:
+        OSError: If it could not be written; the state before is still there.
+    """
+    content = io.BytesIO()
+    torch.save(state, content)
+    payload = content.getbuffer()
+
+    def write(file: Any) -> None:
+        file.write(MAGIC)
+        file.write(hashlib.sha256(payload).digest())
+        file.write(payload)
+
+    write_atomically(path, write)
+
+
+def load_state(path: str | os.PathLike) -> dict[str, Any]:
+    """Read what `save_state` wrote. No code in the file is run.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DamagedState: If the file is truncated, changed or not one of ours; the message names it.
+    """
+    content = Path(path).read_bytes()
+    header, payload = content[: len(MAGIC) + _DIGEST_BYTES], content[len(MAGIC) + _DIGEST_BYTES :]
+    if not header.startswith(MAGIC):
+        raise DamagedState(f"{path} is not a saved state of this package")
+    if hashlib.sha256(payload).digest() != header[len(MAGIC) :]:
+        raise DamagedState(f"{path} is damaged or was only partly written")
+    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+
+
+def seed_everything(seed: int) -> None:
+    """Fix the random numbers of Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - what other libraries draw from
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """Where the random numbers of Python, NumPy and torch stand, as plain values."""
+    version, numbers, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Go on drawing where `random_state` stood."""
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file so that a reader, or a process killed meanwhile, leaves the old one or the new one.
+
+    Args:
+        path: Where the file will be; its folder is made if need be.
+        write: Writes the content into the open binary file it is given.
+
+    Raises:
+        OSError: If the content could not be written, for example on a full disk. What was there before is
+            still there.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(aside, 0o666 & ~_umask())  # as any other new file; mkstemp's are for the owner alone
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Write a text file, atomically."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: str | os.PathLike, content: Any) -> None:
+    """Write ``content`` as JSON, atomically; NaN is not JSON and must have become None before."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""The command line that the runs share."""
+"""The command line that the runs share. Torch and Avalanche are imported once it has been read."""
 
 from __future__ import annotations
 
@@ -8,110 +8,116 @@ import contextlib
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_origin, get_type_hints
 
-import torch
-
-from avalanche_agcn.evaluation import ProgressBar
-from avalanche_agcn.experiments.ablations import Variant, variants_of
-from avalanche_agcn.experiments.memory import keep_freed_memory
-from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.report import write_report
-from avalanche_agcn.experiments.results import Results
-from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.methods import FULL, METHODS, PLAIN, Variant, alternatives
 from avalanche_agcn.experiments.settings import (
+    DEFAULTS,
+    GROUPS,
     KINDS,
     SMOKE,
-    Amp,
     BenchmarkName,
     Settings,
+    change_settings,
     make_settings,
+    method_arguments,
     read_config,
+    split_settings,
+    usable_negatives,
 )
-from avalanche_agcn.models.backbones import WeightsUnavailable
-from avalanche_agcn.training.plugins.acm import Preset
 
-NOT_THE_REAL_THING = (
-    "No --data: these are drawn scenes, not {name}. Compare these figures with each other only."
-)
-EXPECTED = (
-    OSError,
-    ValueError,
-    MemoryError,
-    ModuleNotFoundError,
-    torch.OutOfMemoryError,
-    WeightsUnavailable,
-)
-"""What can go wrong on a user's machine: an image, a package, disk or memory that is not there."""
+SCENES_NOTICE = "No --data: these are drawn scenes, not {name}. Compare these scores with each other only."
+FLAGS = {
+    "dataset_root": "data",
+    "train_mb_size": "batch-size",
+    "train_epochs": "epochs",
+    "num_workers": "workers",
+}
+"""Options with another name than their setting."""
+OWN_FLAGS: dict[str, tuple[str, type, str]] = {
+    "mem_size": ("memory", int, "images in memory, also beside AGCN"),
+    "preset": ("preset", str, "AGCN as in its paper, or as in the authors' program (official)"),
+    "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN"),
+}
+"""Settings of methods that have an option of their own; --set has the others."""
+METAVARS = {int: "N", float: "X", str: "TEXT"}
+
+
+def expected_errors() -> tuple[type[BaseException], ...]:
+    """What can go wrong on a user's machine: an image, a package, disk or memory that is missing."""
+    import torch
+
+    from avalanche_agcn.models.backbones import WeightsUnavailable
+
+    missing = (OSError, ValueError, MemoryError, ModuleNotFoundError)
+    return (*missing, torch.OutOfMemoryError, WeightsUnavailable)
 
 
 def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.ArgumentParser:
-    """Options of a run; what is not given has the benchmark's default."""
+    """Options of a run; those that are not given are absent from the result."""
     parser = argparse.ArgumentParser(
+        usage="%(prog)s [options]",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
-    what = parser.add_argument_group("what to run")
-    what.add_argument(
-        "--data", metavar="ROOT", help="folder of the data set; without it drawn scenes are used"
+    methods = f"{', '.join(METHODS)}, or all (default: agcn)"
+    parser.add_argument("--method", nargs="+", metavar="NAME", help=methods)
+    parser.add_argument("--seed", nargs="+", type=int, metavar="N", help="one or several (default: 0)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results (default: results)")
+    parser.add_argument("--resume", action="store_true", help="continue runs that were stopped")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings as TOML or JSON, or those of a results.json"
     )
-    what.add_argument("--split-lists", metavar="PATH", help="published split lists, a folder or zip")
-    what.add_argument(
-        "--method", nargs="+", metavar="NAME", help=f"{', '.join(METHODS)}, or all; agcn by default"
-    )
-    what.add_argument("--seed", nargs="+", type=int, metavar="N", help="one or several; 0 by default")
-    what.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings as TOML or JSON, or a results.json"
-    )
-    what.add_argument("--smoke", action="store_true", help="see in seconds whether everything works")
-    what.add_argument("--limit", type=int, metavar="N", help="at most N images of each experience")
-    where = parser.add_argument_group("where to")
-    where.add_argument("--out", type=Path, metavar="DIR", help="folder for results; results by default")
-    where.add_argument(
-        "--resume", action="store_true", help="go on where a run with the same settings stopped"
-    )
-    how = parser.add_argument_group("settings (see avalanche_agcn/experiments/settings.py for all of them)")
-    how.add_argument("--n-classes", type=int, metavar="N", help="classes")
-    how.add_argument("--n-experiences", type=int, metavar="N", help="experiences")
-    how.add_argument("--backbone", metavar="NAME", help="resnet101, efficientnet_lite0, small, …")
-    how.add_argument(
-        "--freeze-backbone", action="store_true", help="train heads alone, on features computed once"
-    )
-    how.add_argument("--image-size", type=int, metavar="PX", help="side of the network's input")
-    how.add_argument("--batch-size", type=int, metavar="N", help="images a step")
-    how.add_argument("--epochs", type=int, metavar="N", help="passes over an experience")
-    how.add_argument(
-        "--lr", type=float, metavar="RATE", help="learning rate of the backbone and a linear classifier"
-    )
-    how.add_argument("--lr-gcn", type=float, metavar="RATE", help="learning rate of AGCN's GCN")
-    how.add_argument("--memory", type=int, metavar="N", help="images in memory, also beside AGCN")
-    how.add_argument("--preset", choices=get_args(Preset), help="AGCN by its equations or its program")
-    how.add_argument("--lambda-gph", type=float, metavar="WEIGHT", help="λ₃ of AGCN")
-    how.add_argument(
-        "--word-vectors", metavar="SOURCE", help="embedded, glove-6b-50d, random, or a GloVe file"
-    )
-    how.add_argument(
+    parser.add_argument("--smoke", action="store_true", help="check in seconds whether everything works")
+    for group in GROUPS:
+        options = parser.add_argument_group((group.__doc__ or "").rstrip(".").lower())
+        for field in fields(group):
+            if field.name not in ("benchmark", "seed"):  # the script's, and one of the options above
+                _add_option(options, group, field.name, benchmark)
+    _add_method_options(parser.add_argument_group("settings of methods, for those that have them"))
+    parser.set_defaults(benchmark=benchmark)
+    return parser
+
+
+def _add_method_options(options: argparse._ArgumentGroup) -> None:
+    for name, (flag, kind, text) in OWN_FLAGS.items():
+        text = f"{text} (default: the method's)"
+        options.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
+    options.add_argument(
         "--set",
         nargs="+",
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="any setting: --set pool=avg epochs=2",
+        help="any setting: --set ewc_lambda=10 pool=avg",
     )
-    machine = parser.add_argument_group("machine")
-    machine.add_argument("--device", help="cuda if there is one by default")
-    machine.add_argument("--amp", choices=get_args(Amp), help="half precision")
-    machine.add_argument("--workers", type=int, metavar="N", help="processes that load images")
-    machine.add_argument("--cache", metavar="DIR", help="folder for features of a frozen backbone")
-    machine.add_argument("--compile", action="store_true", help="compile the backbone")
-    machine.add_argument(
-        "--checkpoint-minutes", type=float, metavar="M", help="save within an experience this often; 10"
-    )
-    parser.set_defaults(benchmark=benchmark)
-    return parser
+
+
+def _add_option(options: argparse._ArgumentGroup, group: type, name: str, benchmark: BenchmarkName) -> None:
+    """The option of a setting, with its help, its type and its defaults."""
+    (text,) = get_type_hints(group, include_extras=True)[name].__metadata__
+    kind = KINDS[name]
+    how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
+    kinds = [one for one in alternatives(kind) if one not in (type(None), Ellipsis)]
+    if kind is bool:
+        how["action"] = argparse.BooleanOptionalAction
+    elif kinds[0] in PLAIN:
+        how |= {"type": kinds[0], "metavar": METAVARS[kinds[0]]}
+    else:
+        how |= {"choices": kinds} | ({"nargs": "+"} if get_origin(kind) is tuple else {})
+    options.add_argument(f"--{FLAGS.get(name, name.replace('_', '-'))}", **how)
+
+
+def _default_text(name: str, benchmark: BenchmarkName) -> str:
+    if name == "device":
+        return "cuda if there is one, else cpu"
+    values = [DEFAULTS[one].get(name, getattr(Settings, name)) for one in (benchmark, "scenes")]
+    own, drawn = ("none" if value in (None, ()) else str(value).lower() for value in values)
+    return own if own == drawn else f"{own}, drawn scenes: {drawn}"
 
 
 def settings_of(
@@ -120,46 +126,92 @@ def settings_of(
     """One for each method (or variant of AGCN) and seed, in that order.
 
     Raises:
-        ValueError: If a setting is unknown, or two runs would have the same folder; the message says which.
+        ValueError: if a setting is unknown, or two runs would have the same folder; the message says which.
     """
-    chosen = _merge(vars(arguments))
-    methods, seeds = _as_list(chosen.pop("method", "agcn")), _as_list(chosen.pop("seed", 0))
-    named: BenchmarkName = chosen.pop("benchmark")
-    benchmark: BenchmarkName = named if chosen.get("data") else "scenes"
-    if "all" in methods:
-        methods = list(METHODS)
-    unknown = sorted(set(methods) - set(METHODS))
-    if unknown:
-        raise ValueError(f"unknown methods {unknown}; known are {', '.join(METHODS)}, and all")
-    wanted = [make_settings(benchmark, **chosen, method=m, seed=seed) for m in methods for seed in seeds]
+    shared, own, required = _merge(vars(arguments))
+    methods, seeds = _as_list(shared.pop("method", FULL)), _as_list(shared.pop("seed", 0))
+    methods = list(METHODS) if "all" in methods else methods
+    named: BenchmarkName = shared.pop("benchmark")
+    benchmark: BenchmarkName = named if shared.get("dataset_root") else "scenes"
+    negatives = shared.pop("negatives", ())
+    check_accepted(required, methods)
+    wanted = [make_settings(benchmark, own, **shared, method=m, seed=seed) for m in methods for seed in seeds]
+    if negatives:
+        wanted = _give_negatives(wanted, negatives)
     if variants is not None:
-        if methods != ["agcn"]:
-            raise ValueError(
-                f"these are variants of AGCN, and not of {', '.join(methods)}: leave --method out"
-            )
-        made = [variants_of(settings, variants) for settings in wanted]
-        wanted = [own[name] for name in variants for own in made if name in own]
-    _refuse_shared_folders(wanted)
+        wanted = _variants_of(wanted, variants)
+    check_folders(wanted)
     return wanted
 
 
-def _merge(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings from the config, the command line and ``--set``; of those given twice the later."""
-    chosen: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
-    chosen |= read_config(given["config"]) if "config" in given else {}
-    chosen |= SMOKE if given.get("smoke") else {}
-    chosen |= {name: value for name, value in given.items() if name in KINDS}
+def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
+    """Settings of all methods, settings of some, and names of those that a chosen method must have.
+
+    Of a setting given twice the later counts: in the config, by ``--smoke``, as an option, by ``--set``.
+    """
+    import torch
+
+    shared: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
+    own: dict[str, Any] = {}
+    required: set[str] = set()
+    config = read_config(given["config"]) if "config" in given else {}
     if "method" in given:
-        chosen.pop("label", None)  # of the method that the config is about
-    return chosen | dict(map(_named_value, given["set"]))
+        config = {**config, "label": None}  # it belongs to the config's method, as some of its settings do
+    options = {name: value for name, value in given.items() if name in KINDS or name in OWN_FLAGS}
+    layers = [
+        (config, "method" not in given),
+        (SMOKE if given.get("smoke") else {}, False),
+        (options, True),
+        (dict(map(_named_value, given["set"])), True),
+    ]
+    for layer, must_fit in layers:
+        of_all, of_methods = split_settings(layer)
+        shared, own = shared | of_all, own | of_methods
+        required |= of_methods.keys() if must_fit else set()
+    return shared, own, required
 
 
-def _refuse_shared_folders(wanted: Sequence[Settings]) -> None:
-    twice = [name for name, times in Counter(settings.name for settings in wanted).items() if times > 1]
-    if twice:
+def check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:
+    """Raise a ValueError for settings that are neither all methods' nor those of a chosen one."""
+    known = {name for method in methods for name in method_arguments(method)}
+    unknown = sorted(set(names) - known)
+    if unknown:
         raise ValueError(
-            f"several runs would have the folder {', '.join(twice)}: give each method and seed once, and a "
-            "label to one method only"
+            f"unknown settings {unknown} for {', '.join(methods)}; their own are {sorted(known)}, and --help "
+            "lists those of all methods."
+        )
+
+
+def _give_negatives(wanted: Sequence[Settings], negatives: Sequence[str]) -> list[Settings]:
+    """Negatives for all methods that can use them, which must not be none."""
+    able = [settings for settings in wanted if usable_negatives(settings) & set(negatives)]
+    if not able:
+        change_settings(wanted[0], negatives=negatives)  # raises the error that says why
+    return [
+        change_settings(settings, negatives=sorted(usable_negatives(settings) & set(negatives)))
+        for settings in wanted
+    ]
+
+
+def _variants_of(wanted: Sequence[Settings], variants: Mapping[str, Variant]) -> list[Settings]:
+    """The runs themselves, and their variants that differ from them, seed by seed."""
+    others = sorted({settings.method for settings in wanted} - {FULL})
+    if others:
+        raise ValueError(f"these are variants of AGCN, and not of {', '.join(others)}: leave --method out.")
+    runs = [change_settings(settings, label=FULL) for settings in wanted]
+    for label, variant in variants.items():
+        made = [(s, change_settings(s, **variant.changes(s.method_settings))) for s in wanted]
+        runs += [change_settings(changed, label=label) for s, changed in made if changed != s]
+    return runs
+
+
+def check_folders(wanted: Sequence[Settings]) -> None:
+    """Raise a ValueError if several runs would have the same folder."""
+    shared = [name for name, times in Counter(settings.name for settings in wanted).items() if times > 1]
+    if shared:
+        raise ValueError(
+            f"several runs would have the folder {', '.join(shared)}: give each method and seed once, and a "
+            "label to one method only."
         )
 
 
@@ -170,13 +222,13 @@ def main(
     *,
     variants: Mapping[str, Variant] | None = None,
 ) -> int:
-    """Run what the command line says, then write tables and figures of all of it.
+    """Run what the command line asks for, then write tables and plots of all runs.
 
     Args:
-        benchmark: What to run on if there is data.
-        description: For ``--help``.
-        argv: The command line; that of the process if None.
-        variants: Run these variants of AGCN.
+        benchmark: what to run on if there is data.
+        description: for ``--help``.
+        argv: the command line; that of the process if None.
+        variants: run AGCN and these variants of it.
 
     Returns:
         The exit code.
@@ -188,31 +240,35 @@ def main(
     except (ValueError, OSError) as error:
         parser.error(str(error))
     if wanted[0].benchmark == "scenes":
-        print(NOT_THE_REAL_THING.format(name="COCO" if benchmark == "coco" else "NUS-WIDE"))
+        print(SCENES_NOTICE.format(name="COCO" if benchmark == "coco" else "NUS-WIDE"))
     out = getattr(arguments, "out", Path("results"))
-    keep_freed_memory()
     try:
-        finished = [_run(settings, out, getattr(arguments, "resume", False)) for settings in wanted]
-        write_report(finished, out)
+        _run_all(wanted, out, resume=getattr(arguments, "resume", False))
     except KeyboardInterrupt:
-        print(f"\nStopped. What was done is in {out}; the same command with --resume goes on from there.")
+        print(f"\nStopped. Finished parts are in {out}; the same command with --resume continues from there.")
         return 130
-    except EXPECTED as error:
+    except expected_errors() as error:
         print(f"Stopped: {error}", file=sys.stderr)
-        print(f"What was done before is in {out}; --resume goes on from there.", file=sys.stderr)
+        print(f"Finished parts are in {out}; --resume continues from there.", file=sys.stderr)
         return 1
     return 0
 
 
-def _run(settings: Settings, out: Path, resume: bool) -> Results:
-    return Run(settings, out, resume=resume, loggers=[ProgressBar()]).go()
+def _run_all(wanted: Sequence[Settings], out: Path, *, resume: bool) -> None:
+    from avalanche_agcn.evaluation import ProgressBar
+    from avalanche_agcn.experiments.report import write_report
+    from avalanche_agcn.experiments.run import Run, keep_freed_memory
+
+    keep_freed_memory()
+    loggers = [ProgressBar()]
+    write_report([Run(s, out, resume=resume, loggers=loggers).run() for s in wanted], out)
 
 
 def _named_value(text: str) -> tuple[str, Any]:
     """``"lr=1e-3"`` as a name and a value as TOML or Python writes it, or else a string."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"--set wants NAME=VALUE, such as lr=1e-3, got {text!r}")
+        raise ValueError(f"--set needs NAME=VALUE, such as lr=1e-3, not {text!r}.")
     if value.lower() == "none":
         return name, None
     with contextlib.suppress(tomllib.TOMLDecodeError):

@@ -1,178 +1,267 @@
-"""From settings to a benchmark and a strategy."""
+"""The registry of methods and variants: strategy, name, look and search space of each.
+
+To add a method: its strategy file and export, one entry in `METHODS`, and one line in ``speed/methods.py``.
+Strategies stand here by name and are imported when they are needed, since Avalanche takes seconds to import.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
-import torch
-from avalanche.core import BasePlugin
-from avalanche.training.plugins import EvaluationPlugin
-from torch import nn
+import numpy as np
 
-from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitWIDE
-from avalanche_agcn.benchmarks.images import paper_transforms
-from avalanche_agcn.benchmarks.multilabel import assemble
-from avalanche_agcn.experiments.settings import Settings
-from avalanche_agcn.models import AGCNModel, MultiLabelClassifier, create_backbone, load_word_vectors
-from avalanche_agcn.models.backbones import Backbone
-from avalanche_agcn.training import AGCN, AGEM, ER, EWC, OCDM, PRS, SCR, FineTuning, LwF, MultiTask
-from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
-from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
-from avalanche_agcn.training.strategies import MultiLabelTemplate
-
-AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
-MEMORIES = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
-
-OwnSettings = Callable[[Settings], dict[str, Any]]
+from avalanche_agcn.evaluation.plots import LINES, Style
 
 
-def _of_memory(settings: Settings) -> dict[str, Any]:
-    chosen = {"mem_size": settings.memory} if settings.memory else {}
-    return {**chosen, "seed": settings.seed}
+@dataclass(frozen=True)
+class LogUniform:
+    """Values between two bounds, drawn evenly in their logarithm."""
+
+    low: float
+    high: float
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One value of two digits."""
+        value = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
+        return float(f"{value:.1e}")
 
 
-def _of_replay(settings: Settings) -> dict[str, Any]:
-    own = _of_memory(settings) | {"newer_as_negative": settings.negatives_of_newer}
-    return own | ({} if settings.memory_batch is None else {"batch_size_mem": settings.memory_batch})
+Space = Mapping[str, LogUniform | Sequence[Mapping[str, Any]]]
+"""Settings to choose: bounds by the name of a setting, or alternatives, each with its settings."""
 
 
-BASELINES: dict[str, tuple[type[MultiLabelTemplate], OwnSettings]] = {
-    "multitask": (MultiTask, lambda settings: {}),
-    "finetuning": (FineTuning, lambda settings: {}),
-    "ewc": (EWC, lambda settings: {"ewc_lambda": settings.ewc_lambda, "seed": settings.seed}),
-    "lwf": (LwF, lambda settings: {"alpha": settings.lwf_lambda}),
-    "agem": (AGEM, _of_memory),
-    "er": (ER, _of_replay),
-    "prs": (PRS, _of_replay),
-    "ocdm": (OCDM, _of_replay),
-    "scr": (SCR, lambda settings: _of_replay(settings) | {"contrast_weight": settings.scr_weight}),
+@dataclass(frozen=True)
+class Method:
+    """A method of the runs.
+
+    Attributes:
+        strategy: name of its class in `avalanche_agcn.training`.
+        name: as tables and plots show it.
+        description: one line about it.
+        style: its curve, the same in every plot.
+        model: ``"linear"``, a linear classifier over the backbone, or ``"agcn"``, a GCN over word vectors.
+        takes_statistics: whether negatives from feature statistics can be added to its loss.
+        search: settings that a study chooses, beside the learning rate of a linear classifier.
+    """
+
+    strategy: str
+    name: str
+    description: str
+    style: Style
+    model: Literal["linear", "agcn"] = "linear"
+    takes_statistics: bool = True
+    search: Space = field(default_factory=dict)
+
+    @property
+    def strategy_class(self) -> type[Any]:
+        """The strategy, imported now."""
+        from avalanche_agcn import training
+
+        return getattr(training, self.strategy)
+
+    @cached_property
+    def arguments(self) -> dict[str, inspect.Parameter]:
+        """Arguments of the strategy that are numbers, texts or choices, but not those of all strategies.
+
+        A constructor passes ``**kwargs`` to the class above, so that the arguments of this one count, too.
+        """
+        from avalanche_agcn.training.strategies import MultiLabelTemplate
+
+        shared = inspect.signature(MultiLabelTemplate).parameters
+        found: dict[str, inspect.Parameter] = {}
+        classes: tuple[Any, ...] = self.strategy_class.__mro__
+        for cls in classes[: classes.index(MultiLabelTemplate)]:
+            kinds = get_type_hints(cls.__init__)
+            for name, parameter in inspect.signature(cls.__init__).parameters.items():
+                if name not in shared and is_plain(kinds.get(name)):
+                    found.setdefault(name, parameter.replace(annotation=kinds[name]))
+        return found
+
+
+PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
+"""Types that settings may have, in words."""
+
+
+def is_plain(kind: Any) -> bool:
+    """Whether a type hint has only plain types and literals: what a settings file can say."""
+    return kind is not None and all(isinstance(one, str) or one in [*PLAIN] for one in alternatives(kind))
+
+
+def alternatives(kind: Any) -> list[Any]:
+    """Types and values in a union of types and literals."""
+    return [one for part in get_args(kind) for one in alternatives(part)] or [kind]
+
+
+# λ₁ + λ₂ = 1, as in the paper.
+_WEIGHTS = [{"lambda_cls": x, "lambda_dst": round(1 - x, 2)} for x in (0.07, 0.2, 0.35, 0.5, 0.7)]
+
+# Okabe and Ito's palette without its yellow, and three of Tol's muted colours: safe for colour-blind readers.
+METHODS: dict[str, Method] = {
+    "multitask": Method(
+        "MultiTask",
+        "Multi-Task",
+        "all images and labels at once",
+        Style("#000000", "*"),
+        takes_statistics=False,
+    ),
+    "multitask_ridge": Method(
+        "MultiTaskRidge",
+        "Multi-Task (ridge)",
+        "all images and labels at once, in closed form",
+        Style("#DDCC77", "p"),
+        takes_statistics=False,
+    ),
+    "finetuning": Method("FineTuning", "Fine-Tuning", "plain training on the stream", Style("#7F7F7F", "v")),
+    "ewc": Method(
+        "EWC",
+        "EWC",
+        "penalises changes of important weights",
+        Style("#E69F00", "P"),
+        search={"ewc_lambda": LogUniform(1, 1e5)},
+    ),
+    "lwf": Method(
+        "LwF",
+        "LwF",
+        "distils the previous model",
+        Style("#56B4E9", "D"),
+        search={"alpha": LogUniform(0.1, 30)},
+    ),
+    "agem": Method("AGEM", "A-GEM", "steps that do not harm a memory", Style("#CC79A7", "X")),
+    "er": Method("ER", "ER", "replays from a reservoir", Style("#009E73", "^")),
+    "prs": Method("PRS", "PRS", "replays from a memory partitioned by class", Style("#0072B2", "<")),
+    "ocdm": Method("OCDM", "OCDM", "replays from a memory with balanced classes", Style("#882255", "s")),
+    "scr": Method(
+        "SCR",
+        "SCR",
+        "replays with a contrastive loss",
+        Style("#999933", "h"),
+        search={"contrast_weight": LogUniform(0.01, 1)},
+    ),
+    "agcn": Method(
+        "AGCN",
+        "AGCN",
+        "a graph of label relations, and a frozen teacher",
+        Style("#D55E00", "o"),
+        model="agcn",
+        search={
+            "lr_gcn": LogUniform(3e-5, 1e-3),
+            "weights": _WEIGHTS,
+            "lambda_gph": LogUniform(1, 1e5),
+        },
+    ),
+    "streaming_ridge": Method(
+        "StreamingRidge",
+        "StreamingRidge",
+        "classifiers in closed form from sums of features",
+        Style("#332288", "d"),
+        takes_statistics=False,
+    ),
 }
-"""Methods over a linear classifier, with what each takes from the settings."""
-
-METHODS = (*BASELINES, "agcn")
-
-
-def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:
-    """The benchmark, its images normalised as the backbone wants them."""
-    shared: dict[str, Any] = {
-        "n_classes": settings.n_classes,
-        "n_experiences": settings.n_experiences,
-        "seed": settings.seed,
-        "validation_size": settings.validation,
-    }
-    if settings.benchmark == "scenes":
-        shared |= {"image_size": settings.image_size, "n_train": settings.n_train, "n_test": settings.n_test}
-        benchmark: MultiLabelBenchmark = SplitScenes(**shared)
-    elif settings.data is None:
-        raise ValueError(f"the benchmark {settings.benchmark!r} needs its images: say where with --data")
-    else:
-        make = SplitCOCO if settings.benchmark == "coco" else SplitWIDE
-        shared |= paper_transforms(settings.image_size, mean=backbone.mean, std=backbone.std)
-        benchmark = make(settings.data, split_lists=settings.split_lists, **shared)
-    return benchmark if settings.limit is None else assemble(benchmark.plan.limited(settings.limit))
+"""In the order of the paper's Table 1, then those that the paper does not have."""
+FULL = "agcn"
+"""What the ablations are variants of."""
 
 
-def make_backbone(settings: Settings) -> Backbone:
-    """The network of the settings."""
-    return create_backbone(
-        settings.backbone,
-        pretrained=settings.pretrained,
-        pool=settings.pool,
-        freeze_batchnorm=settings.freeze_batchnorm,
-        fold_batchnorm=settings.fold_batchnorm,
-        channels_last=settings.channels_last,
-        compile=settings.compile,
-    )
+@dataclass(frozen=True)
+class Variant:
+    """A method with some settings changed; its key in `VARIANTS` is the label of its runs.
 
-
-def check_device(name: str) -> None:
-    """Refuse a device that torch does not find here.
-
-    Raises:
-        ValueError: saying what it misses.
+    Attributes:
+        method: name of the method.
+        name: as tables and plots show it.
+        settings: in place of the run's own.
+        style: its curve; variants are dashed.
+        table: the table of ablations it belongs to: the paper's 2 or 3, or ours; None if it is no ablation.
+        scale: factors for the run's own loss weights; λ₁ + λ₂ stays as it is.
     """
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"the device {name!r} cannot be used here ({reason}); --device cpu always can"
-        ) from None
+
+    method: str
+    name: str
+    settings: Mapping[str, Any]
+    style: Style
+    table: Literal["2", "3", "ours"] | None = None
+    scale: Mapping[str, float] = field(default_factory=dict)
+
+    def changes(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings in place of a run's own method settings.
+
+        Example:
+            >>> own = {"lambda_cls": 0.35, "lambda_dst": 0.65, "lambda_gph": 1e3}
+            >>> VARIANTS["agcn-lambda1-5/7-lambda3-0"].changes(own)
+            {'lambda_cls': 0.25, 'lambda_gph': 0.0, 'lambda_dst': 0.75}
+        """
+        scaled = {name: round(factor * own[name], 12) for name, factor in self.scale.items()}
+        if "lambda_cls" in scaled:
+            scaled["lambda_dst"] = round(own["lambda_cls"] + own["lambda_dst"] - scaled["lambda_cls"], 12)
+        return {**self.settings, **scaled}
 
 
-def make_strategy(
-    settings: Settings,
-    backbone: nn.Module,
-    class_names: Sequence[str],
-    *,
-    plugins: Sequence[BasePlugin] = (),
-    evaluator: EvaluationPlugin,
-) -> MultiLabelTemplate:
-    """The method of the settings, over the backbone.
-
-    Raises:
-        ValueError: If there is no such method.
-    """
-    if settings.method not in METHODS:
-        raise ValueError(f"unknown method {settings.method!r}; known are {', '.join(METHODS)}")
-    shared: dict[str, Any] = {
-        "train_mb_size": settings.batch_size,
-        "eval_mb_size": settings.eval_batch_size,
-        "train_epochs": settings.epochs,
-        "device": settings.device,
-        "amp": AMP[settings.amp],
-        "evaluator": evaluator,
-    }
-    if settings.method == "agcn":
-        return _make_agcn(settings, backbone, class_names, plugins, **shared)
-    method, own_settings = BASELINES[settings.method]
-    model = MultiLabelClassifier(backbone, len(class_names))
-    lr_head = settings.lr if settings.lr_head is None else settings.lr_head
-    return method(
-        model=model,
-        optimizer=torch.optim.Adam(
-            model.parameter_groups(lr_backbone=settings.lr, lr_head=lr_head), fused=True
-        ),
-        plugins=plugins,
-        **own_settings(settings),
-        **shared,
-    )
+def _ablation(
+    name: str,
+    colour: str,
+    marker: str,
+    table: Literal["2", "3", "ours"],
+    scale: Mapping[str, float] | None = None,
+    **settings: Any,
+) -> Variant:
+    return Variant(FULL, f"AGCN {name}", settings, Style(colour, marker, LINES[1]), table, scale or {})
 
 
-def _make_agcn(
-    settings: Settings,
-    backbone: nn.Module,
-    class_names: Sequence[str],
-    plugins: Sequence[BasePlugin],
-    **shared: Any,
-) -> AGCN:
-    words = load_word_vectors(
-        class_names,
-        settings.word_vectors,
-        missing=settings.missing_words,
-        orthogonal=settings.orthogonal_words,
-    )
-    model = AGCNModel(backbone, words)
-    if settings.memory:
-        buffer = MEMORIES[settings.memory_kind](settings.memory, seed=settings.seed)
-        replay = OnlineReplayPlugin(
-            buffer,
-            batch_size_mem=settings.memory_batch,
-            newer_as_negative=settings.negatives_of_newer,
-        )
-        plugins = [replay, *plugins]
-    groups = model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
-    return AGCN(
-        model=model,
-        optimizer=torch.optim.Adam(groups, fused=True),
-        preset=settings.preset,
-        graph=settings.graph,
-        cross_blocks=settings.cross_blocks,
-        q_counts=settings.q_counts,
-        lambda_cls=settings.lambda_cls,
-        lambda_dst=settings.lambda_dst,
-        lambda_gph=settings.lambda_gph,
-        plugins=plugins,
-        **shared,
-    )
+VARIANTS: dict[str, Variant] = {
+    "agcn-no-cross": _ablation("without R and Q", "#0072B2", "s", "2", cross_blocks=False),
+    "agcn-identity-graph": _ablation("identity graph", "#009E73", "^", "ours", graph="identity"),
+    "agcn-words-random": _ablation(
+        "random word vectors", "#CC79A7", "D", "ours", word_vectors="random", orthogonal_words=False
+    ),
+    "agcn-words-plain": _ablation("word vectors as they are", "#56B4E9", "v", "ours", orthogonal_words=False),
+    "agcn-words-orthogonal": _ablation(
+        "word vectors made orthogonal", "#000000", "X", "ours", orthogonal_words=True
+    ),
+    "agcn-q-stream": _ablation("Q over the stream", "#332288", "P", "ours", q_counts="stream"),
+    # The paper's Table 3 in factors of its full method's weights, so that other benchmarks can take the same
+    # steps around weights of their own.
+    "agcn-lambda1-5/7-lambda3-0": _ablation(
+        "5/7×λ₁ 0×λ₃", "#E69F00", "<", "3", {"lambda_cls": 5 / 7, "lambda_gph": 0.0}
+    ),
+    "agcn-lambda3-0": _ablation("0×λ₃", "#999933", ">", "3", {"lambda_gph": 0.0}),
+    "agcn-lambda1-9/7-lambda3-0": _ablation(
+        "9/7×λ₁ 0×λ₃", "#7F7F7F", "h", "3", {"lambda_cls": 9 / 7, "lambda_gph": 0.0}
+    ),
+    "agcn-lambda3-0.1": _ablation("0.1×λ₃", "#882255", "*", "3", {"lambda_gph": 0.1}),
+    "agcn-lambda3-10": _ablation("10×λ₃", "#F0E442", "p", "3", {"lambda_gph": 10.0}),
+    "er + negatives": Variant(
+        "er", "ER + negatives", {"negatives": ("memory",)}, Style("#009E73", "v", LINES[1])
+    ),
+    "agcn + er + negatives": Variant(
+        FULL, "AGCN + ER + negatives", {"negatives": ("memory",)}, Style("#D55E00", "s", LINES[1])
+    ),
+    "agcn orthogonal words + er + negatives": Variant(
+        FULL,
+        "AGCN orthogonal words + ER + negatives",
+        {"orthogonal_words": True, "negatives": ("memory",)},
+        Style("#332288", "d", LINES[1]),
+    ),
+}
+"""By the label of their runs: the ablations of AGCN in the order of tables, then rows with a memory."""
+ABLATIONS = {label: variant for label, variant in VARIANTS.items() if variant.table}
+
+
+def name_of(label: str) -> str:
+    """How tables show a label: ``"A-GEM"``, ``"AGCN without R and Q"``, ``"AGCN official + ER"``."""
+    if label in VARIANTS:
+        return VARIANTS[label].name
+    if label.startswith(f"{FULL} "):
+        return METHODS[FULL].name + name_of(label.removeprefix(FULL))
+    return " + ".join(METHODS[part].name if part in METHODS else part for part in label.split(" + "))
+
+
+def style_of(label: str) -> Style | None:
+    """The look of a method's or variant's curve; None for a label of the user's own."""
+    known = METHODS.get(label) or VARIANTS.get(label)
+    return known.style if known else None

@@ -1,76 +1,35 @@
-"""Figures from results: learning curves, AP of each class, correlation matrices, labelled pictures."""
+"""Plots of results: learning curves, AP of each class, correlation matrices, labelled pictures."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.templates import SupervisedTemplate
 from matplotlib.figure import Figure
 from PIL import Image
+from torch import Tensor
 
+from avalanche_agcn.benchmarks import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.image_files import ImageFiles, load_image
+from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, true_cooccurrence
 from avalanche_agcn.evaluation.plots import (
-    LINES,
     LabelledPicture,
-    Style,
     class_heatmap,
     correlation_heatmap,
     labelled_pictures,
     learning_curve,
 )
-from avalanche_agcn.experiments.ablations import FULL, VARIANTS
-from avalanche_agcn.experiments.results import Results
-from avalanche_agcn.experiments.tables import group_by_label, name_of
+from avalanche_agcn.experiments.methods import name_of, style_of
+from avalanche_agcn.experiments.results import Results, group_by_label
 
-# Okabe and Ito's palette without its yellow, and three of Tol's muted colours: safe for colour-blind readers.
-METHOD_STYLES: dict[str, Style] = {
-    "multitask": Style("#000000", "*"),
-    "finetuning": Style("#7F7F7F", "v"),
-    "ewc": Style("#E69F00", "P"),
-    "lwf": Style("#56B4E9", "D"),
-    "agem": Style("#CC79A7", "X"),
-    "er": Style("#009E73", "^"),
-    "prs": Style("#0072B2", "<"),
-    "ocdm": Style("#882255", "s"),
-    "scr": Style("#999933", "h"),
-    "agcn": Style("#D55E00", "o"),
-}
-"""A method looks the same in every figure."""
-
-_VARIANTS = [name for name in VARIANTS if name != FULL]
-VARIANT_STYLES: dict[str, Style] = {
-    name: Style(colour, marker, LINES[1])
-    for name, colour, marker in zip(
-        _VARIANTS,
-        (
-            "#0072B2",
-            "#009E73",
-            "#CC79A7",
-            "#56B4E9",
-            "#000000",
-            "#332288",
-            "#E69F00",
-            "#999933",
-            "#7F7F7F",
-            "#882255",
-            "#F0E442",
-        ),
-        ("s", "^", "D", "v", "X", "P", "<", ">", "h", "*", "p"),
-        strict=True,
-    )
-}
-"""Variants of AGCN are dashed."""
-
-WITH_MEMORY_STYLES: dict[str, Style] = {
-    "er + negatives": METHOD_STYLES["er"]._replace(marker="v", line=LINES[1]),
-    "agcn + er + negatives": METHOD_STYLES["agcn"]._replace(marker="s", line=LINES[1]),
-    "agcn orthogonal words + er + negatives": Style("#332288", "d", LINES[1]),
-}
-"""Replay with negatives of newer classes is dashed, too."""
-
-STYLES = METHOD_STYLES | VARIANT_STYLES | WITH_MEMORY_STYLES
+N_PICTURES = 6
 
 
 def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
@@ -80,13 +39,15 @@ def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
     """
     rows: dict[str, list[list[float]]] = {}
     levels: dict[str, list[float]] = {}
+    styles = {}
     for label, group in group_by_label(results).items():
         name = name_of(label)
+        if style := style_of(label):
+            styles[name] = style
         if all(group[0].nested[metric]):
             rows[name] = [[_fraction(row[-1]) for row in result.nested[metric]] for result in group]
         else:
             levels[name] = [_fraction(result.nested[metric][-1][-1]) for result in group]
-    styles = {name_of(label): style for label, style in STYLES.items()}
     return learning_curve(
         rows,
         levels=levels,
@@ -108,7 +69,7 @@ def class_precision(results: Sequence[Results]) -> Figure:
     return class_heatmap(
         scores,
         class_names=names,
-        block_sizes=class_blocks(results[0]),
+        block_sizes=results[0].classes_per_experience,
         title=f"{describe_stream(results[0])}\nAP of each class at the end",
     )
 
@@ -117,15 +78,13 @@ def correlation(result: Results) -> Figure:
     """The final correlation matrix of an AGCN run, beside the truth where it is known."""
     matrices: dict[str, Any] = {f"ACM of {name_of(result.label)}": result.acm}
     if result.benchmark == "SplitScenes":
-        from avalanche_agcn.benchmarks.scenes import true_cooccurrence
-
         matrices["true co-occurrence"] = true_cooccurrence(result.class_names)
     elif result.cooccurrence is not None:
         matrices["co-occurrence of the train images"] = result.cooccurrence
     return correlation_heatmap(
         matrices,
         class_names=result.class_names,
-        block_sizes=class_blocks(result),
+        block_sizes=result.classes_per_experience,
         title=describe_stream(result),
     )
 
@@ -134,8 +93,8 @@ def pictures(result: Results) -> Figure:
     """Test pictures of a run with the labels found at p ≥ 0.7, as more experiences are learned.
 
     Raises:
-        FileNotFoundError: If photos are not where they were when the run was made.
-        ValueError: If drawn scenes do not come out as they were then.
+        FileNotFoundError: if photos are not where they were when the run was made.
+        ValueError: if scenes are drawn differently now.
     """
     shown = [
         LabelledPicture(
@@ -151,14 +110,11 @@ def pictures(result: Results) -> Figure:
 
 
 def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
-    """One of ``result.pictures``: a photo read from the data, or a scene drawn anew from the settings."""
-    from avalanche_agcn.benchmarks.images import load_image
-    from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset
-
+    """One of ``result.pictures``: a photo read from the data, or a scene drawn again from the settings."""
     settings = result.settings
     if result.benchmark != "SplitScenes":
-        return load_image(Path(settings["data"]) / picture["image"])
-    held_out = bool(settings["validation"])
+        return load_image(Path(settings["dataset_root"]) / picture["image"])
+    held_out = bool(settings["validation_size"])
     scenes = ScenesDataset(
         settings["n_train" if held_out else "n_test"],
         class_names=[name for name in CLASS_NAMES if name in result.class_names],
@@ -172,13 +128,13 @@ def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
     if labels != set(picture["labels"]):
         raise ValueError(
             f"scene {picture['image']} shows {sorted(labels)}, but showed {picture['labels']} in the run: "
-            "scenes are drawn otherwise now; run it again"
+            "scenes are drawn differently now, run it again."
         )
     return image
 
 
 def describe_stream(result: Results) -> str:
-    """What the figures are of: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``.
+    """Title of a plot: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``.
 
     A second line says if it is a part of the data only, or if the network was frozen.
     """
@@ -186,23 +142,117 @@ def describe_stream(result: Results) -> str:
     n_classes, n_experiences = len(result.class_names), len(result.nested["mAP"])
     stream = f"{result.benchmark}{what}: {n_classes} classes in {n_experiences} experiences"
     parts = {
-        "limit": "at most {} images an experience",
-        "validation": "on {:.0%} of the train images",
+        "limit": "at most {} images per experience",
+        "validation_size": "on {:.0%} of the train images",
         "freeze_backbone": "network frozen",
     }
     notes = [text.format(value) for name, text in parts.items() if (value := result.settings.get(name))]
     return stream + ("\n" + ", ".join(notes) if notes else "")
 
 
-def class_blocks(result: Results) -> list[int]:
-    """Classes of each experience; empty if the results do not say, as those of split lists once did not."""
-    if result.classes_per_experience is not None:
-        return result.classes_per_experience
-    n_classes, n_experiences = len(result.class_names), len(result.nested["mAP"])
-    if result.settings.get("split_lists") is not None or n_classes % n_experiences:
-        return []
-    return [n_classes // n_experiences] * n_experiences  # runs without lists split equally
-
-
 def _fraction(percent: float | None) -> float:
     return math.nan if percent is None else percent / 100
+
+
+def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: int) -> list[int]:
+    """Choose pictures by their labels alone: those with labels of the most experiences.
+
+    Of equals, those with more labels are taken, then those that stand first. No two have the same labels.
+
+    Args:
+        targets: [N, C] of 0 and 1, columns in order of appearance.
+        classes_per_experience: number of columns each experience adds.
+        n: number of pictures, if there are as many.
+
+    Returns:
+        Positions, in the order in which they stand.
+
+    Example:
+        >>> targets = torch.tensor([[1, 1, 0], [1, 0, 1], [1, 0, 1], [0, 1, 0], [1, 1, 1]])
+        >>> choose_pictures(targets, [2, 1], 3)
+        [0, 1, 4]
+    """
+    labels = targets.bool()
+    blocks = labels.split(list(classes_per_experience), dim=1)
+    n_experiences = torch.stack([block.any(1) for block in blocks], dim=1).sum(1).tolist()
+    n_labels = labels.sum(1).tolist()
+    rank = sorted(range(len(labels)), key=lambda i: (-n_experiences[i], -n_labels[i], i))
+    chosen: dict[tuple[bool, ...], int] = {}
+    for position in rank:
+        if len(chosen) == n:
+            break
+        chosen.setdefault(tuple(labels[position].tolist()), position)
+    return sorted(chosen.values())
+
+
+class PictureScores(SupervisedPlugin):
+    """Keeps the probabilities of some images of the first experience, as evaluation computes them.
+
+    Nothing is computed twice. Images of the first experience are evaluated after every experience, which
+    shows what is found in them as more is learned.
+
+    Args:
+        benchmark: where the images are from.
+        stream: name of the stream that is evaluated.
+        n: number of images; see `choose_pictures`.
+    """
+
+    def __init__(self, benchmark: MultiLabelBenchmark, *, stream: str = "test", n: int = N_PICTURES) -> None:
+        super().__init__()
+        self._images = benchmark.plan.evaluation[stream]
+        targets = self._images.labels[self._images.positions[0]]
+        self.positions = choose_pictures(targets, benchmark.classes_per_experience, n)
+        self.labels = [[benchmark.class_names[c] for c in row.nonzero()] for row in targets[self.positions]]
+        self._rows: dict[int, Tensor] = {}  # [images, classes seen], by the number of the experience
+        self._n_evaluated = 0
+
+    def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Count from the first image of an experience."""
+        self._n_evaluated = 0
+
+    def after_eval_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Keep the probabilities of those images that the batch has."""
+        experience: Any = strategy.experience
+        if experience.current_experience != 0:
+            return
+        begin, self._n_evaluated = self._n_evaluated, self._n_evaluated + len(strategy.mb_output)
+        within = [p - begin for p in self.positions if begin <= p < self._n_evaluated]
+        if not within:
+            return
+        scores = strategy.mb_output.detach()[within].double().sigmoid().cpu()
+        t = len(list(strategy.current_eval_stream)) - 1
+        first = self.positions[0] >= begin
+        self._rows[t] = scores if first else torch.cat([self._rows[t], scores])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The probabilities so far."""
+        return {"rows": dict(self._rows)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self._rows = dict(state["rows"])
+
+    def as_results(self, root: str | None = None) -> list[dict[str, Any]]:
+        """For each image ``image``, ``labels`` and ``probabilities``, as `Results` has them.
+
+        Args:
+            root: folder that the names of files are relative to.
+        """
+        rows = [self._rows.get(t) for t in range(max(self._rows, default=-1) + 1)]
+        return [
+            {
+                "image": self._image(position, root),
+                "labels": self.labels[k],
+                "probabilities": [
+                    [] if row is None else [round(100 * p, 2) for p in row[k].tolist()] for row in rows
+                ],
+            }
+            for k, position in enumerate(self.positions)
+        ]
+
+    def _image(self, position: int, root: str | None) -> int | str:
+        """Number of a drawn scene, or name of a file."""
+        number = int(self._images.positions[0][position])
+        if isinstance(self._images.source, ImageFiles):
+            return os.path.relpath(self._images.source.path(number), root)
+        return number

@@ -1,20 +1,29 @@
-"""Tables and figures from results: ``python -m avalanche_agcn.experiments.report DIR…``."""
+"""Reports from results, ``python -m avalanche_agcn.experiments.report DIR…``, and the page of a study."""
 
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Callable, Collection, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import jinja2
 from matplotlib.figure import Figure
 
 from avalanche_agcn.experiments import plots
-from avalanche_agcn.experiments.ablations import FULL
-from avalanche_agcn.experiments.files import write_atomically, write_text
-from avalanche_agcn.experiments.results import Results, find_results
-from avalanche_agcn.experiments.tables import Table, all_tables, is_method
+from avalanche_agcn.experiments.checkpoint import write_atomically, write_text
+from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, VARIANTS
+from avalanche_agcn.experiments.results import Results, find_results, group_by_label
+from avalanche_agcn.experiments.settings import ascii_name
+from avalanche_agcn.experiments.tables import (
+    all_tables,
+    choices_table,
+    quality_table,
+    summary_text,
+    with_full,
+)
 
 FILE_NAMES = {
     "Table 1": "table-{}",
@@ -22,24 +31,169 @@ FILE_NAMES = {
     "Table 3": "table-3-{}",
     "Variants of ours": "table-variants-{}",
 }
-"""Tables by caption; {} is the benchmark."""
+"""Files of tables by caption; {} is the benchmark."""
+
+
+def write_report(results: Sequence[Results], out: Path, *, only: Collection[str] = ()) -> None:
+    """Print the tables of each benchmark, write them as Markdown, CSV and LaTeX, and draw the plots.
+
+    A plot whose pictures cannot be opened is left out, with a message.
+
+    Args:
+        results: of one stream for each benchmark.
+        out: folder to write to.
+        only: draw the plots of these names and nothing else.
+
+    Raises:
+        ValueError: if results are not comparable, or there is no plot of such a name.
+    """
+    known: set[str] = set()
+    for benchmark in dict.fromkeys(result.benchmark for result in results):
+        own = [result for result in results if result.benchmark == benchmark]
+        for caption, table in ({} if only else all_tables(own)).items():
+            print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
+            path = out / FILE_NAMES[caption].format(benchmark)
+            for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
+                write_text(path.with_suffix(suffix), text)
+        drawings = _plots_of(own)
+        known |= set(drawings)
+        for name in [name for name in drawings if not only or name in only]:
+            draw(drawings[name], out / f"{benchmark}-{name}.png")
+    if not set(only) <= known:
+        raise ValueError(f"no plot {sorted(set(only) - known)}; there are {sorted(known)}.")
+    print(f"Tables and plots are in {out}.")
+
+
+def _plots_of(results: Sequence[Results]) -> dict[str, Callable[[], Figure]]:
+    """A function that draws each plot, by name. Ablations stand apart from methods, with AGCN beside them."""
+    methods = [result for result in results if result.label not in ABLATIONS]
+    ablations = with_full(results, ABLATIONS)
+    found: dict[str, Callable[[], Figure]] = {}
+    for suffix, rows in (("", methods), ("-variants", ablations)):
+        if rows:
+            found[f"mAP{suffix}"] = partial(plots.curves, rows)
+            found[f"classes{suffix}"] = partial(plots.class_precision, rows)
+    for result in results:
+        label = ascii_name(result.label)
+        if result.acm is not None:
+            found.setdefault(f"acm-{label}", partial(plots.correlation, result))
+        if result.pictures:
+            found.setdefault(f"pictures-{label}", partial(plots.pictures, result))
+    return found
+
+
+def draw(make: Callable[[], Figure], path: Path, *, dpi: int = 150) -> None:
+    """Draw a plot and write it as PNG; if its pictures are missing, print why and leave it out."""
+    try:
+        figure = make()
+    except FileNotFoundError as error:
+        print(f"{path.name} is left out: {error}")
+        return
+    write_atomically(path, partial(figure.savefig, format="png", dpi=dpi))
+
+
+CAPTIONS = {
+    "mAP": "mAP on the classes seen, after each experience",
+    "classes": "AP of each class at the end",
+    "acm": "the correlation matrix beside the co-occurrence of the train images",
+}
+IN_CURVES = (*METHODS, *(label for label in VARIANTS if label not in ABLATIONS))
+"""Rows that the plots of a page show; more could not be told apart."""
+
+
+class Part(NamedTuple):
+    """A part of a study: its title, its results, and the settings it chose by label."""
+
+    title: str
+    results: Sequence[Results]
+    choices: Mapping[str, Any]
+
+
+def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path, name: str) -> None:
+    """Write the page of a study: its text, then tables, plots and chosen settings of each part.
+
+    Args:
+        out: the page, in Markdown.
+        text: its first section, a Jinja2 template; see `fill_in`.
+        parts: the parts by name.
+        figures: folder for the plots.
+        name: how the names of their files begin.
+
+    Raises:
+        ValueError: if the text asks for a score that the results do not have.
+    """
+    sections = [fill_in(text, {name: part.results for name, part in parts.items()}).strip()]
+    for part, (title, results, choices) in parts.items():
+        sections += [f"## {title}", *_page_tables(results)]
+        for kind, make in _page_plots(results).items():
+            path = figures / f"{name}-{part}-{kind}.png"
+            draw(make, path, dpi=110)
+            link = Path(os.path.relpath(path, out.parent)).as_posix()
+            sections.append(f"![{CAPTIONS[kind]}]({link})")
+        sections += ["### Chosen settings", choices_table(choices).markdown().strip()] if choices else []
+    write_text(out, "\n\n".join(section for section in sections if section) + "\n")
+
+
+def fill_in(text: str, results: Mapping[str, Iterable[Results]]) -> str:
+    """Put scores in the place of their names, so that no number is typed.
+
+    Args:
+        text: with names such as ``{{ frozen["agcn + er"].mAP.last }}``: part, label, metric, kind.
+        results: of each part.
+
+    Raises:
+        ValueError: if there is no such score.
+    """
+    scores: dict[str, dict[str, Any]] = {}
+    for part, own in results.items():
+        scores[part] = {label: _known_scores(group) for label, group in group_by_label(own).items()}
+    template = jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text)
+    try:
+        return template.render(scores)
+    except jinja2.UndefinedError as error:
+        raise ValueError(f"the text of the page asks for a score that is not there: {error}.") from None
+
+
+def _known_scores(group: Sequence[Results]) -> dict[str, dict[str, str]]:
+    """Mean and deviation of each kind of score, by metric and kind; only those that are defined."""
+    return {
+        metric: {
+            kind: summary_text(group, metric, kind) for kind, value in kinds.items() if value is not None
+        }
+        for metric, kinds in group[0].summary.items()
+    }
+
+
+def _page_tables(results: Sequence[Results]) -> list[str]:
+    sections = []
+    for caption, table in all_tables(results).items():
+        sections += [f"### {caption}, in percent, mean ± deviation over seeds", table.markdown().strip()]
+    quality = quality_table(results)
+    if quality.rows:
+        sections += ["### The correlation matrix against the train images", quality.markdown().strip()]
+    return sections
+
+
+def _page_plots(results: Sequence[Results]) -> dict[str, partial[Figure]]:
+    shown = [result for result in results if result.label in IN_CURVES]
+    found = {"mAP": partial(plots.curves, shown), "classes": partial(plots.class_precision, shown)}
+    full = [result for result in results if result.label == FULL]
+    return found | ({"acm": partial(plots.correlation, full[0])} if full else {})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make tables and figures anew from existing results."""
+    """Make tables and plots again from existing results."""
     parser = argparse.ArgumentParser(
-        description="Make tables (Markdown, CSV, LaTeX) and figures anew from existing results."
+        description="Make tables (Markdown, CSV, LaTeX) and plots again from existing results."
     )
-    parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="folders with results.json below"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to; the first folder by default")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with results below")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the first folder)")
     parser.add_argument(
         "--only",
         nargs="+",
         default=(),
         metavar="NAME",
-        help="draw these figures and write nothing else: mAP, classes, acm-agcn, pictures-agcn, …",
+        help="draw these plots and write nothing else: mAP, classes, acm-agcn, pictures-agcn, …",
     )
     arguments = parser.parse_args(argv)
     try:
@@ -48,68 +202,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     return 0
-
-
-def write_report(results: Sequence[Results], out: Path, *, only: Collection[str] = ()) -> None:
-    """Print the tables of each benchmark, write them as Markdown, CSV and LaTeX, and draw the figures.
-
-    A picture that cannot be opened any more is said and left out.
-
-    Args:
-        results: Of one stream for each benchmark.
-        out: Folder to write to.
-        only: Draw the figures of these names and nothing else.
-
-    Raises:
-        ValueError: If results are not comparable, or there is no figure of such a name.
-    """
-    known: set[str] = set()
-    for benchmark in dict.fromkeys(result.benchmark for result in results):
-        own = [result for result in results if result.benchmark == benchmark]
-        for caption, table in ({} if only else all_tables(own)).items():
-            print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
-            _write_table(table, out / FILE_NAMES[caption].format(benchmark))
-        figures = _figures(own)
-        known |= set(figures)
-        for name in [name for name in figures if not only or name in only]:
-            _draw(figures[name], out / f"{benchmark}-{name}.png")
-    if not set(only) <= known:
-        raise ValueError(f"no figure {sorted(set(only) - known)}; there are {sorted(known)}")
-    print(f"Tables and figures are in {out}.")
-
-
-def _figures(results: Sequence[Results]) -> dict[str, Callable[[], Figure]]:
-    """What draws each figure, by name. Variants stand apart from methods, with AGCN beside them."""
-    methods = [result for result in results if is_method(result)]
-    variants = [result for result in results if not is_method(result) or result.label == FULL]
-    figures: dict[str, Callable[[], Figure]] = {}
-    if methods:
-        figures |= {"mAP": partial(plots.curves, methods), "classes": partial(plots.class_precision, methods)}
-    if not all(map(is_method, variants)):
-        figures |= {"mAP-variants": partial(plots.curves, variants)}
-        figures |= {"classes-variants": partial(plots.class_precision, variants)}
-    for result in results:
-        label = re.sub(r"[^\w.]+", "-", result.label)
-        if result.acm is not None:
-            figures.setdefault(f"acm-{label}", partial(plots.correlation, result))
-        if result.pictures:
-            figures.setdefault(f"pictures-{label}", partial(plots.pictures, result))
-    return figures
-
-
-def _draw(make: Callable[[], Figure], path: Path) -> None:
-    try:
-        figure = make()
-    except FileNotFoundError as error:
-        print(f"{path.name} is left out: {error}")
-        return
-    write_atomically(path, partial(figure.savefig, format="png", dpi=150))
-
-
-def _write_table(table: Table, path: Path) -> None:
-    write_text(path.with_suffix(".md"), table.markdown())
-    write_text(path.with_suffix(".csv"), table.csv())
-    write_text(path.with_suffix(".tex"), table.latex())
 
 
 if __name__ == "__main__":

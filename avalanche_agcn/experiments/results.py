@@ -1,45 +1,64 @@
-"""``results.json``: the one place where the figures of a run live."""
+"""Results of runs: ``results.json``, tables of many runs, and what is worked out from them.
+
+A run writes all its scores to its ``results.json``, and nothing else is a source of numbers. A study keeps
+the results of its runs in one table, ``results.jsonl``.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import platform
+import statistics
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
 
 from avalanche_agcn.evaluation.functional import nested_summary
-from avalanche_agcn.experiments.files import write_json
+from avalanche_agcn.experiments.checkpoint import write_json, write_text
+from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
+from avalanche_agcn.experiments.settings import FORMAT, ascii_name, check_format, differences
+
+if TYPE_CHECKING:
+    from avalanche_agcn.benchmarks.multilabel import Plan
 
 METRICS = ("mAP", "CF1", "OF1")
-TRIALS_FOLDER = "trials"
+RESULTS_FILE, TABLE_FILE, TRIALS_FOLDER = "results.json", "results.jsonl", "trials"
+PACKAGES = ("avalanche-agcn", "avalanche-lib", "torch", "torchvision", "numpy", "pycocotools")
 NestedMatrix = Sequence[Sequence[float | None]]
 
 
 @dataclass(frozen=True)
 class Results:
-    """What one method with one seed came to; all scores in percent.
+    """Results of one run; all scores in percent.
 
     Attributes:
-        benchmark: Name of the benchmark.
-        method: Name of the method.
-        seed: Its seed.
-        settings: All settings of the run.
-        class_names: Names of the columns.
-        nested: For each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1
+        benchmark: name of the benchmark.
+        method: name of the method.
+        seed: seed of the run.
+        settings: all settings of the run.
+        class_names: names of the columns.
+        classes_per_experience: number of columns each experience adds.
+        nested: for each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1
             entries, or none if nothing was evaluated then (Multi-Task has the last row only).
         per_class_ap: AP of each class after the last experience; None where it has no positive.
-        seconds: Time of ``train``, ``eval`` and ``total``.
-        environment: Versions, commit and hardware.
-        acm: The final correlation matrix, for AGCN.
+        seconds: time of ``train``, ``eval`` and ``total``.
+        environment: versions, commit and hardware.
+        acm: the final correlation matrix, for AGCN.
         cooccurrence: P(i | j) among the train images, for AGCN, where all their labels are known.
-        classes_per_experience: Number of columns each experience adds.
-        pictures: A few test pictures chosen by their labels (`choose_pictures`). Each has ``image``, the
-            number of a drawn scene or the name of a file below the setting ``data``; ``labels``, the names of
-            what it shows; and ``probabilities``, in percent to two digits: row t for the classes seen by
-            experience t, empty if nothing was evaluated then.
+        pictures: a few test pictures chosen by their labels (`choose_pictures`). Each has ``image``, the
+            number of a drawn scene or the name of a file below the setting ``dataset_root``; ``labels``, the
+            names of what it shows; and ``probabilities``, in percent to two digits: row t for the classes
+            seen by experience t, empty if nothing was evaluated then.
+        summary: `nested_summary` of each metric.
+        format: version of the file's format.
     """
 
     benchmark: str
@@ -47,15 +66,16 @@ class Results:
     seed: int
     settings: dict[str, Any]
     class_names: list[str]
+    classes_per_experience: list[int]
     nested: dict[str, list[list[float | None]]]
     per_class_ap: dict[str, float | None]
     seconds: dict[str, float]
     environment: dict[str, Any]
     acm: list[list[float]] | None = None
     cooccurrence: list[list[float]] | None = None
-    classes_per_experience: list[int] | None = None
     pictures: list[dict[str, Any]] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    format: int = FORMAT
 
     def __post_init__(self) -> None:
         if not self.summary:
@@ -63,8 +83,13 @@ class Results:
 
     @property
     def label(self) -> str:
-        """What stands for this run in tables: the method, or a name that the settings give it."""
+        """Key of this run's row in tables: the method, or a label from the settings."""
         return self.settings.get("label") or self.method
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return ascii_name(f"{self.label}-seed{self.seed}")
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the file, atomically."""
@@ -72,18 +97,18 @@ class Results:
 
 
 def summarise(nested: Mapping[str, NestedMatrix]) -> dict[str, dict[str, float | None]]:
-    """``nested_summary`` of each metric; None where a figure is not defined."""
+    """``nested_summary`` of each metric; None where a score is not defined."""
     summaries = {}
     for metric, matrix in nested.items():
         rows = [[math.nan if value is None else value for value in row] for row in matrix]
-        figures = nested_summary(rows)._asdict()
-        figures["forgetting_relative"] *= 100  # a share of the first score, in percent like the others
-        summaries[metric] = {name: none_if_nan(value) for name, value in figures.items()}
+        scores = nested_summary(rows)._asdict()
+        scores["forgetting_relative"] *= 100  # a share of the first score, in percent like the others
+        summaries[metric] = {name: none_if_nan(value) for name, value in scores.items()}
     return summaries
 
 
 def none_if_nan(value: float) -> float | None:
-    """JSON has no NaN."""
+    """The value, or None for NaN, which JSON does not have."""
     return None if math.isnan(value) else float(value)
 
 
@@ -91,27 +116,217 @@ def read_results(path: str | os.PathLike) -> Results:
     """Read a ``results.json``.
 
     Raises:
-        ValueError: If the file is damaged or is not one of ours; the message names it.
+        ValueError: if the file is damaged, not of this package, or of another format; the message names it.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        return _parse(path, json.loads(Path(path).read_text(encoding="utf-8")))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not a results.json of this package, or is damaged: {error}.") from None
+
+
+def _parse(path: str | os.PathLike, content: Any) -> Results:
+    if isinstance(content, dict) and "nested" in content:
+        check_format(path, content)
+    try:
         return Results(**content)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not a results.json of this package, or is damaged: {error}") from None
+    except TypeError as error:
+        raise ValueError(f"{path} is not a results.json of this package, or is damaged: {error}.") from None
+
+
+_COMPACT: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
+# What most runs of a study have in common, so that its table has it once.
+_SHARED = ("format", "benchmark", "class_names", "classes_per_experience", "cooccurrence", "environment")
+
+
+def write_table(path: Path, results: Sequence[Results]) -> None:
+    """Write the results of many runs: a line for values that runs share, then one for each run with the rest.
+
+    Pictures are left out, and correlation matrices are rounded to six digits.
+    """
+    records = [
+        {k: v for k, v in vars(result).items() if k not in ("pictures", "summary")} for result in results
+    ]
+    shared: dict[str, Any] = {"settings": dict(results[0].settings)}
+    for record in records:
+        shared |= {key: record[key] for key in _SHARED if shared.get(key) is None}
+    lines = [json.dumps(shared, **_COMPACT)]
+    for record in records:
+        own = {key: value for key, value in record.items() if key not in _SHARED or value != shared[key]}
+        own["settings"] = _changed(record["settings"], shared["settings"])
+        own["acm"] = None if record["acm"] is None else np.round(record["acm"], 6).tolist()
+        lines.append(json.dumps(own, **_COMPACT))
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _changed(values: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in base or base[key] != value}
+
+
+def read_table(path: Path) -> list[Results]:
+    """Read what `write_table` wrote.
+
+    Raises:
+        ValueError: if the file is damaged, or of another format; the message names it.
+    """
+    try:
+        shared, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        whole = [{**shared, **own, "settings": {**shared["settings"], **own["settings"]}} for own in records]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a table of results, or is damaged: {error}.") from None
+    return [_parse(path, content) for content in whole]
 
 
 def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
-    """All results below some folders, sorted by path; but not the trials by which a study chose settings.
+    """All results below some folders, but not the trials by which a study chose settings.
+
+    Of a run in a table that has a folder beside the table, too, the folder's results count.
 
     Raises:
-        FileNotFoundError: If there are none.
+        FileNotFoundError: if there are none.
     """
     below = [Path(folder) for folder in folders]
-    paths = sorted(
-        path
-        for path in {path for folder in below for path in folder.rglob("results.json")}
-        if path.parent.parent.name != TRIALS_FOLDER
+    files = {path for folder in below for path in folder.rglob(RESULTS_FILE)}
+    found = {p.parent: read_results(p) for p in sorted(files) if p.parent.parent.name != TRIALS_FOLDER}
+    for table in sorted({path for folder in below for path in folder.rglob(TABLE_FILE)}):
+        for result in read_table(table):
+            found.setdefault(table.parent / result.name, result)
+    if not found:
+        raise FileNotFoundError(
+            f"no {RESULTS_FILE} below {', '.join(map(str, below))}; has a run ended there?"
+        )
+    return list(found.values())
+
+
+MAY_DIFFER = {"seed", "dataset_root", "device"}
+"""Settings in which results with a common mean may differ: seeds may be run on several machines."""
+
+
+def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
+    """Results of the same method and settings, but for the seed; in the order of the registry.
+
+    Variants follow their method: ablations in their order, then others by name.
+
+    Raises:
+        ValueError: if results of one label have other settings, so that their mean would mean nothing.
+    """
+    groups: dict[str, list[Results]] = {}
+    for result in results:
+        groups.setdefault(result.label, []).append(result)
+    for label, group in groups.items():
+        check_comparable(label, group)
+    order = [*METHODS, *ABLATIONS]
+
+    def place(label: str) -> tuple[int, int, str]:
+        return _index(order, groups[label][0].method), _index(order, label), label
+
+    return {label: groups[label] for label in sorted(groups, key=place)}
+
+
+def _index(names: Sequence[str], name: str) -> int:
+    return names.index(name) if name in names else len(names)
+
+
+def check_comparable(label: str, group: Sequence[Results]) -> None:
+    """Raise a ValueError if results have no common mean: several of one seed, or other settings."""
+    seeds = sorted(result.seed for result in group)
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(
+            f"{label!r} has several results of one seed (seeds {seeds}); give folders with one of each."
+        )
+    first, *others = (
+        {name: value for name, value in result.settings.items() if name not in MAY_DIFFER} for result in group
     )
-    if not paths:
-        raise FileNotFoundError(f"no results.json below {', '.join(map(str, below))}; has a run ended there?")
-    return [read_results(path) for path in paths]
+    changed = [change for other in others for change in differences(first, other)]
+    if changed:
+        raise ValueError(
+            f"the results of {label!r} have different settings ({'; '.join(dict.fromkeys(changed))}) and no "
+            "common mean: report their folders one by one, or give them labels of their own (--label NAME)."
+        )
+
+
+def mean_and_deviation(values: Sequence[float | None], *, digits: int = 1) -> str:
+    """``"41.3 ± 0.7"``; the sample deviation, left out for one value; ``"–"`` for none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    mean = f"{statistics.fmean(known):z.{digits}f}"
+    return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known):.{digits}f}"
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions of packages that matter, the commit of the checkout if there is one, and the hardware."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with ``+`` if files were changed."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=12"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+class BlockQuality(NamedTuple):
+    """How near blocks of one kind are to the truth, over all experiences."""
+
+    mean_absolute_error: float
+    correlation: float
+    """Pearson's; NaN if either side is constant."""
+    mean: float
+    true_mean: float
+
+
+def train_cooccurrence(plan: Plan) -> torch.Tensor | None:
+    """P(i | j) among all train images of a benchmark, float64; None if their labels are not all known."""
+    if not plan.labels_complete:
+        return None
+    used = {position for positions in plan.train.positions for position in positions.tolist()}
+    labels = plan.train.labels[sorted(used)].double()
+    together = labels.T @ labels
+    return together / together.diagonal().clamp(min=1)
+
+
+def block_quality(
+    acm: Sequence[Sequence[float]], truth: Sequence[Sequence[float]], sizes: Sequence[int]
+) -> dict[str, BlockQuality]:
+    """Compare the blocks B (new-new), R (old-new) and Q (new-old) of every experience with the truth.
+
+    Args:
+        acm: [n, n], entry [i, j] = P(i | j).
+        truth: the true matrix, of the same shape.
+        sizes: classes of each experience.
+
+    Returns:
+        By the name of the block. The diagonal, which is 1 in both, does not count.
+    """
+    found, true = np.asarray(acm, dtype=float), np.asarray(truth, dtype=float)
+    experience = np.repeat(np.arange(len(sizes)), sizes)
+    row, column = experience[:, None], experience[None, :]
+    blocks = {"B": (row == column) & ~np.eye(len(found), dtype=bool), "R": row < column, "Q": row > column}
+    return {name: _compare(found[mask], true[mask]) for name, mask in blocks.items()}
+
+
+def _compare(found: np.ndarray, true: np.ndarray) -> BlockQuality:
+    if found.size == 0:
+        return BlockQuality(*[math.nan] * 4)
+    constant = np.ptp(found) == 0 or np.ptp(true) == 0
+    correlation = math.nan if constant else float(np.corrcoef(found, true)[0, 1])
+    error = float(np.abs(found - true).mean())
+    return BlockQuality(error, correlation, float(found.mean()), float(true.mean()))

@@ -1,32 +1,183 @@
-"""One method with one seed: the stream from its first to its last experience."""
+"""One run: one method with one seed, from the first experience of the stream to the last."""
 
 from __future__ import annotations
 
+import ctypes
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from avalanche.core import BasePlugin
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
+from torch import nn
 
-from avalanche_agcn.benchmarks import MultiLabelBenchmark
+from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitWIDE
+from avalanche_agcn.benchmarks.image_files import paper_transforms
+from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
-from avalanche_agcn.experiments.acm_quality import train_cooccurrence
-from avalanche_agcn.experiments.checkpoint import CheckpointPlugin, State, capture, layout, restore
-from avalanche_agcn.experiments.environment import describe_environment
+from avalanche_agcn.experiments.checkpoint import (
+    CheckpointPlugin,
+    State,
+    capture,
+    layout,
+    load_state,
+    restore,
+    save_state,
+    seed_everything,
+)
 from avalanche_agcn.experiments.features import feature_benchmark
-from avalanche_agcn.experiments.methods import check_device, make_backbone, make_benchmark, make_strategy
-from avalanche_agcn.experiments.pictures import PictureScores
-from avalanche_agcn.experiments.results import METRICS, Results, none_if_nan
-from avalanche_agcn.experiments.settings import Settings, differences
-from avalanche_agcn.experiments.state import DamagedState, load_state, save_state, seed_everything
-from avalanche_agcn.models import Precomputed
-from avalanche_agcn.training import AGCN, MultiTask
+from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.plots import PictureScores
+from avalanche_agcn.experiments.results import (
+    METRICS,
+    Results,
+    describe_environment,
+    none_if_nan,
+    train_cooccurrence,
+)
+from avalanche_agcn.experiments.settings import Settings, check_format, differences
+from avalanche_agcn.models import (
+    AGCNModel,
+    MultiLabelClassifier,
+    Precomputed,
+    create_backbone,
+    load_word_vectors,
+)
+from avalanche_agcn.models.backbones import Backbone
+from avalanche_agcn.training import AGCN
+from avalanche_agcn.training.plugins import (
+    DecoupledTrainingPlugin,
+    DriftCompensationPlugin,
+    StatisticalNegativesPlugin,
+)
+from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
 
 STATE_FILE, RESULTS_FILE = "state.bin", "results.json"
 BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "scenes": "SplitScenes"}
+SHARED = ("train_mb_size", "eval_mb_size", "train_epochs", "device", "seed")
+"""Settings that all strategies have under the same name."""
+AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:
+    """The benchmark of the settings, its images normalised as the backbone expects them."""
+    shared: dict[str, Any] = {
+        "n_classes": settings.n_classes,
+        "n_experiences": settings.n_experiences,
+        "seed": settings.seed,
+        "validation_size": settings.validation_size,
+    }
+    if settings.benchmark == "scenes":
+        shared |= {"image_size": settings.image_size, "n_train": settings.n_train, "n_test": settings.n_test}
+        benchmark: MultiLabelBenchmark = SplitScenes(**shared)
+    elif settings.dataset_root is None:
+        raise ValueError(
+            f"the benchmark {settings.benchmark!r} needs its images: give their folder by --data."
+        )
+    else:
+        make = SplitCOCO if settings.benchmark == "coco" else SplitWIDE
+        shared |= paper_transforms(settings.image_size, mean=backbone.mean, std=backbone.std)
+        benchmark = make(settings.dataset_root, split_lists=settings.split_lists, **shared)
+    return benchmark if settings.limit is None else assemble(benchmark.plan.limited(settings.limit))
+
+
+def make_backbone(settings: Settings) -> Backbone:
+    """The network of the settings."""
+    names = ("pretrained", "pool", "freeze_batchnorm", "fold_batchnorm", "channels_last", "compile")
+    return create_backbone(settings.backbone, **{name: getattr(settings, name) for name in names})
+
+
+def make_strategy(
+    settings: Settings,
+    backbone: nn.Module,
+    class_names: Sequence[str],
+    *,
+    plugins: Sequence[BasePlugin] = (),
+    evaluator: EvaluationPlugin,
+) -> MultiLabelTemplate:
+    """The method of the settings, over the backbone."""
+    method = METHODS[settings.method]
+    model: Any
+    if method.model == "agcn":
+        words = load_word_vectors(
+            class_names,
+            settings.word_vectors,
+            missing=settings.missing_words,
+            orthogonal=settings.orthogonal_words,
+        )
+        model = AGCNModel(backbone, words, decoupled=_is_decoupled(settings))
+        groups = model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
+    else:
+        model = MultiLabelClassifier(backbone, len(class_names), decoupled=_is_decoupled(settings))
+        lr_head = settings.lr if settings.lr_head is None else settings.lr_head
+        groups = model.parameter_groups(lr_backbone=settings.lr, lr_head=lr_head)
+    return method.strategy_class(
+        model=model,
+        optimizer=torch.optim.Adam(groups, fused=True),
+        amp=AMP[settings.amp],
+        plugins=[*_statistics_plugins(settings), *plugins],
+        evaluator=evaluator,
+        **{name: getattr(settings, name) for name in SHARED},
+        **settings.method_settings,
+        **({"newer_as_negative": True} if "memory" in settings.negatives else {}),
+    )
+
+
+def _uses_statistics(settings: Settings) -> bool:
+    preset = settings.method_settings.get("preset")
+    ridge = issubclass(METHODS[settings.method].strategy_class, StreamingRidge)
+    return ridge or preset == "statistics" or "statistics" in settings.negatives
+
+
+def _is_decoupled(settings: Settings) -> bool:
+    """Whether the network is trained apart from its classifiers, which statistics need."""
+    joint = issubclass(METHODS[settings.method].strategy_class, TrainsJointly)
+    return _uses_statistics(settings) and not settings.freeze_backbone and not joint
+
+
+def _statistics_plugins(settings: Settings) -> list[BasePlugin]:
+    plugins: list[BasePlugin] = []
+    if "statistics" in settings.negatives and settings.method_settings.get("preset") != "statistics":
+        plugins.append(StatisticalNegativesPlugin())
+    if _is_decoupled(settings):
+        decoupled = DecoupledTrainingPlugin(distillation=settings.distillation)
+        drift = DriftCompensationPlugin(
+            n_images=settings.held_images, teacher=decoupled.teacher, seed=settings.seed
+        )
+        plugins += [decoupled, drift]
+    return plugins
+
+
+def check_device(name: str) -> None:
+    """Raise a ValueError for a device that torch does not find here, with the reason."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"the device {name!r} cannot be used here ({reason}); --device cpu always can."
+        ) from None
+
+
+def keep_freed_memory() -> bool:
+    """Let the process keep the memory of freed tensors for the next ones, where the C library is glibc.
+
+    By default glibc returns the memory of every large tensor to the system and asks for it again, page by
+    page, at each layer of each step: on a CPU that can take as long as the layer itself.
+
+    Returns:
+        Whether the C library took the settings.
+    """
+    m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4  # of glibc's malloc.h
+    values = {m_mmap_max: 0, m_trim_threshold: 2**31 - 1, m_top_pad: 64 * 2**20}
+    try:
+        return all(ctypes.CDLL(None).mallopt(name, value) == 1 for name, value in values.items())
+    except (OSError, TypeError, AttributeError):  # another C library
+        return False
 
 
 def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
@@ -43,15 +194,15 @@ class Run:
     """A run in its folder ``out/<method>-seed<k>``: trains, evaluates after each experience, saves.
 
     Args:
-        settings: What to do.
-        out: Folder for the folders of runs.
-        resume: Whether to go on from a saved state, if there is one.
+        settings: what to do.
+        out: folder for the folders of runs.
+        resume: whether to continue from a saved state, if there is one.
         loggers: Avalanche loggers.
-        say: Where messages go.
+        log: receives messages.
 
     Raises:
-        OtherSettings: If the saved state is of other settings.
-        ValueError: If a setting cannot be carried out here.
+        OtherSettings: if the saved state is of other settings.
+        ValueError: if a setting cannot be carried out here.
     """
 
     def __init__(
@@ -61,50 +212,54 @@ class Run:
         *,
         resume: bool = False,
         loggers: Sequence[BaseLogger] = (),
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ) -> None:
-        self.settings, self.say = settings, say
+        self.settings, self.log = settings, log
         self.folder = Path(out) / settings.name
         check_device(settings.device)
         seed_everything(settings.seed)
         backbone = make_backbone(settings)
         self.benchmark: MultiLabelBenchmark = make_benchmark(settings, backbone)
-        self.say(f"{settings.name}: {self.benchmark}")
+        self.log(f"{settings.name}: {self.benchmark}")
         self.pictures = PictureScores(self.benchmark, stream=self._evaluation_stream.name)
-        head_only = settings.freeze_backbone
-        if head_only:
-            self.benchmark = feature_benchmark(
-                self.benchmark,
-                backbone,
-                settings.cache,
-                batch_size=settings.eval_batch_size,
-                workers=settings.workers,
-                device=settings.device,
-                say=say,
-            )
-        self.strategy = make_strategy(
-            settings,
-            Precomputed(backbone.num_features) if head_only else backbone,
-            self.benchmark.class_names,
-            plugins=[self.pictures],
-            evaluator=_evaluator(loggers),
-        )
+        network = self._freeze(backbone) if settings.freeze_backbone else backbone
+        names, evaluator = self.benchmark.class_names, _evaluator(loggers)
+        self.strategy = make_strategy(settings, network, names, plugins=[self.pictures], evaluator=evaluator)
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
         self.seconds = {"train": 0.0, "eval": 0.0}
         self.experience, self.trained = 0, False
         self._within: State | None = None
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         if resume:
             self._resume()
 
+    def _freeze(self, backbone: Backbone) -> nn.Module:
+        """Put features of the backbone in the place of images; return the network that passes them on."""
+        settings = self.settings
+        self.benchmark = feature_benchmark(
+            self.benchmark,
+            backbone,
+            settings.cache,
+            batch_size=settings.eval_mb_size,
+            num_workers=settings.num_workers,
+            device=settings.device,
+            log=self.log,
+        )
+        return Precomputed(backbone.num_features)
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether the method trains once, on all experiences."""
+        return isinstance(self.strategy, TrainsJointly)
+
     @property
     def n_experiences(self) -> int:
-        """How often the run trains: once for Multi-Task, else once an experience."""
-        return 1 if isinstance(self.strategy, MultiTask) else self.benchmark.n_experiences
+        """Number of times the run trains: once for Multi-Task, else once per experience."""
+        return 1 if self._at_once else self.benchmark.n_experiences
 
-    def go(self) -> Results:
-        """Do what is left to do, and write ``results.json``."""
+    def run(self) -> Results:
+        """Train and evaluate the remaining experiences, and write ``results.json``."""
         while self.experience < self.n_experiences:
             if not self.trained:
                 self._timed("train", self._train)
@@ -116,13 +271,13 @@ class Run:
             self._report_progress()
         results = self.results()
         results.write(self.folder / RESULTS_FILE)
-        self.say(f"{self.settings.name}: results are in {self.folder / RESULTS_FILE}")
+        self.log(f"{self.settings.name}: results are in {self.folder / RESULTS_FILE}")
         return results
 
     def results(self) -> Results:
-        """What came out so far, in percent."""
+        """Results so far, in percent."""
         nested = find_nested(self.strategy)
-        stream = self._evaluation_stream.name
+        stream, names = self._evaluation_stream.name, self.benchmark.class_names
         history, ap = nested.history[stream], nested.average_precision[stream].tolist()
         acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, AGCN) else None
         truth = train_cooccurrence(self.benchmark.plan) if acm else None
@@ -131,59 +286,54 @@ class Run:
             method=self.settings.method,
             seed=self.settings.seed,
             settings=self.settings.as_dict(),
-            class_names=self.benchmark.class_names,
+            class_names=names,
+            classes_per_experience=self.benchmark.classes_per_experience,
             nested={
                 metric: [[none_if_nan(100 * value) for value in row] for row in history[metric]]
                 for metric in METRICS
             },
-            per_class_ap={
-                name: none_if_nan(100 * value)
-                for name, value in zip(self.benchmark.class_names, ap, strict=True)
-            },
+            per_class_ap={name: none_if_nan(100 * value) for name, value in zip(names, ap, strict=True)},
             seconds=self.seconds | {"total": sum(self.seconds.values())},
             environment=describe_environment(),
             acm=acm,
             cooccurrence=None if truth is None else truth.tolist(),
-            classes_per_experience=self.benchmark.classes_per_experience,
-            pictures=self.pictures.as_results(self.settings.data),
+            pictures=self.pictures.as_results(self.settings.dataset_root),
         )
 
     @property
     def _evaluation_stream(self) -> Any:
-        return self.benchmark.valid_stream if self.settings.validation else self.benchmark.test_stream
+        return self.benchmark.valid_stream if self.settings.validation_size else self.benchmark.test_stream
 
     def _train(self) -> None:
         epochs_done = 0 if self._within is None else self._within["epoch"]
-        self.strategy.train_epochs = self.settings.epochs - epochs_done
+        self.strategy.train_epochs = self.settings.train_epochs - epochs_done
         self._within = None
-        multitask = isinstance(self.strategy, MultiTask)
-        data = self.benchmark if multitask else self.benchmark.train_stream[self.experience]
-        self.strategy.train(data, eval_streams=[], num_workers=self.settings.workers)
+        data = self.benchmark if self._at_once else self.benchmark.train_stream[self.experience]
+        self.strategy.train(data, eval_streams=[], num_workers=self.settings.num_workers)
 
     def _evaluate(self) -> None:
-        multitask = isinstance(self.strategy, MultiTask)
-        n = self.benchmark.n_experiences if multitask else self.experience + 1
-        self.strategy.eval(self._evaluation_stream[:n], num_workers=self.settings.workers)
+        n = self.benchmark.n_experiences if self._at_once else self.experience + 1
+        self.strategy.eval(self._evaluation_stream[:n], num_workers=self.settings.num_workers)
 
     def _timed(self, part: str, work: Callable[[], None]) -> None:
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         work()
-        self.seconds[part] += time.monotonic() - self._began
+        self.seconds[part] += time.monotonic() - self._started
 
     def _report_progress(self) -> None:
         history = find_nested(self.strategy).history[self._evaluation_stream.name]
-        figures = ", ".join(f"{metric} {100 * history[metric][-1][-1]:.1f}" for metric in METRICS)
+        scores = ", ".join(f"{metric} {100 * history[metric][-1][-1]:.1f}" for metric in METRICS)
         done, used = self.experience, sum(self.seconds.values())
         left = used / done * (self.n_experiences - done)
-        self.say(
-            f"{self.settings.name}: experience {done} of {self.n_experiences}: {figures} on classes seen; "
+        self.log(
+            f"{self.settings.name}: experience {done} of {self.n_experiences}: {scores} on classes seen; "
             f"{used:.0f} s used, about {left:.0f} s left"
         )
 
     def _save_within(self, within: State) -> None:
-        """Save in the midst of training; the time until now counts."""
+        """Save during training; the seconds until now count."""
         so_far = self.seconds["train"]
-        self.seconds["train"] += time.monotonic() - self._began
+        self.seconds["train"] += time.monotonic() - self._started
         self._save(within)
         self.seconds["train"] = so_far
 
@@ -193,30 +343,35 @@ class Run:
         save_state(self.folder / STATE_FILE, own | capture(self.strategy))
 
     def _resume(self) -> None:
+        """Restore the saved state; without a usable one, log why and start from the beginning."""
         path = self.folder / STATE_FILE
         try:
             state = load_state(path)
+            self._check_state(path, state)
+        except OtherSettings:
+            raise
         except FileNotFoundError:
-            self.say(f"{self.settings.name}: no {path} to go on from; starting from the beginning")
+            self.log(f"{self.settings.name}: no {path} to continue from; starting from the beginning")
             return
-        except DamagedState as error:
-            self.say(f"{self.settings.name}: {error}; it is not used: starting from the beginning")
+        except ValueError as error:
+            reason = str(error).rstrip(".")
+            self.log(f"{self.settings.name}: {reason}; it is not used: starting from the beginning")
             return
+        position, self.seconds = state["position"], state["seconds"]
+        self.experience, self.trained = position["experience"], position["trained"]
+        self._within = position["within"]
+        restore(self.strategy, state, self.benchmark.train_stream)
+        if self._within is not None:
+            self.checkpoints.resume(self._within, state)
+        self.log(f"{self.settings.name}: continuing with experience {self.experience + 1}")
+
+    def _check_state(self, path: Path, state: State) -> None:
+        check_format(path, state["settings"])
         changed = differences(state["settings"], self.settings.as_dict())
         if changed:
             raise OtherSettings(
                 f"{path} was saved with other settings ({'; '.join(changed)}); run with those, or choose "
-                "another --out"
+                "another --out."
             )
         if state.get("layout") != layout(self.strategy):
-            self.say(f"{self.settings.name}: {path} is of another version of this package; it is not used")
-            return
-        position, self.seconds = state["position"], state["seconds"]
-        self.experience, self.trained, self._within = (
-            position["experience"], position["trained"], position["within"],
-        )  # fmt: skip
-        began = {} if self._within is None else self._within["began"]  # the epoch to go on with
-        restore(self.strategy, state | began, self.benchmark.train_stream)
-        if self._within is not None:
-            self.checkpoints.resume(self._within, state["optimizer"], state["random"])
-        self.say(f"{self.settings.name}: going on with experience {self.experience + 1}")
+            raise ValueError(f"{path} is of another version of this package.")

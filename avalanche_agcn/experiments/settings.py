@@ -1,154 +1,126 @@
-"""Every setting of a run, with the paper's values and those for the embedded benchmark."""
+"""Settings of a run, with the paper's values and those of each benchmark; and how they are checked."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from avalanche_agcn.models.backbones import Pool
-from avalanche_agcn.models.word_vectors import Missing
-from avalanche_agcn.training.acm import QCounts
-from avalanche_agcn.training.graph import Graph
-from avalanche_agcn.training.plugins.acm import Preset
+from avalanche_agcn.experiments.methods import METHODS, PLAIN, alternatives
 
 BenchmarkName = Literal["scenes", "coco", "wide"]
-MemoryKind = Literal["er", "prs", "ocdm"]
 Amp = Literal["bf16", "fp16"]
+Negatives = Literal["memory", "statistics"]
+Pool = Literal["max", "avg"]  # as in models/, which would import torch here
+Missing = Literal["error", "random"]
 
-WITHOUT_EFFECT = frozenset({"workers", "cache", "checkpoint_minutes"})
-"""Settings that change how a run is done, not what comes out: it may be resumed with others."""
+FORMAT = 2
+"""Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
+RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes"})
+"""Settings that change how a run is carried out, not its results: it may be resumed with others."""
+RUN_ARGUMENTS = frozenset({"newer_as_negative"})
+"""Arguments of strategies that follow from a setting of the run: ``negatives``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a run does.
+class DataSettings:
+    """Data."""
 
-    The defaults are the paper's (section Experiments, and the authors' program where it says nothing);
-    ``defaults`` has those of each benchmark.
+    benchmark: Annotated[BenchmarkName, "coco, wide, or scenes, which are drawn"] = "coco"
+    dataset_root: Annotated[str | None, "folder of the data set; without it scenes are drawn"] = None
+    split_lists: Annotated[str | None, "published split lists, a folder or zip"] = None
+    n_classes: Annotated[int, "number of classes"] = 40
+    n_experiences: Annotated[int, "number of experiences"] = 10
+    validation_size: Annotated[float, "share of the train images to evaluate on, not the test images"] = 0.0
+    limit: Annotated[int | None, "use at most this many images of each experience"] = None
+    n_train: Annotated[int, "number of drawn train scenes"] = 6000
+    n_test: Annotated[int, "number of drawn test scenes"] = 1200
+    image_size: Annotated[int, "side of the network's input in pixels"] = 448
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Model and optimizer."""
+
+    backbone: Annotated[str, "resnet101, efficientnet_lite0, small, ..."] = "resnet101"
+    pretrained: Annotated[bool, "start from ImageNet weights"] = True
+    pool: Annotated[Pool, "global pooling"] = "max"
+    freeze_backbone: Annotated[bool, "train heads alone, on features that are computed once"] = False
+    freeze_batchnorm: Annotated[bool, "keep the statistics of batch normalisation"] = False
+    fold_batchnorm: Annotated[bool, "fold frozen batch normalisation into convolutions: faster"] = False
+    channels_last: Annotated[bool, "use this memory layout: faster on most machines"] = True
+    lr: Annotated[float, "learning rate of the backbone (Adam)"] = 1e-4
+    lr_head: Annotated[float | None, "learning rate of a linear classifier; lr if none"] = None
+    lr_gcn: Annotated[float, "learning rate of AGCN's GCN"] = 3e-5
+    word_vectors: Annotated[str, "of AGCN: embedded, glove-6b-50d, random, or a GloVe file"] = "embedded"
+    missing_words: Annotated[Missing, "for class names without word vector: an error, or random"] = "error"
+    orthogonal_words: Annotated[bool, "make word vectors orthogonal and of unit length"] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """Training."""
+
+    train_mb_size: Annotated[int, "images per step"] = 8
+    eval_mb_size: Annotated[int, "images per batch of evaluation"] = 32
+    train_epochs: Annotated[int, "passes over each experience"] = 1
+    negatives: Annotated[
+        tuple[Negatives, ...], "negatives of newer classes, from memory, statistics or both"
+    ] = ()
+    distillation: Annotated[float, "weight that keeps features near the teacher's, with statistics"] = 0.3
+    held_images: Annotated[int, "images per experience to measure drift on, with statistics"] = 256
+    amp: Annotated[Amp | None, "half precision"] = None
+    compile: Annotated[bool, "compile the backbone"] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Run."""
+
+    seed: Annotated[int, "seed of everything random"] = 0
+    label: Annotated[str | None, "name in tables; the method's if none"] = None
+    device: Annotated[str, "where to compute"] = "cpu"
+    num_workers: Annotated[int, "processes that load images"] = 0
+    cache: Annotated[str | None, "folder for features of a frozen backbone; the user's if none"] = None
+    checkpoint_minutes: Annotated[float, "minutes between saved states within an experience"] = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
+    """Settings of one run: four groups that all methods share, the method, and the method's own settings.
+
+    Make them with `make_settings`, which checks them. The text beside a field is also the help of its option
+    on the command line. The defaults are the paper's (section Experiments, and the authors' program where it
+    says nothing); `DEFAULTS` has those of each benchmark.
 
     Attributes:
-        benchmark: ``"coco"``, ``"wide"`` or the embedded ``"scenes"``.
-        data: Folder of the data set.
-        split_lists: Published split lists to use, if any.
-        method: Name of the method.
-        seed: Fixes all that is drawn.
-        label: Name in tables, if not the method's.
-        n_classes: Number of classes.
-        n_experiences: Number of experiences.
-        validation: Share of the train images to evaluate on instead of the test images.
-        limit: At most this many images of each experience, for a quick look.
-        n_train: Number of drawn training scenes.
-        n_test: Number of drawn test scenes.
-        backbone: Name for ``create_backbone``.
-        pretrained: Whether to start from its ImageNet weights.
-        pool: Global pooling, ``"max"`` or ``"avg"``.
-        freeze_batchnorm: Whether batch normalisation keeps its statistics.
-        fold_batchnorm: Whether it is then folded into the convolutions, which is faster.
-        channels_last: Whether images and weights are kept in that layout, faster on most machines.
-        freeze_backbone: Whether heads alone are trained, on features that are computed once.
-        image_size: Side of the network's input.
-        batch_size: Images a step.
-        eval_batch_size: Images a batch of evaluation.
-        epochs: Passes over an experience.
-        lr: Learning rate of Adam for the backbone.
-        lr_head: Learning rate of Adam for a linear classifier; the backbone's if None.
-        lr_gcn: Learning rate of Adam for AGCN's GCN.
-        word_vectors: Source for ``load_word_vectors``.
-        missing_words: What a word gets that the source does not have: ``"error"``, or a ``"random"`` vector.
-        orthogonal_words: Whether word vectors are made orthogonal and of unit length.
-        preset: AGCN's, ``"paper"`` or ``"official"``.
-        graph: How AGCN's relations become a graph, if not as the preset says.
-        cross_blocks: Whether AGCN's graph has the blocks R and Q.
-        q_counts: What AGCN's block Q is counted over.
-        lambda_cls: λ₁ of AGCN.
-        lambda_dst: λ₂ of AGCN.
-        lambda_gph: λ₃ of AGCN.
-        memory: Images in memory; for AGCN 0 is none.
-        memory_kind: Memory beside AGCN: ``"er"``, ``"prs"`` or ``"ocdm"``.
-        memory_batch: Images replayed a step; as many as of the stream if None.
-        negatives_of_newer: Whether replayed images are negatives of newer classes.
-        ewc_lambda: λ of EWC.
-        lwf_lambda: Weight of LwF's distillation.
-        scr_weight: Weight of SCR's contrastive loss.
-        device: Where to compute, ``"cuda"`` if there is one by default.
-        amp: ``"bf16"``, ``"fp16"`` or None.
-        compile: Whether to compile the backbone.
-        workers: Processes that load images.
-        cache: Folder for features of a frozen backbone; one of the user's if None.
-        checkpoint_minutes: How often the state is saved within an experience.
+        method: key in `METHODS`.
+        method_settings: all plain arguments of the method's strategy, by name.
     """
 
-    benchmark: BenchmarkName = "coco"
-    data: str | None = None
-    split_lists: str | None = None
     method: str = "agcn"
-    seed: int = 0
-    label: str | None = None
-    n_classes: int = 40
-    n_experiences: int = 10
-    validation: float = 0.0
-    limit: int | None = None
-    n_train: int = 6000
-    n_test: int = 1200
-    backbone: str = "resnet101"
-    pretrained: bool = True
-    pool: Pool = "max"
-    freeze_batchnorm: bool = False
-    fold_batchnorm: bool = False
-    channels_last: bool = True
-    freeze_backbone: bool = False
-    image_size: int = 448
-    batch_size: int = 8
-    eval_batch_size: int = 32
-    epochs: int = 1
-    lr: float = 1e-4
-    lr_head: float | None = None
-    lr_gcn: float = 3e-5
-    word_vectors: str = "embedded"
-    missing_words: Missing = "error"
-    orthogonal_words: bool = False
-    preset: Preset = "paper"
-    graph: Graph | None = None
-    cross_blocks: bool = True
-    q_counts: QCounts = "experience"
-    lambda_cls: float = 0.07
-    lambda_dst: float = 0.93
-    lambda_gph: float = 1e5
-    memory: int = 0
-    memory_kind: MemoryKind = "er"
-    memory_batch: int | None = None
-    negatives_of_newer: bool = False
-    ewc_lambda: float = 1e3
-    lwf_lambda: float = 1.0
-    scr_weight: float = 0.1
-    device: str = "cpu"
-    amp: Amp | None = None
-    compile: bool = False
-    workers: int = 0
-    cache: str | None = None
-    checkpoint_minutes: float = 10.0
+    method_settings: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
         """Name of the run's folder: ``agcn-seed0``."""
-        return re.sub(r"[^\w.]+", "-", f"{self.label or self.method}-seed{self.seed}")
+        return ascii_name(f"{self.label or self.method}-seed{self.seed}")
 
     def as_dict(self) -> dict[str, Any]:
-        """All settings as plain values, but for the folder of the cache, which is this machine's alone."""
-        return {name: value for name, value in asdict(self).items() if name != "cache"}
+        """Plain values with the format's version; without the cache's folder, which is this machine's."""
+        values = {name: value for name, value in asdict(self).items() if name != "cache"}
+        return {"format": FORMAT, **values, "negatives": list(self.negatives)}
 
 
-KINDS = get_type_hints(Settings)
-"""What each setting may be."""
-_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
-
+GROUPS = (DataSettings, ModelSettings, TrainingSettings, RunSettings)
+KINDS: dict[str, Any] = get_type_hints(Settings)
+"""Type of each field."""
 
 DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "coco": {},
@@ -163,13 +135,15 @@ DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
         "lambda_cls": 0.15,
         "lambda_dst": 0.85,
         "lambda_gph": 1e3,
-        "eval_batch_size": 64,
+        "eval_mb_size": 64,
     },
 }
-"""What differs from the paper's Split-COCO. The drawings want a small network trained from scratch, whose old
-features move fast: the paper's λ₁ of 0.07 keeps them, but learns little of 600 images an experience, and 0.3
-learns more but forgets more. And GloVe vectors lie in few directions, an effective rank of 12 for 40 classes:
-with them as they are AGCN learned less of new classes than a linear classifier."""
+"""What differs from the paper's Split-COCO, for methods that have the setting.
+
+Drawn scenes need a small network trained from scratch, whose old features change fast: the paper's λ₁ of 0.07
+preserves them, but learns little from 600 images per experience, and 0.3 learns more but forgets more. GloVe
+vectors lie in few directions (an effective rank of 12 for 40 classes); with them AGCN learned less of new
+classes than a linear classifier."""
 
 SMOKE: dict[str, Any] = {
     "n_classes": 4,
@@ -178,69 +152,179 @@ SMOKE: dict[str, Any] = {
     "n_test": 32,
     "image_size": 32,
     "limit": 24,
-    "memory": 8,
-    "memory_batch": 4,
+    "mem_size": 8,
+    "batch_size_mem": 4,
 }
-"""Settings that show in seconds whether a run works, and nothing else."""
+"""Settings that show in seconds whether a run works; for methods that have them."""
 
 
-def make_settings(benchmark: BenchmarkName, **given: Any) -> Settings:
-    """Settings of a benchmark, with those given in place of its defaults.
+def ascii_name(text: str) -> str:
+    """The text as the name of a file: ASCII letters, digits, dots and dashes."""
+    return re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
+
+
+def method_arguments(method: str) -> dict[str, inspect.Parameter]:
+    """Arguments of a method's strategy that ``method_settings`` has.
 
     Raises:
-        ValueError: If a setting is unknown, or its value is not one that it can have.
+        ValueError: if there is no such method.
     """
-    unknown = sorted(set(given) - set(KINDS))
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}.")
+    arguments = METHODS[method].arguments
+    return {name: argument for name, argument in arguments.items() if name not in RUN_ARGUMENTS}
+
+
+def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields that all methods share, and settings of methods, whether nested or beside them."""
+    shared = {name: value for name, value in given.items() if name in KINDS and name != "method_settings"}
+    nested = given.get("method_settings", {})
+    beside = {name: value for name, value in given.items() if name not in KINDS and name != "format"}
+    return shared, {**nested, **beside}
+
+
+def make_settings(
+    benchmark: BenchmarkName, defaults: Mapping[str, Any] | None = None, /, **given: Any
+) -> Settings:
+    """Settings of a benchmark, with those given in place of its defaults.
+
+    Args:
+        benchmark: name of the benchmark.
+        defaults: further settings in place of the benchmark's, where the method has them.
+        given: fields of `Settings`, and settings of the method by the names of its strategy's arguments.
+
+    Raises:
+        ValueError: if the method or a setting is unknown, or a value has the wrong type.
+    """
+    more_shared, more_own = split_settings(defaults or {})
+    given_shared, own = split_settings(given)
+    method = given_shared.get("method", Settings.method)
+    preset = {**more_own, **own}.get("preset", "paper")
+    shared_defaults, own_defaults = _preset_defaults(method, preset, *split_settings(DEFAULTS[benchmark]))
+    shared = {**shared_defaults, **more_shared, **given_shared, "benchmark": benchmark}
+    for name, value in shared.items():
+        check_value(name, value, KINDS[name])
+    negatives = shared.get("negatives", ())
+    shared["negatives"] = (negatives,) if isinstance(negatives, str) else tuple(negatives)
+    if shared.get("backbone") == "small":  # there are no weights for it
+        shared.setdefault("pretrained", False)
+    method_settings = _complete(method, own, own_defaults | more_own)
+    settings = Settings(**shared, method_settings=method_settings)
+    unusable = sorted(set(settings.negatives) - usable_negatives(settings))
+    if unusable:
+        raise ValueError(
+            f"{settings.method} cannot use negatives from {', '.join(unusable)}: memory needs a method that "
+            "replays images, or AGCN with --memory; statistics need one that trains by gradient."
+        )
+    return settings
+
+
+def _preset_defaults(
+    method: str, preset: str, shared: Mapping[str, Any], own: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Defaults of the run and of the method, with those of AGCN's preset among them.
+
+    The benchmark's weights of losses suit the paper's preset, so those of ``statistics`` take precedence.
+    """
+    if method_arguments(method).keys().isdisjoint({"preset"}):
+        return dict(shared), dict(own)
+    from avalanche_agcn.training.strategies.agcn import PRESETS, STATISTICS_MODEL
+
+    if preset == "statistics":
+        return {**shared, **STATISTICS_MODEL}, {**own, **PRESETS[preset]}
+    return dict(shared), {**PRESETS.get(preset, {}), **own}
+
+
+def _complete(method: str, own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a method: those given, else the defaults, else its constructor's."""
+    arguments = method_arguments(method)
+    unknown = sorted(set(own) - set(arguments))
     if unknown:
-        raise ValueError(f"unknown settings {unknown}; known are {sorted(KINDS)}")
-    for name, value in given.items():
-        _check_kind(name, value)
-    chosen = {**DEFAULTS[benchmark], **given}
-    if chosen.get("backbone") == "small":  # there are no weights for it
-        chosen.setdefault("pretrained", False)
-    return replace(Settings(benchmark=benchmark), **chosen)
+        raise ValueError(
+            f"unknown settings {unknown}; known are {sorted(KINDS)}, and of this method {sorted(arguments)}."
+        )
+    complete = {}
+    for name, argument in arguments.items():
+        complete[name] = own.get(name, defaults.get(name, argument.default))
+        check_value(name, complete[name], argument.annotation)
+    return complete
 
 
-def _check_kind(name: str, value: Any) -> None:
-    """Else ``"False"``, for one, would be taken for true."""
-    allowed = _alternatives(KINDS[name])
-    kinds = tuple(kind for kind in allowed if isinstance(kind, type))
+def change_settings(settings: Settings, **changes: Any) -> Settings:
+    """Settings with some changed, fields or settings of the method; another method has its own defaults."""
+    values = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    own = values.pop("method_settings") if changes.get("method", settings.method) == settings.method else {}
+    return make_settings(values.pop("benchmark"), **{**values, "method_settings": own, **changes})
+
+
+def usable_negatives(settings: Settings) -> set[str]:
+    """Sources of negatives that the method can use: its memory, if it replays images, and statistics."""
+    method = METHODS[settings.method]
+    replays = "newer_as_negative" in method.arguments and settings.method_settings.get("mem_size") != 0
+    return ({"memory"} if replays else set()) | ({"statistics"} if method.takes_statistics else set())
+
+
+def check_value(name: str, value: Any, kind: Any) -> None:
+    """Raise a ValueError for a value of the wrong type, such as the text ``"False"`` for a switch."""
+    if get_origin(kind) is tuple:
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            check_value(name, item, get_args(kind)[0])
+        return
+    allowed = alternatives(kind)
+    kinds = tuple(one for one in allowed if isinstance(one, type))
     if isinstance(value, bool):
         fits = bool in kinds
     else:
         fits = value in allowed or isinstance(value, (*kinds, int) if float in kinds else kinds)
     if not fits:
-        wanted = " or ".join(_IN_WORDS.get(kind, repr(kind)) for kind in allowed)
-        raise ValueError(f"the setting {name} must be {wanted}, not {value!r}")
-
-
-def _alternatives(kind: Any) -> list[Any]:
-    """Types and values in a union of types and literals."""
-    return [one for part in get_args(kind) for one in _alternatives(part)] or [kind]
+        wanted = " or ".join(PLAIN.get(one, repr(one)) for one in allowed)
+        raise ValueError(f"the setting {name} must be {wanted}, not {value!r}.")
 
 
 def read_config(path: str | os.PathLike) -> dict[str, Any]:
-    """Settings from a TOML or JSON file; a ``results.json`` gives those it was made with.
+    """Settings from a TOML or JSON file; those of a run from its ``results.json``.
 
     Raises:
-        ValueError: If the file is neither, or names unknown settings.
+        ValueError: if the file is neither, or of another format.
     """
     text = Path(path).read_text(encoding="utf-8")
     try:
         content = tomllib.loads(text) if str(path).endswith(".toml") else json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{path} is neither TOML nor JSON: {error}") from None
+        raise ValueError(f"{path} is neither TOML nor JSON: {error}.") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must have a setting a line, such as `lr = 1e-4`")
-    return content.get("settings", content)
+        raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`.")
+    if "settings" not in content:
+        return content
+    check_format(path, content)
+    return content["settings"]
+
+
+def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
+    """Raise a ValueError, a sentence that names both versions, for results or a state of another format."""
+    found = content.get("format", 1)
+    if found != FORMAT:
+        raise ValueError(
+            f"{path} has format {found}, but this version of avalanche-agcn reads format {FORMAT}: "
+            "run it again."
+        )
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Settings that change the outcome and differ, each as ``"lr: 0.0001, now 0.001"``.
+    """Settings that change the results and differ, each as ``"lr: 0.0001, now 0.001"``.
 
     A setting that one of them does not have, because it is newer, has its default there.
     """
-    defaults = Settings().as_dict()
-    old, new = {**defaults, **old}, {**defaults, **new}
-    names = sorted((set(old) | set(new)) - WITHOUT_EFFECT)
-    return [f"{n}: {old.get(n)}, now {new.get(n)}" for n in names if old.get(n) != new.get(n)]
+    before, now = _with_defaults(old), _with_defaults(new)
+    names = sorted((before.keys() | now.keys()) - RUNTIME_SETTINGS)
+    return [f"{n}: {before.get(n)}, now {now.get(n)}" for n in names if before.get(n) != now.get(n)]
+
+
+def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings by name, those of the method among them."""
+    shared, own = split_settings({**Settings().as_dict(), **values})
+    if shared["method"] in METHODS:
+        defaults = {name: one.default for name, one in method_arguments(shared["method"]).items()}
+        preset = own.get("preset", "paper")
+        own = {**defaults, **_preset_defaults(shared["method"], preset, {}, {})[1], **own}
+    return {**own, **shared}

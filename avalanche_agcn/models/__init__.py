@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from avalanche_agcn.models.agcn import AGCNModel
-    from avalanche_agcn.models.backbones import Backbone, create_backbone
+    from avalanche_agcn.models.backbones import Backbone, Precomputed, create_backbone
     from avalanche_agcn.models.gcn import GCN
     from avalanche_agcn.models.linear import MultiLabelClassifier
-    from avalanche_agcn.models.precomputed import Precomputed
+    from avalanche_agcn.models.random_features import RandomFeatures
     from avalanche_agcn.models.word_vectors import load_word_vectors
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Backbone",
     "MultiLabelClassifier",
     "Precomputed",
+    "RandomFeatures",
     "create_backbone",
     "load_word_vectors",
 ]
@@ -27,7 +28,8 @@ _MODULES = {
     "Backbone": "backbones",
     "GCN": "gcn",
     "MultiLabelClassifier": "linear",
-    "Precomputed": "precomputed",
+    "Precomputed": "backbones",
+    "RandomFeatures": "random_features",
     "create_backbone": "backbones",
     "load_word_vectors": "word_vectors",
 }

@@ -5,7 +5,7 @@ symbol     meaning                             here
 =========  ==================================  ============================
 A^t        graph over the classes seen         ``adjacency``
 H^{t,0}    word vectors of the classes         ``word_vectors``
-H^t        classifiers, AGCN(A^t, H^{t,0})     ``embeddings()``
+H^t        classifiers, AGCN(A^t, H^{t,0})     ``classifiers()``
 CNN(x)     features of an image                ``features(x)``
 ŷ          predictions, Eq. 6                  ``forward(x)``, before σ
 =========  ==================================  ============================
@@ -14,28 +14,29 @@ CNN(x)     features of an image                ``features(x)``
 from typing import Any
 
 import torch
-from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
+from avalanche_agcn.models.base import Classifiers, MultiLabelModel, count_features, group_parameters
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
-from avalanche_agcn.models.groups import group_parameters
-from avalanche_agcn.models.growing import HasSeenClasses, count_features, count_seen
 
 LR_BACKBONE = 1e-4  # of Adam; the authors' program
 LR_GCN = 3e-5
+LR_AUXILIARY = 3e-3  # of a linear head that starts from nothing
 
 
-class AGCNModel(DynamicModule):
+class AGCNModel(MultiLabelModel):
     """Logits of the classes seen so far: features ⊗ GCN(adjacency, word vectors).
 
-    The model starts with no class and grows with its graph, without new parameters: word vectors
-    and graph are buffers. Avalanche's strategies make it grow before they train on an experience;
-    `ACMPlugin` then keeps the graph up to date. Elsewhere call `set_graph`.
+    The model starts with no class and grows with its graph, without new parameters: word vectors and graph
+    are buffers. Avalanche's strategies call `adaptation` before they train on an experience; `ACMPlugin` then
+    keeps the graph up to date. Elsewhere call `set_graph`.
 
     Args:
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
         word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
         hidden_features: width between the layers of the GCN.
+        decoupled: whether an auxiliary head trains the backbone; see `MultiLabelModel`.
 
     Raises:
         ValueError: if the backbone has no ``num_features``, or ``word_vectors`` is no matrix.
@@ -60,18 +61,18 @@ class AGCNModel(DynamicModule):
         word_vectors: Tensor,
         *,
         hidden_features: int = HIDDEN_FEATURES,
+        decoupled: bool = False,
     ) -> None:
-        super().__init__()
         if word_vectors.ndim != 2:
             raise ValueError(
                 f"word_vectors must be a matrix of one row per class, but has shape "
                 f"{tuple(word_vectors.shape)}. load_word_vectors(class_names) makes one."
             )
-        self.backbone = backbone
+        super().__init__(backbone, n_auxiliary=len(word_vectors) if decoupled else 0)
         self.gcn = GCN(word_vectors.shape[1], count_features(backbone), hidden_features=hidden_features)
         self.register_buffer("word_vectors", word_vectors.detach().clone().float())
         self.register_buffer("adjacency", torch.zeros(0, 0))
-        # The graphs earlier experiences ended with, one after the other, and their sizes.
+        # Graphs at the end of earlier experiences, flattened and concatenated, and their sizes.
         self.register_buffer("past_graphs", torch.zeros(0))
         self.register_buffer("past_sizes", torch.zeros(0, dtype=torch.long))
 
@@ -80,26 +81,19 @@ class AGCNModel(DynamicModule):
         """Number of classes seen so far, and of logits."""
         return len(self.adjacency)
 
-    def features(self, x: Tensor) -> Tensor:
-        """Features of images, ``[B, D]``."""
-        return self.backbone(x)
-
     def embeddings(self) -> Tensor:
         """H, one classifier per class seen, ``[n_seen, D]``."""
-        return self._classifiers(self.adjacency)
+        return self._embed(self.adjacency)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of the classes seen so far, ``[B, n_seen]``.
-
-        Under autocast only the backbone runs in half precision.
-        """
-        return self._score(self.features(x), self.adjacency)
+    def classifiers(self) -> Classifiers:
+        """H as classifiers, without bias."""
+        return Classifiers(self.embeddings(), None)
 
     def nested_logits(self, x: Tensor | None = None, *, features: Tensor | None = None) -> list[Tensor]:
-        """Logits as each experience's own graph gives them, with the weights of now.
+        """Logits under the graph of each experience, with the current weights.
 
-        This is how the authors' program scores the test set of an earlier experience: with the
-        ACM saved at its end. The images go through the backbone once.
+        This is how the authors' program scores the test set of an earlier experience: with the ACM saved at
+        its end. The images go through the backbone once.
 
         Args:
             x: images, ``[B, 3, H, W]``.
@@ -116,10 +110,12 @@ class AGCNModel(DynamicModule):
         if features is None:
             assert x is not None
             features = self.features(x)
-        return [self._score(features, graph) for graph in (*self._past(), self.adjacency)]
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.to(self.word_vectors.dtype)
+            return [features @ self._embed(graph).T for graph in self._graphs()]
 
     def set_graph(self, adjacency: Tensor) -> None:
-        """Take a graph over the first classes; a larger one than before opens an experience.
+        """Set the graph over the first classes; a larger one than before opens an experience.
 
         Args:
             adjacency: weights ``[n, n]``, no smaller than the graph it replaces.
@@ -148,8 +144,12 @@ class AGCNModel(DynamicModule):
         """Append rows for classes that were not known when the model was made, ``[n, d]``."""
         self.word_vectors = torch.cat([self.word_vectors, word_vectors.to(self.word_vectors)])
 
-    def parameter_groups(
-        self, *, lr_backbone: float = LR_BACKBONE, lr_gcn: float = LR_GCN
+    def parameter_groups(  # type: ignore[override]
+        self,
+        *,
+        lr_backbone: float = LR_BACKBONE,
+        lr_gcn: float = LR_GCN,
+        lr_auxiliary: float = LR_AUXILIARY,
     ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with the paper's learning rate for each part.
 
@@ -158,34 +158,30 @@ class AGCNModel(DynamicModule):
             >>> model = AGCNModel(create_backbone("small"), torch.zeros(3, 50))
             >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_gcn=1e-4))
         """
-        return group_parameters((self.backbone, lr_backbone), (self.gcn, lr_gcn))
+        return group_parameters(
+            (self.backbone, lr_backbone), (self.gcn, lr_gcn), (self.auxiliary, lr_auxiliary)
+        )
 
-    def adaptation(self, experience: HasSeenClasses) -> None:
-        """Avalanche's call before an experience: new classes enter without relations.
-
-        Evaluation does not make the model grow.
-        """
+    def adaptation(self, experience: MultiLabelExperience) -> None:
+        """Add the new classes of an experience, without relations; evaluation does not add any."""
         if self.training and (n := count_seen(experience)) > self.n_seen:
             graph = torch.eye(n, device=self.adjacency.device)
             graph[: self.n_seen, : self.n_seen] = self.adjacency
             self.set_graph(graph)
 
-    def _classifiers(self, adjacency: Tensor) -> Tensor:
+    def _embed(self, adjacency: Tensor) -> Tensor:
         with torch.autocast(adjacency.device.type, enabled=False):
             return self.gcn(adjacency, self.word_vectors[: len(adjacency)])
 
-    def _score(self, features: Tensor, adjacency: Tensor) -> Tensor:
-        classifiers = self._classifiers(adjacency)
-        with torch.autocast(adjacency.device.type, enabled=False):
-            return features.to(classifiers.dtype) @ classifiers.T
-
-    def _past(self) -> list[Tensor]:
+    def _graphs(self) -> list[Tensor]:
+        """Graphs that the experiences ended with, and the current one."""
         sizes = self.past_sizes.tolist()
         graphs = self.past_graphs.split([n * n for n in sizes])
-        return [graph.view(n, n) for n, graph in zip(sizes, graphs, strict=True)]
+        past = [graph.view(n, n) for n, graph in zip(sizes, graphs, strict=True)]
+        return [*past, self.adjacency]
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
-        """Take over the size of saved buffers, which need not be the size of now."""
+        """Give buffers the size of the saved ones, which may differ."""
         for name, buffer in list(self.named_buffers(recurse=False)):
             if prefix + name in state_dict:
                 setattr(self, name, buffer.new_empty(state_dict[prefix + name].shape))

@@ -1,4 +1,4 @@
-"""Networks that turn images into feature vectors, by name."""
+"""Networks that turn images into feature vectors."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -7,38 +7,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avalanche_agcn.models import folding
-from avalanche_agcn.models.networks import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    RGB,
-    Weights,
-    WeightsUnavailable,
-    load_network,
-)
+from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
+from avalanche_agcn.models.forward import evaluation_mode
+from avalanche_agcn.models.networks import Weights, WeightsUnavailable, load_network
 
-__all__ = ["Backbone", "WeightsUnavailable", "create_backbone"]
+__all__ = ["Backbone", "Precomputed", "WeightsUnavailable", "create_backbone", "fold_into_convolutions"]
 
 Pool = Literal["max", "avg"]
+Frozen = Sequence[str] | Literal["all"]
 
 
 class Backbone(nn.Module):
-    """Layers, and a global pooling that makes one vector an image of what they give.
+    """Layers, followed by global pooling to one vector per image.
 
     Args:
-        layers: network from images to maps ``[B, D, h, w]`` or vectors ``[B, D]``; the latter
-            are not pooled.
+        layers: network from images to maps ``[B, D, h, w]`` or vectors ``[B, D]``; vectors are not pooled.
         num_features: D.
         pool: ``"max"`` (the paper) or ``"avg"``.
-        mean: of each colour, of images between 0 and 1, that inputs should be normalised with.
-        std: deviation of each colour, likewise.
-        freeze_batchnorm: keep the running statistics of batch normalisation as they are, also in
-            training. With small batches, or streams that change, they do more harm than good.
+        mean: of each colour of images between 0 and 1, for the normalisation of inputs.
+        std: likewise.
+        freeze_batchnorm: keep the running statistics of batch normalisation fixed, also in training. With
+            small batches or changing streams, updating them does more harm than good.
         fold_batchnorm: fold normalisations with frozen statistics into the convolutions before them: the
-            same features, faster (see `fold_batchnorm` in ``folding.py`` for what it means in training).
-        frozen: names of layers, or parts of their names before a dot, whose parameters are not
-            trained and which stay in evaluation mode; ``"all"`` for the whole network.
-        channels_last: keep images and weights in this layout, faster on many machines.
+            same features, faster (see `fold_into_convolutions` for the effect on training).
+        frozen: names of layers, or parts of their names before a dot, that are not trained and stay in
+            evaluation mode; ``"all"`` for the whole network.
+        channels_last: keep images and weights in this memory format, which is faster on many machines.
         compile: run the layers through `torch.compile`.
 
     Raises:
@@ -60,16 +54,16 @@ class Backbone(nn.Module):
         std: RGB = IMAGENET_STD,
         freeze_batchnorm: bool = False,
         fold_batchnorm: bool = False,
-        frozen: Sequence[str] | Literal["all"] = (),
+        frozen: Frozen = (),
         channels_last: bool = False,
         compile: bool = False,
     ) -> None:
         super().__init__()
-        check_pool(pool)
+        _check_pool(pool)
         if fold_batchnorm:
             if not freeze_batchnorm:
-                raise ValueError("fold_batchnorm needs statistics that do not change: freeze_batchnorm=True.")
-            folding.fold_batchnorm(layers)
+                raise ValueError("fold_batchnorm needs fixed statistics: pass freeze_batchnorm=True.")
+            fold_into_convolutions(layers)
         self.layers = layers
         self.num_features = num_features
         self.pool = pool
@@ -79,7 +73,7 @@ class Backbone(nn.Module):
         self.channels_last = channels_last
         if channels_last:
             layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._frozen = _select(layers, frozen)
+        self._frozen = _resolve_frozen(layers, frozen)
         for module in self._frozen_modules():
             module.requires_grad_(False)
         self.train(self.training)
@@ -97,7 +91,7 @@ class Backbone(nn.Module):
         return pooled.flatten(1)
 
     def train(self, mode: bool = True) -> "Backbone":
-        """Training mode, but for what is frozen."""
+        """Set training mode, except for frozen parts."""
         super().train(mode)
         for module in self._frozen_modules():
             module.eval()
@@ -108,11 +102,42 @@ class Backbone(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """What tells apart two backbones of the same layers."""
+        """The pooling, which layers do not show."""
         return f"pool={self.pool!r}"
 
     def _frozen_modules(self) -> list[nn.Module]:
         return [self.layers.get_submodule(name) for name in self._frozen]
+
+
+class Precomputed(nn.Module):
+    """Passes features on, in place of a backbone, for heads that train on a `feature_benchmark`.
+
+    Args:
+        num_features: length of a feature vector.
+
+    Example:
+        >>> from avalanche_agcn.models import MultiLabelClassifier
+        >>> model = MultiLabelClassifier(Precomputed(1280), 20)
+        >>> model(torch.zeros(4, 1280)).shape
+        torch.Size([4, 20])
+    """
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features themselves, ``[B, num_features]``.
+
+        Raises:
+            ValueError: if they are images, or of another length.
+        """
+        if x.ndim != 2 or x.shape[1] != self.num_features:
+            raise ValueError(
+                f"Expected features [B, {self.num_features}], got {tuple(x.shape)}: train and evaluate on a "
+                "feature_benchmark made with the same backbone."
+            )
+        return x
 
 
 def create_backbone(
@@ -122,7 +147,7 @@ def create_backbone(
     pool: Pool = "max",
     freeze_batchnorm: bool = False,
     fold_batchnorm: bool = False,
-    frozen: Sequence[str] | Literal["all"] = (),
+    frozen: Frozen = (),
     channels_last: bool = False,
     compile: bool = False,
     **network_settings: Any,
@@ -141,19 +166,19 @@ def create_backbone(
             state dictionary of the network as the source defines it.
         pool: ``"max"`` (the paper) or ``"avg"``. Networks that give vectors, such as vision
             transformers, are not pooled, unless they come from timm.
-        freeze_batchnorm: see `Backbone`.
-        fold_batchnorm: see `Backbone`.
-        frozen: see `Backbone`.
-        channels_last: see `Backbone`.
-        compile: see `Backbone`.
-        network_settings: for the source's own constructor.
+        freeze_batchnorm: see `Backbone`, as for the following arguments.
+        fold_batchnorm: makes the network faster.
+        frozen: layers that are not trained.
+        channels_last: memory format.
+        compile: whether to compile the layers.
+        **network_settings: arguments of the source's own constructor.
 
     Returns:
-        The network; its ``mean`` and ``std`` are what inputs should be normalised with.
+        The network; its ``mean`` and ``std`` are those that inputs should be normalised with.
 
     Raises:
         ValueError: for an unknown name, pooling or layer.
-        WeightsUnavailable: if the weights cannot be had; the message names the choices.
+        WeightsUnavailable: if the weights cannot be loaded; the message names the choices.
         ModuleNotFoundError: if an optional package is needed and not installed.
 
     Example:
@@ -161,11 +186,11 @@ def create_backbone(
         >>> backbone.num_features
         512
     """
-    check_pool(pool)
+    _check_pool(pool)
     layers, mean, std = load_network(name, pretrained, pool, network_settings)
     return Backbone(
         layers,
-        num_features=_count_features(layers),
+        num_features=_run(layers, torch.zeros(1, 3, 224, 224)).shape[1],
         pool=pool,
         mean=mean,
         std=std,
@@ -177,25 +202,93 @@ def create_backbone(
     )
 
 
-def check_pool(pool: str) -> None:
-    """Refuse a pooling that is not one of `Pool`.
+def fold_into_convolutions(layers: nn.Module) -> int:
+    """Fold each batch normalisation that follows a convolution directly into it, in place.
+
+    With fixed statistics, BN(Wx) = (γ/σ · W) x + (β − γμ/σ): one convolution with a bias. The network
+    computes the same. What is trained is the product, so that γ and W no longer have a learning rate each.
+
+    Args:
+        layers: a network from images to features. Normalisations that follow anything else stay.
+
+    Returns:
+        How many were folded.
 
     Raises:
-        ValueError: naming the choices.
+        ValueError: if the network gives other features afterwards, because it also uses the output of a
+            convolution elsewhere.
+
+    Example:
+        >>> layers = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        >>> fold_into_convolutions(layers)
+        1
     """
+    image = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    before, pairs = _find_pairs(layers, image)
+    owners = {
+        id(child): (owner, name) for owner in layers.modules() for name, child in owner.named_children()
+    }
+    for convolution, norm in pairs:
+        _fold(convolution, norm)
+        owner, name = owners[id(norm)]
+        setattr(owner, name, nn.Identity())
+    after = _run(layers, image)
+    if not torch.allclose(before, after, rtol=1e-3, atol=1e-3 * float(before.abs().max())):
+        raise ValueError("This network cannot be folded: choose fold_batchnorm=False.")
+    return len(pairs)
+
+
+def _find_pairs(layers: nn.Module, image: Tensor) -> tuple[Tensor, list[tuple[nn.Conv2d, nn.BatchNorm2d]]]:
+    """Features of an image, and the pairs found on its way: a norm whose input is a convolution's output."""
+    outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # with the tensor, so that its id is not used again
+    pairs = []
+
+    def after_convolution(module: nn.Conv2d, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        outputs[id(output)] = (module, output)
+
+    def before_norm(module: nn.BatchNorm2d, inputs: tuple[Tensor, ...]) -> None:
+        if id(inputs[0]) in outputs and module.running_mean is not None:
+            pairs.append((outputs[id(inputs[0])][0], module))
+
+    handles = []
+    for module in layers.modules():
+        if isinstance(module, nn.Conv2d):
+            handles.append(module.register_forward_hook(after_convolution))
+        elif isinstance(module, nn.BatchNorm2d):
+            handles.append(module.register_forward_pre_hook(before_norm))
+    features = _run(layers, image)
+    for handle in handles:
+        handle.remove()
+    return features, pairs
+
+
+@torch.no_grad()
+def _run(layers: nn.Module, image: Tensor) -> Tensor:
+    with evaluation_mode(layers):
+        return layers(image)
+
+
+@torch.no_grad()
+def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = (norm.running_var + norm.eps).rsqrt()
+    if norm.affine:
+        scale = scale * norm.weight
+    shift = -norm.running_mean * scale + (norm.bias if norm.affine else 0.0)
+    if convolution.bias is not None:
+        shift = shift + convolution.bias * scale
+    convolution.weight.mul_(scale[:, None, None, None])
+    convolution.bias = nn.Parameter(shift)
+
+
+def _check_pool(pool: str) -> None:
     if pool not in get_args(Pool):
         raise ValueError(f"pool must be one of {get_args(Pool)}, not {pool!r}.")
 
 
-def _count_features(layers: nn.Module) -> int:
-    training = layers.training
-    with torch.no_grad():
-        features = layers.eval()(torch.zeros(1, 3, 224, 224))
-    layers.train(training)
-    return features.shape[1]
-
-
-def _select(layers: nn.Module, frozen: Sequence[str] | Literal["all"]) -> list[str]:
+def _resolve_frozen(layers: nn.Module, frozen: Frozen) -> list[str]:
+    """Names of the frozen modules; "" is the whole network."""
     if frozen == "all":
         return [""]
     names = [name for name, _ in layers.named_modules()]

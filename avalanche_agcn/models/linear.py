@@ -3,23 +3,23 @@
 from typing import Any
 
 import torch
-from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
-from avalanche_agcn.models.groups import group_parameters
-from avalanche_agcn.models.growing import HasSeenClasses, count_features, count_seen
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
+from avalanche_agcn.models.base import Classifiers, MultiLabelModel, group_parameters
 
 
-class MultiLabelClassifier(DynamicModule):
+class MultiLabelClassifier(MultiLabelModel):
     """Backbone and one linear layer; gives logits of the classes seen so far.
 
-    The layer has an output for every class from the start, so that no parameter is ever added.
-    Avalanche's strategies tell the model of each experience they train on; before the first, and
-    outside Avalanche, logits of all classes are given.
+    The layer has an output for every class from the start, so that no parameter is ever added. Avalanche's
+    strategies call `adaptation` before they train on an experience; before the first, and outside Avalanche,
+    the model gives logits of all classes.
 
     Args:
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
         n_classes: number of classes in the whole stream.
+        decoupled: whether an auxiliary head trains the backbone; see `MultiLabelModel`.
 
     Raises:
         ValueError: if the backbone has no ``num_features``.
@@ -31,10 +31,10 @@ class MultiLabelClassifier(DynamicModule):
         torch.Size([2, 20])
     """
 
-    def __init__(self, backbone: nn.Module, n_classes: int) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.classifier = nn.Linear(count_features(backbone), n_classes)
+    def __init__(self, backbone: nn.Module, n_classes: int, *, decoupled: bool = False) -> None:
+        super().__init__(backbone, n_auxiliary=n_classes if decoupled else 0)
+        self.classifier = nn.Linear(backbone.num_features, n_classes)  # type: ignore[arg-type]
+        self.refinement: nn.Module | None = None
         self._seen: int | None = None
 
     @property
@@ -42,33 +42,46 @@ class MultiLabelClassifier(DynamicModule):
         """Number of logits."""
         return self.classifier.out_features if self._seen is None else self._seen
 
-    def features(self, x: Tensor) -> Tensor:
-        """Features of images, ``[B, D]``."""
-        return self.backbone(x)
+    def classifiers(self) -> Classifiers:
+        """The rows of the layer for the classes seen so far."""
+        return Classifiers(self.classifier.weight[: self.n_seen], self.classifier.bias[: self.n_seen])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of the classes seen so far, ``[B, n_seen]``."""
-        features = self.features(x)
-        with torch.autocast(
-            features.device.type, enabled=False
-        ):  # or thousands of images would have one score
-            logits = self.classifier(features.to(self.classifier.weight.dtype))
-        return logits[:, : self.n_seen]
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits of features ``[B, D]``, refined if the model has a `LogitRefinement`."""
+        logits = self.classifier(features.to(self.classifier.weight.dtype))[:, : self.n_seen]
+        return logits if self.refinement is None else self.refinement(logits)
 
-    def parameter_groups(self, *, lr_backbone: float, lr_head: float) -> list[dict[str, Any]]:
+    def parameter_groups(  # type: ignore[override]
+        self, *, lr_backbone: float, lr_head: float
+    ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with a learning rate for each part.
 
-        A layer that starts from nothing wants a higher one than a network that was trained before.
+        A layer that starts from nothing needs a higher one than a network that was trained before.
 
         Example:
             >>> from avalanche_agcn.models import create_backbone
             >>> model = MultiLabelClassifier(create_backbone("small"), 20)
             >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_backbone=3e-5, lr_head=1e-3))
         """
-        return group_parameters((self.backbone, lr_backbone), (self.classifier, lr_head))
+        return group_parameters(
+            (self.backbone, lr_backbone), (self.classifier, lr_head), (self.auxiliary, lr_head)
+        )
 
-    def adaptation(self, experience: HasSeenClasses) -> None:
-        """Avalanche's call before an experience; evaluation does not make the model grow.
+    @torch.no_grad()
+    def set_classifiers(self, weight: Tensor, bias: Tensor, refinement: nn.Module | None = None) -> None:
+        """Replace the classifiers of the first classes.
+
+        Args:
+            weight: ``[n, D]``.
+            bias: ``[n]``.
+            refinement: module from logits to logits, such as `LogitRefinement`, or None.
+        """
+        self.classifier.weight[: len(weight)] = weight.to(self.classifier.weight)
+        self.classifier.bias[: len(bias)] = bias.to(self.classifier.bias)
+        self.refinement = None if refinement is None else refinement.to(self.classifier.weight)
+
+    def adaptation(self, experience: MultiLabelExperience) -> None:
+        """Add the new classes of an experience; evaluation does not add any.
 
         Raises:
             ValueError: if the experience has more classes than the model.
@@ -90,3 +103,37 @@ class MultiLabelClassifier(DynamicModule):
     def set_extra_state(self, state: Tensor) -> None:
         """The number of classes seen, from ``load_state_dict``."""
         self._seen = None if state < 0 else int(state)
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
+        """Make the refinement that was saved, if any, before its tensors are loaded."""
+        n = len(state_dict.get(f"{prefix}refinement.origin", ()))
+        self.refinement = LogitRefinement(torch.zeros(n), torch.zeros(n), torch.zeros(n, n)) if n else None
+        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
+
+
+class LogitRefinement(nn.Module):
+    """Raises logits of classes that often appear beside those that an image shows.
+
+    With u = (logit − origin) / unit, which is about 0 for negatives and 1 for positives of every class, the
+    logit of class i grows by unit_i · Σ_j gain_ij clip(u_j, 0, 1).
+
+    Args:
+        origin: logit of each class at u = 0, ``[n]``.
+        unit: difference between the logits at u = 1 and u = 0, ``[n]``; 0 leaves a class out.
+        gain: ``[n, n]``, zero on the diagonal.
+    """
+
+    origin: Tensor
+    unit: Tensor
+    gain: Tensor
+
+    def __init__(self, origin: Tensor, unit: Tensor, gain: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("origin", origin)
+        self.register_buffer("unit", unit)
+        self.register_buffer("gain", gain)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Refined logits, ``[B, n]``."""
+        shown = torch.where(self.unit > 0, (logits - self.origin) / self.unit, 0.0).clamp(0, 1)
+        return logits + self.unit * (shown @ self.gain.T)

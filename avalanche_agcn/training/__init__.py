@@ -5,21 +5,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
-    from avalanche_agcn.training.contrastive import MultiLabelContrastiveLoss
+    from avalanche_agcn.training.feature_statistics import FeatureStatistics
     from avalanche_agcn.training.graph import adjacency
-    from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
-    from avalanche_agcn.training.storage import OCDMBuffer, PRSBuffer, ReservoirBuffer
+    from avalanche_agcn.training.losses import (
+        AsymmetricLoss,
+        MultiLabelContrastiveLoss,
+        PartialBCEWithLogitsLoss,
+    )
+    from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
     from avalanche_agcn.training.strategies import (
         AGCN,
         AGEM,
         ER,
         EWC,
+        L3A,
         OCDM,
         PRS,
         SCR,
         FineTuning,
         LwF,
         MultiTask,
+        MultiTaskRidge,
+        StreamingRidge,
     )
 
 __all__ = [
@@ -27,18 +34,23 @@ __all__ = [
     "AGEM",
     "ER",
     "EWC",
+    "L3A",
     "OCDM",
     "PRS",
     "SCR",
+    "AsymmetricLoss",
     "AugmentedCorrelationMatrix",
+    "FeatureStatistics",
     "FineTuning",
     "LwF",
     "MultiLabelContrastiveLoss",
     "MultiTask",
+    "MultiTaskRidge",
     "OCDMBuffer",
     "PRSBuffer",
     "PartialBCEWithLogitsLoss",
     "ReservoirBuffer",
+    "StreamingRidge",
     "adjacency",
 ]
 
@@ -48,18 +60,23 @@ _MODULES = {
     "AGEM": "strategies",
     "ER": "strategies",
     "EWC": "strategies",
+    "L3A": "strategies",
     "OCDM": "strategies",
     "PRS": "strategies",
     "SCR": "strategies",
+    "AsymmetricLoss": "losses",
     "AugmentedCorrelationMatrix": "acm",
     "FineTuning": "strategies",
     "LwF": "strategies",
-    "MultiLabelContrastiveLoss": "contrastive",
+    "MultiLabelContrastiveLoss": "losses",
     "MultiTask": "strategies",
-    "OCDMBuffer": "storage",
-    "PRSBuffer": "storage",
+    "MultiTaskRidge": "strategies",
+    "OCDMBuffer": "storage_policy",
+    "PRSBuffer": "storage_policy",
     "PartialBCEWithLogitsLoss": "losses",
-    "ReservoirBuffer": "storage",
+    "FeatureStatistics": "feature_statistics",
+    "ReservoirBuffer": "storage_policy",
+    "StreamingRidge": "strategies",
     "adjacency": "graph",
 }
 

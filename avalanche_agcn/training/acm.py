@@ -1,4 +1,4 @@
-"""The Augmented Correlation Matrix: label relations counted as the stream flows (Eq. 1 to 4).
+"""The Augmented Correlation Matrix: label relations counted batch by batch (Eq. 1 to 4).
 
 ==========================  ===================================================  ==============
 symbol                      meaning                                              here
@@ -8,17 +8,23 @@ A^{t-1} (Old-Old)           the matrix as the previous experience left it       
 B^t (New-New), Eq. 2        N_ij / N_j                                            ``_hard``
 R^t (Old-New), Eq. 3        Σ ẑ_i y_j / N_j                                       ``_cross``
 Q^t (New-Old), Eq. 4        Σ ẑ_i y_j / Σ ẑ_i                                     ``_soft``
-ẑ                           the expert's soft labels of old classes               ``soft_old``
+ẑ                           the teacher's soft labels of old classes               ``soft_old``
 y                           the hard labels of new classes                        ``targets_new``
 ==========================  ===================================================  ==============
 
 Entry [i, j] of every block is P(class i | class j).
 """
 
+import math
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+
+OFFICIAL_HARD_START = 1e-6
+"""Start value of the hard counts; authors' program."""
+OFFICIAL_SOFT_START = 1e-10
+"""Start value of the soft sums; authors' program."""
 
 QCounts = Literal["experience", "stream"]
 
@@ -26,17 +32,20 @@ QCounts = Literal["experience", "stream"]
 class AugmentedCorrelationMatrix:
     """Conditional probabilities between all classes seen so far, updated batch by batch.
 
-    The statistics are sums in float64, so any split of an experience into batches gives the same
-    matrix. Nothing here is differentiated through.
+    The statistics are sums in float64, so any split of an experience into batches gives the same matrix. No
+    gradient flows through them.
 
     Args:
-        q_counts: what the denominator of Q, Σ ẑ_i, runs over. ``"experience"`` is Eq. 4: the
-            images of the current experience, which show the new classes far more often than the
-            stream does, so that Q comes out too high. ``"stream"`` adds how often class i was
-            counted in the earlier experiences: by hard labels in its own, by soft labels since.
+        q_counts: images that the denominator of Q, Σ ẑ_i, runs over. ``"experience"`` is Eq. 4: those of the
+            current experience, which show the new classes far more often than the whole stream does, so that
+            Q is too high. ``"stream"`` adds the counts of class i in earlier experiences: by hard labels in
+            its own, by soft labels since.
+        hard_start: start value of the counts N_j that probabilities are divided by.
+        soft_start: start value of the sums Σ ẑ_i. The authors' program starts them at 1e-10: where its
+            teacher's softmax saturates, a sum of 5e-12 then gives no relation, where 0 gives a strong one.
 
     Raises:
-        ValueError: for another ``q_counts``.
+        ValueError: for another ``q_counts`` or a negative start value.
 
     Example:
         >>> acm = AugmentedCorrelationMatrix()
@@ -51,10 +60,16 @@ class AugmentedCorrelationMatrix:
         (tensor(0.8000, dtype=torch.float64), tensor(0.8000, dtype=torch.float64))
     """
 
-    def __init__(self, *, q_counts: QCounts = "experience") -> None:
+    def __init__(
+        self, *, q_counts: QCounts = "experience", hard_start: float = 0.0, soft_start: float = 0.0
+    ) -> None:
         if q_counts not in get_args(QCounts):
             raise ValueError(f"q_counts must be one of {get_args(QCounts)}, not {q_counts!r}.")
+        for name, value in (("hard_start", hard_start), ("soft_start", soft_start)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a finite number of 0 or more, but is {value}.")
         self.q_counts = q_counts
+        self.hard_start, self.soft_start = hard_start, soft_start
         self._sizes: list[int] = []
         self._old = _zeros(0, 0)  # A^{t-1}, [n_old, n_old]
         self._earlier = _zeros(0)  # counts of old classes in earlier experiences, [n_old]
@@ -77,17 +92,17 @@ class AugmentedCorrelationMatrix:
 
     @property
     def device(self) -> torch.device:
-        """Where the statistics are kept: with the batches they are counted from."""
+        """Device of the statistics: that of the last batch."""
         return self._hard.device
 
     def begin(self, n_new: int) -> None:
-        """Open an experience with ``n_new`` new classes; what was counted before is frozen.
+        """Open an experience with ``n_new`` new classes; relations among earlier classes are frozen.
 
         Raises:
             ValueError: if ``n_new`` is negative.
         """
         if n_new < 0:
-            raise ValueError(f"An experience cannot have {n_new} new classes.")
+            raise ValueError(f"n_new must be 0 or more, but is {n_new}.")
         self._old = self.matrix()
         self._earlier = torch.cat([self._earlier + self._soft, self._hard.diagonal()])
         self._open_sums(self.n_seen, n_new)
@@ -96,14 +111,14 @@ class AugmentedCorrelationMatrix:
     def update(self, targets_new: Tensor, soft_old: Tensor | None = None, *, reduce: bool = False) -> None:
         """Count a batch.
 
-        A row with a NaN among its new classes is left out altogether: it is an image of another
-        experience, such as a replayed one, and says nothing of how often new classes appear.
+        A row with a NaN among its new classes is left out: it is an image of another experience, such as a
+        replayed one, and does not tell how often new classes appear.
 
         Args:
             targets_new: 0 or 1 for the classes of the open experience, ``[B, n_new]``.
-            soft_old: probabilities of the old classes, ``[B, n_old]``. None counts as zeros: with
-                no expert, new and old classes have no relations.
-            reduce: add up the batches of all processes of `torch.distributed`, so that all hold
+            soft_old: probabilities of the old classes, ``[B, n_old]``. None counts as zeros: without a
+                teacher, new and old classes have no relations.
+            reduce: whether to add up the batches of all processes of `torch.distributed`, so that all hold
                 the same sums. A collective call: every process must make it.
 
         Raises:
@@ -127,23 +142,24 @@ class AugmentedCorrelationMatrix:
     def matrix(self) -> Tensor:
         """Conditional probabilities ``[n_seen, n_seen]``, float64, unit diagonal.
 
-        A class that was not met yet has no relations: zeros beside its 1 on the diagonal.
+        A class without positives so far has no relations: zeros beside its 1 on the diagonal.
         """
-        met = self._hard.diagonal()  # N_j
+        positives = self._hard.diagonal() + self.hard_start  # N_j
         of_old = self._soft + self._earlier if self.q_counts == "stream" else self._soft
-        new_new = _divide(self._hard, met).fill_diagonal_(1.0)
-        old_new = _divide(self._cross, met)
+        of_old = of_old + self.soft_start
+        new_new = _divide(self._hard, positives).fill_diagonal_(1.0)
+        old_new = _divide(self._cross, positives)
         new_old = _divide(self._cross.T, of_old)
         return torch.cat([torch.cat([self._old, old_new], dim=1), torch.cat([new_old, new_new], dim=1)])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All statistics as tensors; they are not copied."""
+        """All sums as tensors, not copied."""
         return {"sizes": torch.tensor(self._sizes, dtype=torch.long)} | {
             name: getattr(self, f"_{name}") for name in _SUMS
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over the statistics that `state_dict` gave.
+        """Restore the sums that `state_dict` returned.
 
         Raises:
             ValueError: if an entry is missing or unknown.
@@ -189,7 +205,7 @@ _SUMS = ("old", "earlier", "hard", "cross", "soft")
 
 
 def in_float64(values: Tensor) -> Tensor:
-    """In double precision; on the processor where the device, such as Apple's, has none."""
+    """Convert to double precision, on the CPU where the device, such as Apple's, has none."""
     return (values.cpu() if values.device.type == "mps" else values).double()
 
 
@@ -198,7 +214,7 @@ def _zeros(*shape: int, device: torch.device | None = None) -> Tensor:
 
 
 def _divide(counts: Tensor, totals: Tensor) -> Tensor:
-    """Each column by its total; a column whose total is 0 becomes 0."""
+    """Divide each column by its total; a column whose total is 0 becomes 0."""
     return torch.where(totals > 0, counts / totals, 0.0)
 
 

@@ -1,8 +1,7 @@
-"""From label relations to the graph that a GCN multiplies by.
+"""From label relations to the adjacency matrix of a GCN.
 
 All constants of the ``official`` graph were read in the authors' published program; where the
-paper leaves a step open, the graph of ML-GCN (Chen et al., 2019) is followed, which AGCN is built
-on.
+paper leaves a step open, the graph of ML-GCN (Chen et al., 2019) is used, which AGCN builds on.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -14,13 +13,13 @@ from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
 
 Graph = Literal["paper", "official", "plain", "identity"]
 
-NEIGHBOUR_WEIGHT = 0.25  # what a node's neighbours weigh together; ML-GCN, authors' program
+NEIGHBOUR_WEIGHT = 0.25  # total weight of a node's neighbours; ML-GCN, authors' program
 NORMALISATION_POWER = -0.5  # of the degrees; ML-GCN, authors' program
-NEW_THRESHOLD = 0.4  # New-New is binarised at it; authors' program
-CROSS_THRESHOLD = 0.3  # Old-New and New-Old are binarised at it; authors' program
-NEW_OLD_FACTOR = 0.5  # New-Old is halved before that; authors' program
+NEW_THRESHOLD = 0.4  # where New-New is binarised; authors' program
+CROSS_THRESHOLD = 0.3  # where Old-New and New-Old are binarised; authors' program
+NEW_OLD_FACTOR = 0.5  # New-Old is halved before it is binarised; authors' program
 COLUMN_EPSILON = 1e-6  # added to column sums; authors' program
-FIRST_NEIGHBOUR_WEIGHT = 0.28  # the first experience has constants of its own; authors' program
+FIRST_NEIGHBOUR_WEIGHT = 0.28  # the first experience has its own constants; authors' program
 FIRST_NORMALISATION_POWER = -0.8
 
 
@@ -33,12 +32,12 @@ def adjacency(
     new_threshold: float | None = None,
     cross_threshold: float | None = None,
 ) -> Tensor:
-    """The graph over all classes seen so far, for the layers of a `GCN`.
+    """Make the graph over all classes seen so far, for the layers of a `GCN`.
 
-    Its cost is that of a few passes over the matrix, whatever the number of experiences.
+    It costs a few passes over the matrix, whatever the number of experiences.
 
     Args:
-        acm: the statistics; they are not changed.
+        acm: the statistics, which are not changed.
         preset: how relations become weights.
 
             - ``"paper"``: the off-diagonal entries of each row are scaled to sum to
@@ -97,14 +96,14 @@ def check_graph(
     *,
     name: str = "preset",
 ) -> None:
-    """Refuse settings of `adjacency` that make no sense.
+    """Check the settings of `adjacency`.
 
     Args:
         preset: see `adjacency`.
         neighbour_weight: see `adjacency`.
         new_threshold: see `adjacency`.
         cross_threshold: see `adjacency`.
-        name: what the caller calls ``preset``.
+        name: the caller's name for ``preset``.
 
     Raises:
         ValueError: naming the setting, its value and the choices.
@@ -112,7 +111,7 @@ def check_graph(
     if preset not in get_args(Graph):
         raise ValueError(f"{name} must be one of {get_args(Graph)}, not {preset!r}.")
     if neighbour_weight < 0:
-        raise ValueError(f"neighbour_weight must not be negative, but is {neighbour_weight}.")
+        raise ValueError(f"neighbour_weight must be 0 or more, but is {neighbour_weight}.")
     thresholds = {"new_threshold": new_threshold, "cross_threshold": cross_threshold}
     for threshold, value in thresholds.items():
         if value is not None and preset != "official":
@@ -122,7 +121,7 @@ def check_graph(
 
 
 class _Blocks(NamedTuple):
-    """Where the blocks of the experiences lie in the matrix."""
+    """Positions of the experiences' blocks in the matrix."""
 
     owner: Tensor  # [n], the experience each class belongs to
     n_blocks: int
@@ -161,13 +160,15 @@ def _official(
     below = ~(blocks.same | blocks.above)  # New-Old
     scaled = torch.where(below, NEW_OLD_FACTOR * relations, relations)
     edges = torch.where(blocks.same, scaled >= new_threshold, scaled >= cross_threshold)
-    # The program counts no class with itself, but its first threshold of 0 lets all pass.
+    # The program's counts exclude a class with itself, but its first threshold of 0 admits every entry.
     edges = edges.fill_diagonal_(False) | first_block
 
+    # The edges of a column share one weight, block by block; the diagonal is the node itself.
     weights = edges * _choose(first_block, FIRST_NEIGHBOUR_WEIGHT, neighbour_weight)
     weights /= _column_sums(edges, blocks) + COLUMN_EPSILON
     weights.diagonal().add_(1.0)
 
+    # Only New-New blocks are normalised, and transposed: the program computes (A·D)ᵀ·D.
     power = _choose(first, FIRST_NORMALISATION_POWER, NORMALISATION_POWER)
     scale = weights.where(blocks.same, 0.0).sum(dim=1).pow(power)
     return torch.where(blocks.same, scale[:, None] * weights.T * scale[None, :], weights)
@@ -186,5 +187,5 @@ def _column_sums(edges: Tensor, blocks: _Blocks) -> Tensor:
 
 
 def _choose(mask: Tensor, inside: float, outside: float) -> Tensor:
-    """In float64, which `torch.where` with two numbers is not."""
+    """Select in float64: `torch.where` with two numbers would give float32."""
     return torch.full_like(mask, outside, dtype=torch.float64).masked_fill_(mask, inside)

@@ -1,4 +1,4 @@
-"""The losses of multi-label continual learning: classification, distillation, relationships.
+"""Losses of multi-label continual learning: classification, distillation, relationships, contrast.
 
 =========  =====================================  ===========
 symbol     name                                   equation
@@ -9,6 +9,7 @@ symbol     name                                   equation
 =========  =====================================  ===========
 """
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -16,6 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Reduction = Literal["mean", "sum"]
+
+TEMPERATURE = 0.07  # of supervised contrastive replay (Mai et al., 2021)
+_LEFT_OUT = -1e9  # its exponential is 0, and unlike infinity it makes no NaN in a row without any pair
 
 
 class PartialBCEWithLogitsLoss(nn.Module):
@@ -58,14 +62,122 @@ class PartialBCEWithLogitsLoss(nn.Module):
         return total / annotated.sum().clamp(min=1)
 
 
-def distillation_loss(logits: Tensor, expert_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """ℓ_dst (Eq. 7): cross-entropy of the student with the expert's soft labels.
+class AsymmetricLoss(nn.Module):
+    """Asymmetric loss (ASL, Ridnik et al., 2021) over the annotated cells of multi-hot targets.
 
-    Its gradient, not its value, is zero when student and expert agree.
+    With p the probability of a class, p_m = max(p − clip, 0) and y its target, the loss of a cell is
+
+        −y (1 − p)^γ₊ log p − (1 − y) p_m^γ₋ log(1 − p_m),
+
+    so that easy negatives, of which multi-label data has most, count little, and those below ``clip`` not at
+    all. As in `PartialBCEWithLogitsLoss`, to which it is equal at 0, 0, 0, cells of NaN are left out and the
+    loss is the mean over the others. (The authors' program takes the sum: with SGD its learning rate is that
+    much smaller; Adam does not see the difference.)
+
+    Args:
+        gamma_neg: γ₋, focus on hard negatives.
+        gamma_pos: γ₊, focus on hard positives.
+        clip: probability that negatives are shifted by.
+        detach_weights: whether (1 − p)^γ₊ and p_m^γ₋ are constants to the gradient, as is the default of the
+            authors' program; else the gradient is that of the formula.
+
+    Raises:
+        ValueError: if a power is negative or ``clip`` not in [0, 1).
+
+    Example:
+        >>> logits, targets = torch.tensor([[0.0, 4.0, -4.0]]), torch.tensor([[1.0, torch.nan, 0.0]])
+        >>> round(AsymmetricLoss()(logits, targets).item(), 4)  # log(2) / 2: the negative is an easy one
+        0.3466
+    """
+
+    def __init__(
+        self,
+        gamma_neg: float = 4.0,
+        gamma_pos: float = 0.0,
+        clip: float = 0.05,
+        *,
+        detach_weights: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, power in (("gamma_neg", gamma_neg), ("gamma_pos", gamma_pos)):
+            if not 0 <= power < math.inf:
+                raise ValueError(f"{name} must be a finite number of 0 or more, but is {power}.")
+        if not 0 <= clip < 1:
+            raise ValueError(f"clip must be at least 0 and below 1, but is {clip}.")
+        self.gamma_neg, self.gamma_pos, self.clip = gamma_neg, gamma_pos, clip
+        self.detach_weights = detach_weights
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss of a batch, a scalar; for arguments and errors see `PartialBCEWithLogitsLoss`."""
+        _check_targets(logits, targets)
+        logits = _at_least_float32(logits)
+        targets = targets[:, : logits.shape[1]].to(logits.dtype)
+        annotated = ~targets.isnan()
+        y = targets.nan_to_num(0.0)
+        positive = self._focus((-logits).sigmoid(), self.gamma_pos) * F.softplus(-logits)
+        negative = self._focus(logits.sigmoid() - self.clip, self.gamma_neg) * self._negative_cost(logits)
+        cells = y * positive + (1 - y) * negative
+        return cells.where(annotated, 0.0).sum() / annotated.sum().clamp(min=1)
+
+    def _focus(self, probabilities: Tensor, power: float) -> Tensor:
+        """The power of a probability; above 0, where the slope of a root is not infinite."""
+        weights = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).pow(power)
+        return weights.detach() if self.detach_weights else weights
+
+    def _negative_cost(self, logits: Tensor) -> Tensor:
+        """−log(1 − p_m), from logits, because 1 − p rounds to 0 where p is near 1."""
+        if self.clip == 0:
+            return F.softplus(logits)
+        clip = torch.full_like(logits, math.log(self.clip))
+        return -torch.logaddexp(F.logsigmoid(-logits), clip).clamp(max=0.0)
+
+
+def confidence_penalty(logits: Tensor) -> Tensor:
+    """Σ p log p over classes, the mean over images: the negative entropy that CSC adds to its loss.
+
+    CSC (Du et al., 2024) penalises confident outputs. Its program sums −p log p alone, without the part of
+    1 − p, so that the entropy is largest at p = 1/e, not at 1/2; this is the same.
+
+    Args:
+        logits: ``[B, n_seen]``.
+
+    Example:
+        >>> round(confidence_penalty(torch.zeros(1, 2)).item(), 4)  # 2 · 0.5 · log(0.5)
+        -0.6931
+    """
+    logits = _at_least_float32(logits)
+    return (logits.sigmoid() * F.logsigmoid(logits)).sum(dim=1).mean()
+
+
+def add_pseudo_labels(
+    targets: Tensor, teacher_logits: Tensor, *, threshold: float, soft: bool = False
+) -> Tensor:
+    """Return targets with the teacher's answer for the old classes.
+
+    Args:
+        targets: 0, 1 or NaN, ``[B, n_classes]``.
+        teacher_logits: of the first classes, ``[B, n_old]``.
+        threshold: probability above which the answer is 1, else 0.
+        soft: whether the answer is the probability itself.
+
+    Example:
+        >>> targets = torch.tensor([[torch.nan, torch.nan, 1.0]])
+        >>> add_pseudo_labels(targets, torch.tensor([[2.0, 0.0]]), threshold=0.7)
+        tensor([[1., 0., 1.]])
+    """
+    probabilities = teacher_logits.detach().to(targets.dtype).sigmoid()
+    answers = probabilities if soft else (probabilities > threshold).to(targets.dtype)
+    return torch.cat([answers, targets[:, teacher_logits.shape[1] :]], dim=1)
+
+
+def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """ℓ_dst (Eq. 7): cross-entropy of the student with the teacher's soft labels.
+
+    Its gradient, not its value, is zero when student and teacher agree.
 
     Args:
         logits: the student's, ``[B, n_seen]``; the first ``n_old`` columns are used.
-        expert_logits: the expert's, ``[B, n_old]``; no gradient flows into them.
+        teacher_logits: the teacher's, ``[B, n_old]``; no gradient flows into them.
         reduction: ``"mean"`` over images and old classes (the authors' program) or ``"sum"`` over
             old classes (Eq. 7), the mean over images.
 
@@ -73,7 +185,7 @@ def distillation_loss(logits: Tensor, expert_logits: Tensor, *, reduction: Reduc
         The loss, a scalar; 0 when there is no old class.
 
     Raises:
-        ValueError: if the student has fewer images or classes than the expert.
+        ValueError: if the student has fewer images or classes than the teacher.
 
     Example:
         >>> import torch
@@ -82,11 +194,29 @@ def distillation_loss(logits: Tensor, expert_logits: Tensor, *, reduction: Reduc
         1.3863
     """
     check_reduction(reduction)
-    _check_extends("logits", logits, expert_logits, dim=1)
-    student = _at_least_float32(logits[:, : expert_logits.shape[1]])
-    soft_labels = expert_logits.detach().to(student.dtype).sigmoid()
+    _check_extends("logits", logits, teacher_logits, dim=1)
+    student = _at_least_float32(logits[:, : teacher_logits.shape[1]])
+    soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()
     total = F.binary_cross_entropy_with_logits(student, soft_labels, reduction="sum")
     return total / max(1, student.numel() if reduction == "mean" else len(student))
+
+
+def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Cross-entropy of the student with the teacher's softened labels, the mean over images and old classes.
+
+    Its gradient is zero when student and teacher agree.
+
+    Args:
+        logits: the student's, ``[B, n_seen]``; the first ``n_old`` columns are used.
+        teacher_logits: ``[B, n_old]``; no gradient flows into them.
+        temperature: divides both. The loss is multiplied by its square, which keeps the size of the gradient
+            (Hinton et al., 2015). 1 is AGCN's ℓ_dst.
+
+    Example:
+        >>> round(lwf_loss(torch.zeros(1, 3), torch.zeros(1, 2)).item(), 4)
+        0.6931
+    """
+    return temperature**2 * distillation_loss(logits / temperature, teacher_logits / temperature)
 
 
 def relationship_preserving_loss(
@@ -118,8 +248,98 @@ def relationship_preserving_loss(
     return total / max(1, old.numel()) if reduction == "mean" else total
 
 
+class MultiLabelContrastiveLoss(nn.Module):
+    """Supervised contrastive loss whose positive weights are the overlap of labels.
+
+    With z the normalised features, τ the temperature and w_ij the Jaccard overlap of two images' labels
+    (`label_overlap`), the loss of image i is the weighted mean, over the other images j, of
+    −log(exp(z_i·z_j/τ) / Σ_a exp(z_i·z_a/τ)) with weights w_ij. If every image has one label, w is 0 or 1 and
+    this is the single-label loss (Khosla et al., 2020). How SCR was made multi-label for the AGCN paper is
+    not known: this is our adaptation.
+
+    Two images without a column that is annotated for both cannot be compared: they are neither a pair nor a
+    term a of the sum. An image that shares no label with any other adds nothing.
+
+    Args:
+        temperature: τ.
+
+    Raises:
+        ValueError: if the temperature is not positive.
+
+    Example:
+        >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> targets = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> round(MultiLabelContrastiveLoss()(features, targets).item(), 4)  # as good as can be
+        0.0
+    """
+
+    def __init__(self, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise ValueError(f"temperature must be positive, but is {temperature}.")
+        self.temperature = temperature
+
+    def forward(self, features: Tensor, targets: Tensor) -> Tensor:
+        """Mean loss of the images that share a label with another; 0 if none does.
+
+        Args:
+            features: ``[B, D]``; they are normalised here.
+            targets: 0, 1 or NaN, ``[B, n_classes]``.
+        """
+        z = F.normalize(features.float(), dim=1)
+        overlap, comparable = label_overlap(targets)
+        other = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+        weights = overlap * other
+        logits = (z @ z.T / self.temperature).masked_fill(~(comparable & other), _LEFT_OUT)
+        log_probabilities = logits - logits.logsumexp(dim=1, keepdim=True)
+        totals = weights.sum(1)
+        has_positive = totals > 0
+        losses = -(weights * log_probabilities.masked_fill(weights == 0, 0.0)).sum(1)[has_positive]
+        return (losses / totals[has_positive]).sum() / has_positive.sum().clamp(min=1)
+
+
+def label_overlap(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Jaccard overlap of the labels of all pairs of images, on the columns annotated for both.
+
+    Args:
+        targets: 0, 1 or NaN, ``[B, n_classes]``.
+
+    Returns:
+        The overlap, ``[B, B]``, 0 where neither has a label; and whether a pair can be compared, ``[B, B]``:
+        whether there is a column annotated for both.
+
+    Example:
+        >>> overlap, _ = label_overlap(torch.tensor([[1.0, 1.0, torch.nan], [1.0, 0.0, 1.0]]))
+        >>> overlap
+        tensor([[1.0000, 0.5000],
+                [0.5000, 1.0000]])
+    """
+    annotated = (~targets.isnan()).float()
+    positive = targets.nan_to_num(0.0).float()
+    both = positive @ positive.T
+    either = positive @ annotated.T + annotated @ positive.T - both  # labels on the jointly annotated columns
+    return both / either.clamp(min=1), annotated @ annotated.T > 0
+
+
+def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
+    """Return targets with 0 for the classes seen after those that an image is annotated for.
+
+    Args:
+        targets: 0, 1 or NaN, ``[B, n_classes]``.
+        n_seen: number of classes seen so far; later columns stay NaN.
+
+    Example:
+        >>> newer_as_negative(torch.tensor([[torch.nan, 1.0, torch.nan, torch.nan]]), n_seen=3)
+        tensor([[nan, 1., 0., nan]])
+    """
+    columns = torch.arange(targets.shape[1], device=targets.device)
+    last_annotated = columns.where(~targets.isnan(), -1).amax(dim=1, keepdim=True)  # -1: none
+    newer = (columns > last_annotated) & (last_annotated >= 0) & (columns < n_seen)
+    return targets.masked_fill(newer, 0.0)
+
+
 def check_reduction(reduction: str) -> None:
-    """Refuse a reduction that is not one of `Reduction`.
+    """Check that a reduction is one of `Reduction`.
 
     Raises:
         ValueError: naming the choices.
@@ -129,7 +349,7 @@ def check_reduction(reduction: str) -> None:
 
 
 def _at_least_float32(values: Tensor) -> Tensor:
-    """Half precision in, as under autocast, but no sum over a batch in it."""
+    """Convert half precision, as under autocast gives, so that no sum over a batch is taken in it."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 

@@ -20,23 +20,3 @@ def test_drawing_keeps_to_its_square_and_fills_it(name):
 def test_drawings_use_colours_of_the_palette_only():
     used = {shape.colour for drawing in d.DRAWINGS.values() for shape in drawing}
     assert used == set(FIXED_COLOURS) | set("abs")
-
-
-def test_most_drawings_have_a_random_colour():
-    without = [name for name, drawing in d.DRAWINGS.items() if not {s.colour for s in drawing} & {"a", "b"}]
-    assert without == ["traffic light", "bench"]
-
-
-def test_oval_has_its_points_on_the_ellipse():
-    x, y = d.oval("a", 1, 2, 3, 4).points.T
-    np.testing.assert_allclose(((x - 1) / 3) ** 2 + ((y - 2) / 4) ** 2, 1)
-
-
-def test_arc_runs_clockwise_from_three_oclock():
-    arc = d.arc("a", 1, 0, 0, 5, 5, 0, 90)
-    np.testing.assert_allclose(arc.points[[0, -1]], [[5, 0], [0, 5]], atol=1e-12)  # y is down
-    assert arc.width == 1
-
-
-def test_box_is_the_polygon_of_its_corners():
-    np.testing.assert_array_equal(d.box("a", 0, 1, 2, 3).points, [[0, 1], [2, 1], [2, 3], [0, 3]])

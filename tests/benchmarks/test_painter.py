@@ -5,7 +5,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from avalanche_agcn.benchmarks._cooccurrence import MAX_OBJECTS
-from avalanche_agcn.benchmarks._drawings import DRAWINGS, disc, line
+from avalanche_agcn.benchmarks._drawings import DRAWINGS, disc
 from avalanche_agcn.benchmarks._painter import (
     MAX_ROTATION,
     OBJECT_SIZE,
@@ -20,14 +20,11 @@ SKY = (200, 220, 240)
 SPECK = (disc("k", 0, 0, 0.1),)
 
 
-def paint(
-    drawing, *, centre=(SIDE / 2, SIDE / 2), size=OBJECT_SIZE[1] * SIDE, rotation=0.0, side=SIDE, seed=0
-):
-    canvas = Image.new("RGB", (side, side), SKY)
+def paint(drawing, *, centre=(SIDE / 2, SIDE / 2), size=OBJECT_SIZE[1] * SIDE, rotation=0.0, seed=0):
+    canvas = Image.new("RGB", (SIDE, SIDE), SKY)
     palette = random_palette(np.random.default_rng(seed))
-    paint_drawing(
-        ImageDraw.Draw(canvas), drawing, centre=centre, size=size, rotation=rotation, palette=palette
-    )
+    draw = ImageDraw.Draw(canvas)
+    paint_drawing(draw, drawing, centre=centre, size=size, rotation=rotation, palette=palette)
     return np.asarray(canvas)
 
 
@@ -36,58 +33,32 @@ def painted(pixels):
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_drawing_is_visible(name):
+def test_drawing_is_visible_and_stays_inside_the_image(name):
     size = OBJECT_SIZE[0] * SIDE
     # The thinnest (fork, spoon) cover a tenth of their square.
     assert painted(paint(DRAWINGS[name], size=size)).sum() >= 0.1 * size**2
-
-
-@pytest.mark.parametrize("name", DRAWINGS)
-@pytest.mark.parametrize("rotation", [-MAX_ROTATION, 0, MAX_ROTATION])
-def test_drawing_stays_inside_the_frame(name, rotation):
-    whole = painted(paint(DRAWINGS[name], rotation=rotation)).sum()
-    for centre in [(0, 0), (SIDE, 0), (0, SIDE), (SIDE, SIDE)]:
-        mask = painted(paint(DRAWINGS[name], centre=centre, rotation=rotation))
-        assert not mask[[0, -1]].any()  # nothing touches the edge
-        assert not mask[:, [0, -1]].any()
-        assert mask.sum() == pytest.approx(whole, rel=0.1)  # nothing is cut off
+    for rotation in (-MAX_ROTATION, 0, MAX_ROTATION):
+        whole = painted(paint(DRAWINGS[name], rotation=rotation)).sum()
+        for centre in [(0, 0), (SIDE, 0), (0, SIDE), (SIDE, SIDE)]:
+            mask = painted(paint(DRAWINGS[name], centre=centre, rotation=rotation))
+            assert not mask[[0, -1]].any()  # nothing touches the edge
+            assert not mask[:, [0, -1]].any()
+            assert mask.sum() == pytest.approx(whole, rel=0.1)  # nothing is cut off
 
 
 def test_no_two_drawings_look_alike():
-    masks = {name: painted(paint(drawing)) for name, drawing in DRAWINGS.items()}
     images = {name: paint(drawing).astype(int) for name, drawing in DRAWINGS.items()}
     for one, other in combinations(DRAWINGS, 2):
-        differs = (abs(images[one] - images[other]).max(-1) > 40).sum()
-        assert differs >= 0.25 * (masks[one] | masks[other]).sum(), (one, other)
-
-
-def test_rotation_is_clockwise():
-    to_the_right = (line("k", 1, 0, 0, 10, 0),)
-    y, x = painted(paint(to_the_right, rotation=90)).nonzero()
-    assert y.max() > SIDE / 2 + 15
-    assert np.ptp(x) <= 4
-
-
-def test_colours_vary():
-    images = {paint(DRAWINGS["car"], seed=seed).tobytes() for seed in range(10)}
-    assert len(images) == 10
+        differing = (abs(images[one] - images[other]).max(-1) > 40).sum()
+        assert differing >= 0.25 * (painted(images[one]) | painted(images[other])).sum(), (one, other)
 
 
 def test_scene_is_determined_by_its_generator():
-    scenes = [
-        paint_scene([DRAWINGS["cat"], DRAWINGS["tv"]], 48, np.random.default_rng(seed)) for seed in (1, 1, 2)
-    ]
-    assert scenes[0].shape == (48, 48, 3)
-    assert scenes[0].dtype == np.uint8
-    np.testing.assert_array_equal(scenes[0], scenes[1])
-    assert (scenes[0] != scenes[2]).any()
-
-
-def test_scene_without_objects_has_background_and_clutter():
-    scenes = [paint_scene([], 32, np.random.default_rng(seed)) for seed in range(20)]
-    colours = [len(np.unique(scene.reshape(-1, 3), axis=0)) for scene in scenes]
-    assert min(colours) <= 4  # wall, floor and the smoothed horizon between
-    assert max(colours) > 10
+    drawings = [DRAWINGS["cat"], DRAWINGS["tv"]]
+    one, same, other = (paint_scene(drawings, 48, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert (one.shape, one.dtype) == ((48, 48, 3), np.uint8)
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

@@ -1,23 +1,64 @@
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from avalanche_agcn.experiments.ablations import VARIANTS
 from avalanche_agcn.experiments.cli import main, make_parser, settings_of
-from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.report import main as report
-from avalanche_agcn.experiments.settings import make_settings
+from avalanche_agcn.experiments.run import STATE_FILE
+from avalanche_agcn.experiments.settings import KINDS, make_settings
+
+ROOT = Path(__file__).parents[2]
 
 
 def wanted(*options, variants=None):
     return settings_of(make_parser("coco", None).parse_args(options), variants)
 
 
+def command(*options):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    script = [sys.executable, str(ROOT / "runs" / "split_coco.py"), *options]
+    return {
+        "args": script,
+        "env": environment,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+    }
+
+
+def test_help_has_every_setting_with_its_default_and_needs_no_torch():
+    text = make_parser("coco", None).format_help()
+    flags = {
+        "dataset_root": "data",
+        "train_mb_size": "batch-size",
+        "train_epochs": "epochs",
+        "num_workers": "workers",
+    }
+    for name in set(KINDS) - {"benchmark", "method_settings"}:
+        assert f"--{flags.get(name, name.replace('_', '-'))}" in text
+    assert text.count("(default:") >= len(KINDS) - 2
+    assert re.search(r"--image-size N .*\(default:\s+448,\s+drawn\s+scenes:\s+64\)", text)
+    imported = "import sys; from avalanche_agcn.experiments.cli import make_parser; make_parser('coco', ''); "
+    code = imported + "sys.exit('torch' in sys.modules or 'avalanche' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+
+
 def test_without_data_it_is_drawn_scenes_and_with_data_the_papers_settings():
     assert wanted()[0].benchmark == "scenes"
     paper = wanted("--data", "somewhere")[0]
-    assert (paper.benchmark, paper.backbone, paper.lambda_gph) == ("coco", "resnet101", 1e5)
+    assert (paper.benchmark, paper.backbone, paper.method_settings["lambda_gph"]) == (
+        "coco",
+        "resnet101",
+        1e5,
+    )
 
 
 def test_every_method_with_every_seed():
@@ -25,10 +66,81 @@ def test_every_method_with_every_seed():
     assert names == [f"{method}-seed{seed}" for method in METHODS for seed in (0, 2)]
 
 
+def test_options_keep_the_names_that_people_type():
+    (settings,) = wanted(
+        *(
+            "--data",
+            "x",
+            "--batch-size",
+            "4",
+            "--epochs",
+            "2",
+            "--workers",
+            "3",
+            "--memory",
+            "9",
+            "--method",
+            "er",
+        ),
+        *("--negatives", "memory", "--no-pretrained"),
+    )
+    assert (settings.dataset_root, settings.train_mb_size, settings.train_epochs) == ("x", 4, 2)
+    assert (settings.num_workers, settings.method_settings["mem_size"]) == (3, 9)
+    assert (settings.negatives, settings.pretrained) == (("memory",), False)
+
+
+def test_settings_go_to_every_chosen_method_that_has_them():
+    ewc, er, scr = wanted(
+        "--method",
+        "ewc",
+        "er",
+        "scr",
+        "--memory",
+        "7",
+        "--set",
+        "ewc_lambda=3",
+        "alpha=0.5",
+        "--method",
+        "ewc",
+        "er",
+        "scr",
+        "lwf",
+    )[:3]
+    assert ewc.method_settings["ewc_lambda"] == 3
+    assert (er.method_settings["mem_size"], scr.method_settings["mem_size"]) == (7, 7)
+    runs = wanted("--method", "all", "--memory", "7", "--negatives", "memory")
+    assert {s.method for s in runs if s.negatives} == {"er", "prs", "ocdm", "scr", "agcn"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--method", "ewc", "--memory", "5"],
+            r"unknown settings \['mem_size'\] for ewc; their own are .*'ewc_lambda'.*--help",
+        ),
+        (["--method", "er", "lwf", "--preset", "official"], r"unknown settings \['preset'\] for er, lwf"),
+        (["--method", "ewc", "--negatives", "memory"], "ewc cannot use negatives from memory"),
+        (["--set", "polo=avg"], "polo"),
+        (["--set", "pool"], "NAME=VALUE"),
+        (["--seed", "1", "1"], "several runs would have the folder agcn-seed1"),
+        (["--method", "er", "prs", "--label", "mine"], "several runs would have the folder mine-seed0"),
+        (["--method", "magic"], "unknown method 'magic'; known are multitask"),
+        (["--config", "absent.toml"], "absent.toml"),
+    ],
+)
+def test_a_wrong_option_is_named(options, message, capsys):
+    with pytest.raises(SystemExit):
+        main("coco", None, options)
+    assert re.search(message, capsys.readouterr().err)
+
+
 def test_the_command_line_comes_before_the_config(tmp_path):
-    (tmp_path / "run.toml").write_text("lr = 0.5\nbatch_size = 3\nseed = 4\n")
+    text = "lr = 0.5\ntrain_mb_size = 3\nseed = 4\nlambda_gph = 2.0\n[method_settings]\nlambda_cls = 0.1\n"
+    (tmp_path / "run.toml").write_text(text)
     settings = wanted("--config", str(tmp_path / "run.toml"), "--lr", "0.25")[0]
-    assert (settings.lr, settings.batch_size, settings.seed) == (0.25, 3, 4)
+    assert (settings.lr, settings.train_mb_size, settings.seed) == (0.25, 3, 4)
+    assert (settings.method_settings["lambda_gph"], settings.method_settings["lambda_cls"]) == (2.0, 0.1)
 
 
 def test_results_repeat_their_run(tmp_path):
@@ -41,76 +153,58 @@ def test_results_repeat_their_run(tmp_path):
     assert contents[0]["settings"] == contents[1]["settings"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--method", "magic"], r"unknown methods \['magic'\]; known are multitask"),
-        (["--config", "absent.toml"], "absent.toml"),
-    ],
-)
-def test_a_wrong_option_is_named(options, message, capsys):
-    with pytest.raises(SystemExit):
-        main("coco", None, options)
-    assert re.search(message, capsys.readouterr().err)
+@pytest.fixture
+def labelled(tmp_path):
+    """A results.json of a run with a label of its own and many settings."""
+    settings = make_settings("scenes", method="ewc", label="mine", n_train=3000).as_dict()
+    (tmp_path / "results.json").write_text(json.dumps({"settings": settings, "format": settings["format"]}))
+    return str(tmp_path / "results.json")
 
 
-def test_a_run_that_cannot_go_on_says_why_and_keeps_what_was_done(tmp_path, capsys):
-    assert main("coco", None, ["--data", str(tmp_path / "absent"), "--backbone", "small"]) == 1
-    error = capsys.readouterr().err
-    assert "Stopped:" in error
-    assert "--resume goes on from there" in error
+def test_label_and_method_settings_of_a_config_are_not_another_methods(labelled):
+    assert [settings.name for settings in wanted("--config", labelled)] == ["mine-seed0"]
+    runs = wanted("--config", labelled, "--method", "er", "prs")
+    assert [(s.name, s.n_train) for s in runs] == [("er-seed0", 3000), ("prs-seed0", 3000)]
+    assert "ewc_lambda" not in runs[0].method_settings
+
+
+def test_smoke_is_small_whatever_the_config_says(labelled):
+    assert wanted("--config", labelled, "--smoke")[0].n_train == 64
+    assert wanted("--config", labelled, "--smoke", "--limit", "5")[0].limit == 5
 
 
 def test_variants_of_the_ablations_are_runs_of_their_own():
-    settings = wanted("--seed", "0", "1", variants=VARIANTS)
-    assert len({s.name for s in settings}) == 2 * (len(VARIANTS) - 1)  # its own word vectors are orthogonal
-    assert "agcn word vectors as they are" in {s.label for s in settings}
-    assert "agcn word vectors made orthogonal" not in {s.label for s in settings}
+    settings = wanted("--seed", "0", "1", variants=ABLATIONS)
     by_label = {s.label: s for s in settings}
-    assert not by_label["agcn without R and Q"].cross_blocks
-    assert by_label["agcn 0.1×λ₃"].lambda_gph == pytest.approx(0.1 * by_label["agcn"].lambda_gph)
-    assert by_label["agcn 0×λ₃"].lambda_gph == 0
+    assert len({s.name for s in settings}) == 2 * len(
+        ABLATIONS
+    )  # AGCN too, but its word vectors are orthogonal
+    assert "agcn-words-plain" in by_label
+    assert "agcn-words-orthogonal" not in by_label
+    weights = {label: s.method_settings["lambda_gph"] for label, s in by_label.items()}
+    assert not by_label["agcn-no-cross"].method_settings["cross_blocks"]
+    assert weights["agcn-lambda3-0.1"] == pytest.approx(0.1 * weights["agcn"])
+    assert weights["agcn-lambda3-0"] == 0
 
 
-def test_tables_and_figures_come_from_stored_results(tmp_path, capsys):
-    main("coco", None, ["--smoke", "--method", "multitask", "agcn", "--out", str(tmp_path / "runs")])
-    run_output = capsys.readouterr().out
-    assert "not COCO" in run_output
-    assert report([str(tmp_path / "runs"), "--out", str(tmp_path / "report")]) == 0
-    table = (tmp_path / "report" / "table-SplitScenes.md").read_text()
-    assert table in run_output
-    assert table in capsys.readouterr().out
-    names = {path.name for path in (tmp_path / "report").iterdir()}
-    drawn = ("mAP", "classes", "acm-agcn", "pictures-agcn", "pictures-multitask")
-    figures = {f"SplitScenes-{name}.png" for name in drawn}
-    assert names == figures | {f"table-SplitScenes.{suffix}" for suffix in ("md", "csv", "tex")}
-    assert all((tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG") for name in figures)
-
-
-def test_a_report_of_nothing_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        report([str(tmp_path)])
-    assert "no results.json below" in capsys.readouterr().err
-
-
-def test_any_setting_can_be_given_by_name():
-    arguments = make_parser("coco", None).parse_args(["--set", "pool=avg", "lr=1e-2", "cross_blocks=false"])
-    (settings,) = settings_of(arguments)
-    assert (settings.pool, settings.lr, settings.cross_blocks) == ("avg", 1e-2, False)
+@pytest.mark.parametrize("methods", [["er"], ["all"]])
+def test_variants_are_of_agcn_alone(methods):
+    with pytest.raises(ValueError, match=r"these are variants of AGCN, and not of .*er"):
+        wanted("--method", *methods, variants=ABLATIONS)
 
 
 @pytest.mark.parametrize(
     ("given", "value"),
     [
-        ("cross_blocks=False", False),
-        ("cross_blocks=true", True),
+        ("orthogonal_words=False", False),
+        ("compile=true", True),
         ("lr=.001", 0.001),
         ("lr=1.", 1.0),
         ("limit=None", None),
         ("limit=none", None),
         ("limit=30", 30),
         ("label=my own", "my own"),
-        ("data='a b'", "a b"),
+        ("word_vectors='a b'", "a b"),
     ],
 )
 def test_values_may_be_written_as_in_toml_or_python(given, value):
@@ -119,45 +213,16 @@ def test_values_may_be_written_as_in_toml_or_python(given, value):
 
 
 def test_settings_given_apart_are_all_taken():
-    (settings,) = wanted("--set", "pool=avg", "lr=0.5", "--set", "lr_head=1e-3", "lr=0.25")
+    (settings,) = wanted(
+        "--set", "pool=avg", "lr=0.5", "--set", "lr_head=1e-3", "lr=0.25", "cross_blocks=false"
+    )
     assert (settings.pool, settings.lr_head, settings.lr) == ("avg", 1e-3, 0.25)
+    assert settings.method_settings["cross_blocks"] is False
 
 
-@pytest.fixture
-def labelled(tmp_path):
-    """A results.json of a run with a label of its own and many settings."""
-    settings = make_settings("scenes", method="ewc", label="mine", n_train=3000).as_dict()
-    (tmp_path / "results.json").write_text(json.dumps({"settings": settings}))
-    return str(tmp_path / "results.json")
-
-
-def test_the_label_of_a_config_is_not_another_methods(labelled):
-    assert [settings.name for settings in wanted("--config", labelled)] == ["mine-seed0"]
-    runs = wanted("--config", labelled, "--method", "er", "prs")
-    assert [(settings.name, settings.n_train) for settings in runs] == [
-        ("er-seed0", 3000),
-        ("prs-seed0", 3000),
-    ]
-
-
-def test_smoke_is_small_whatever_the_config_says(labelled):
-    assert wanted("--config", labelled, "--smoke")[0].n_train == 64
-    assert wanted("--config", labelled, "--smoke", "--limit", "5")[0].limit == 5
-
-
-@pytest.mark.parametrize(
-    "options",
-    [["--seed", "1", "1"], ["--method", "er", "prs", "--set", "label=mine"]],
-)
-def test_two_runs_with_one_folder_are_refused(options):
-    with pytest.raises(ValueError, match="several runs would have the folder"):
-        wanted(*options)
-
-
-@pytest.mark.parametrize("methods", [["er"], ["all"]])
-def test_variants_are_of_agcn_alone(methods):
-    with pytest.raises(ValueError, match=r"these are variants of AGCN, and not of .*er"):
-        wanted("--method", *methods, variants=VARIANTS)
+def test_a_run_that_cannot_continue_says_why_and_keeps_finished_parts(tmp_path, capsys):
+    assert main("coco", None, ["--data", str(tmp_path / "absent"), "--backbone", "small"]) == 1
+    assert re.search(r"Stopped: .*\n.*--resume continues from there", capsys.readouterr().err)
 
 
 def test_a_class_name_without_a_word_vector_ends_in_advice_not_in_a_traceback(tmp_path, capsys):
@@ -168,7 +233,49 @@ def test_a_class_name_without_a_word_vector_ends_in_advice_not_in_a_traceback(tm
     assert main("coco", None, [*options, "--set", "missing_words=random", "orthogonal_words=false"]) == 0
 
 
-@pytest.mark.parametrize(("given", "message"), [("pool", "NAME=VALUE"), ("polo=avg", "polo")])
-def test_a_setting_that_is_none_is_named(given, message):
-    with pytest.raises(ValueError, match=message):
-        settings_of(make_parser("coco", None).parse_args(["--set", given]))
+def test_tables_and_plots_come_from_stored_results(tmp_path, capsys):
+    main("coco", None, ["--smoke", "--method", "multitask", "agcn", "--out", str(tmp_path / "runs")])
+    run_output = capsys.readouterr().out
+    assert "not COCO" in run_output
+    assert report([str(tmp_path / "runs"), "--out", str(tmp_path / "report")]) == 0
+    table = (tmp_path / "report" / "table-SplitScenes.md").read_text()
+    assert table in run_output
+    assert table in capsys.readouterr().out
+    names = {path.name for path in (tmp_path / "report").iterdir()}
+    drawn = ("mAP", "classes", "acm-agcn", "pictures-agcn", "pictures-multitask")
+    drawings = {f"SplitScenes-{name}.png" for name in drawn}
+    assert names == drawings | {f"table-SplitScenes.{suffix}" for suffix in ("md", "csv", "tex")}
+    assert all((tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG") for name in drawings)
+
+
+def test_ctrl_c_says_how_to_continue(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored behind nohup
+    options = ["--smoke", "--out", str(tmp_path), "--method", "all", "--checkpoint-minutes", "0"]
+    process = subprocess.Popen(**command(*options))
+    signal.signal(signal.SIGINT, before)
+    state = tmp_path / "multitask-seed0" / STATE_FILE
+    while not state.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "the same command with --resume continues from there" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.3, 0.8, 1.5])
+def test_a_killed_process_continues_to_the_same_scores(tmp_path, delay):
+    options = ["--smoke", "--method", "agcn", "--checkpoint-minutes", "0", "--out"]
+    subprocess.run(**command(*options, str(tmp_path / "whole")), check=True)
+    process = subprocess.Popen(**command(*options, str(tmp_path / "killed")))
+    state = tmp_path / "killed" / "agcn-seed0" / STATE_FILE
+    while not state.exists() and process.poll() is None:
+        time.sleep(0.01)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = subprocess.run(**command(*options, str(tmp_path / "killed"), "--resume"), check=True)
+    assert "continuing with experience" in done.stdout
+    paths = [tmp_path / name / "agcn-seed0" / "results.json" for name in ("whole", "killed")]
+    first, second = (json.loads(path.read_text())["nested"] for path in paths)
+    assert first == second

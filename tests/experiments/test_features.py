@@ -1,15 +1,17 @@
 """Features that are computed once, against the backbone itself, and their files."""
 
 import os
+import threading
 
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 from torch.utils.data import TensorDataset
 from torchvision.transforms import v2
 
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
-from avalanche_agcn.benchmarks.images import ImageFiles
+from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.experiments import features as module
 from avalanche_agcn.experiments.features import default_cache, feature_benchmark
 from avalanche_agcn.models import create_backbone
@@ -47,7 +49,7 @@ def photos(folder, n=12):
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
-    monkeypatch.setattr(module, "IMAGES_A_FILE", 16)
+    monkeypatch.setattr(module, "IMAGES_PER_FILE", 16)
 
 
 def test_features_are_those_of_the_backbone_with_the_same_labels(tmp_path):
@@ -144,20 +146,20 @@ def test_a_changed_file_is_noticed(tmp_path):
 
 def test_a_damaged_file_is_named_and_made_anew_alone(tmp_path):
     feature_benchmark(scenes(), CountingBackbone(), tmp_path)
-    damaged = sorted(tmp_path.iterdir())[0]
+    damaged = sorted(tmp_path.glob("*.bin"))[0]
     damaged.write_bytes(damaged.read_bytes()[:-5])
     backbone, messages = CountingBackbone(), []
-    feature_benchmark(scenes(), backbone, tmp_path, say=messages.append)
+    feature_benchmark(scenes(), backbone, tmp_path, log=messages.append)
     assert 0 < backbone.seen <= 16
     assert any(damaged.name in message and "damaged" in message for message in messages)
 
 
 def test_features_of_other_images_under_the_right_name_are_not_used(tmp_path):
     feature_benchmark(scenes(), CountingBackbone(), tmp_path)
-    wrong = sorted(tmp_path.iterdir())[0]
+    wrong = sorted(tmp_path.glob("*.bin"))[0]
     module.save_state(wrong, {"features": torch.zeros(2, 3)})
     backbone, messages = CountingBackbone(), []
-    feature_benchmark(scenes(), backbone, tmp_path, say=messages.append)
+    feature_benchmark(scenes(), backbone, tmp_path, log=messages.append)
     assert 0 < backbone.seen <= 16
     assert any(wrong.name in message for message in messages)
 
@@ -179,12 +181,33 @@ def test_what_was_done_before_a_failure_is_kept(tmp_path):
     assert backbone.seen == 90 - 32
 
 
+def test_a_process_waits_for_the_one_that_computes_and_reads_its_file(tmp_path):
+    feature_benchmark(scenes(), CountingBackbone(), tmp_path)
+    path = sorted(tmp_path.glob("*.bin"))[0]
+    content = path.read_bytes()
+    path.unlink()
+    backbone, done = CountingBackbone(), threading.Event()
+
+    def compute():
+        feature_benchmark(scenes(), backbone, tmp_path, log=lambda message: None)
+        done.set()
+
+    with FileLock(path.with_suffix(".lock")):  # another process computes the features of this file
+        thread = threading.Thread(target=compute)
+        thread.start()
+        assert not done.wait(1)
+        path.write_bytes(content)
+    thread.join(60)
+    assert done.is_set()
+    assert backbone.seen == 0
+
+
 def test_a_transform_that_does_not_say_what_it_does_is_not_kept(tmp_path):
     source = TensorDataset(torch.rand(6, 3, 8, 8))
     source.targets = torch.eye(2).repeat(3, 1)
     benchmark = multilabel_benchmark(source, source, n_experiences=2, eval_transform=lambda image: image * 2)
     messages = []
-    feature_benchmark(benchmark, CountingBackbone(), tmp_path, say=messages.append)
+    feature_benchmark(benchmark, CountingBackbone(), tmp_path, log=messages.append)
     assert list(tmp_path.iterdir()) == []
     assert any("not kept" in message for message in messages)
 

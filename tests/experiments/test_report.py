@@ -1,37 +1,26 @@
-"""Reports from stored results, without a run."""
-
-import json
+"""Reports and pages from stored results."""
 
 import pytest
 
 from avalanche_agcn.benchmarks import SplitScenes
-from avalanche_agcn.experiments.ablations import VARIANTS
-from avalanche_agcn.experiments.report import main
-from avalanche_agcn.experiments.settings import SMOKE, make_settings
-
-NAMES = ["person", "bicycle", "car", "motorcycle"]
+from avalanche_agcn.experiments.methods import ABLATIONS
+from avalanche_agcn.experiments.report import Part, fill_in, main, write_page
+from avalanche_agcn.experiments.results import mean_and_deviation
+from avalanche_agcn.experiments.settings import SMOKE, change_settings, make_settings
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path, make_result):
     """A function that stores a results.json as a run leaves it."""
 
     def write(label="agcn", benchmark="scenes", **changes):
-        settings = make_settings(benchmark, **SMOKE, data=None if benchmark == "scenes" else "absent")
-        content = {
-            "benchmark": {"scenes": "SplitScenes", "coco": "SplitCOCO"}[benchmark],
-            "method": "agcn",
-            "seed": 0,
-            "settings": settings.as_dict() | {"label": label},
-            "class_names": NAMES,
-            "nested": {metric: [[80.0], [60.0, 50.0]] for metric in ("mAP", "CF1", "OF1")},
-            "per_class_ap": dict.fromkeys(NAMES, 50.0),
-            "seconds": {"train": 1.0, "eval": 2.0, "total": 3.0},
-            "environment": {},
-        }
-        path = tmp_path / "runs" / f"{benchmark}-{label}".replace("/", "-") / "results.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(content | changes))
+        given = {"dataset_root": None if benchmark == "scenes" else "absent", "label": label}
+        settings = make_settings(benchmark, SMOKE, **given)
+        if label in ABLATIONS:
+            settings = change_settings(settings, **ABLATIONS[label].changes(settings.method_settings))
+        name = {"scenes": "SplitScenes", "coco": "SplitCOCO"}[benchmark]
+        result = make_result(benchmark=name, settings=settings.as_dict(), **changes)
+        result.write(tmp_path / "runs" / result.name / "results.json")
         return tmp_path / "runs"
 
     return write
@@ -40,28 +29,28 @@ def store(tmp_path):
 def a_scene():
     scenes = SplitScenes(n_classes=4, n_experiences=2, n_train=64, n_test=32, image_size=32)
     labels = scenes.test_stream[0].dataset.targets[0].nonzero().flatten()
-    return int(scenes.plan.evaluation["test"].positions[0][0]), [NAMES[c] for c in labels]
+    return int(scenes.plan.evaluation["test"].positions[0][0]), [scenes.class_names[c] for c in labels]
 
 
 def written(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_ablations_leave_the_papers_tables_and_figures_apart(store, tmp_path, capsys):
-    for label in VARIANTS:
+def test_ablations_leave_the_papers_tables_and_plots_apart(store, tmp_path, capsys):
+    for label in ("agcn", *ABLATIONS):
         runs = store(label)
     assert main([str(runs), "--out", str(tmp_path / "out")]) == 0
     tables = {f"table{kind}-SplitScenes" for kind in ("", "-2", "-3", "-variants")}
     files = {f"{table}.{form}" for table in tables for form in ("md", "csv", "tex")}
-    figures = {f"SplitScenes-{name}{of}.png" for name in ("mAP", "classes") for of in ("", "-variants")}
-    assert written(tmp_path / "out") == files | figures
+    drawn = {f"SplitScenes-{name}{of}.png" for name in ("mAP", "classes") for of in ("", "-variants")}
+    assert written(tmp_path / "out") == files | drawn
     output = capsys.readouterr().out
     for table in tables:
         assert (tmp_path / "out" / f"{table}.md").read_text() in output
     assert "| √ | × | 1 | 50.0 |" in (tmp_path / "out" / "table-2-SplitScenes.md").read_text()
 
 
-def test_only_the_named_figures_are_drawn(store, tmp_path):
+def test_only_the_named_plots_are_drawn(store, tmp_path):
     image, labels = a_scene()
     picture = {"image": image, "labels": labels, "probabilities": [[90.0, 1.0], [80.0, 2.0, 71.0, 3.0]]}
     runs = store(pictures=[picture])
@@ -69,27 +58,99 @@ def test_only_the_named_figures_are_drawn(store, tmp_path):
     assert written(tmp_path / "out") == {"SplitScenes-mAP.png", "SplitScenes-pictures-agcn.png"}
 
 
-def test_a_figure_that_is_not_known_is_named(store, tmp_path, capsys):
-    runs = store()
+def test_a_plot_that_is_not_known_is_named(store, capsys):
     with pytest.raises(SystemExit):
-        main([str(runs), "--only", "map"])
-    assert "no figure ['map']; there are ['classes', 'mAP']" in capsys.readouterr().err
+        main([str(store()), "--only", "map"])
+    assert "no plot ['map']; there are ['classes', 'mAP']" in capsys.readouterr().err
+
+
+def test_a_report_of_nothing_is_an_error(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert "no results.json below" in capsys.readouterr().err
 
 
 def test_photos_that_are_gone_leave_the_rest_of_the_report(store, tmp_path, capsys):
-    picture = {
+    shown = {
         "image": "val2014/1.jpg",
         "labels": ["car"],
         "probabilities": [[90.0, 1.0], [9.0, 2.0, 7.0, 3.0]],
     }
-    runs = store(benchmark="coco", pictures=[picture])
-    assert main([str(runs), "--out", str(tmp_path / "out")]) == 0
-    assert "SplitCOCO-pictures-agcn.png is left out: no image absent/val2014/1.jpg" in capsys.readouterr().out
+    assert main([str(store(benchmark="coco", pictures=[shown])), "--out", str(tmp_path / "out")]) == 0
+    assert (
+        "SplitCOCO-pictures-agcn.png is left out: There is no image absent/val2014/1.jpg"
+        in capsys.readouterr().out
+    )
     assert "SplitCOCO-mAP.png" in written(tmp_path / "out")
     assert "SplitCOCO-pictures-agcn.png" not in written(tmp_path / "out")
 
 
 def test_names_of_files_are_those_of_folders(store, tmp_path):
-    runs = store("a/b: c", acm=[[1.0] * 4] * 4)
-    assert main([str(runs), "--out", str(tmp_path / "out"), "--only", "acm-a-b-c"]) == 0
-    assert written(tmp_path / "out") == {"SplitScenes-acm-a-b-c.png"}
+    runs = store("a/b: λ", acm=[[1.0] * 4] * 4)
+    assert main([str(runs), "--out", str(tmp_path / "out"), "--only", "acm-a-b-"]) == 0
+    assert written(tmp_path / "out") == {"SplitScenes-acm-a-b-.png"}
+
+
+@pytest.fixture
+def results(make_result):
+    """Two seeds of three rows, one of which is evaluated at the end only."""
+    matrix = [[1.0] * 4] * 4
+    return [
+        make_result(
+            label.split(" ")[0],
+            seed,
+            last=50.0 + seed,
+            settings={"label": label},
+            nested={m: [[], [60.0, 50.0]] for m in ("mAP", "CF1", "OF1")}
+            if label == "multitask"
+            else {m: [[80.0], [60.0, 50.0 + seed]] for m in ("mAP", "CF1", "OF1")},
+            acm=matrix if label == "agcn" else None,
+            cooccurrence=matrix if label == "agcn" else None,
+        )
+        for label in ("multitask", "er + negatives", "agcn")
+        for seed in (0, 1)
+    ]
+
+
+def test_a_page_has_words_tables_choices_and_plots(results, tmp_path):
+    choices = {"agcn": {"settings": {"lr": 0.2}, "tried": [{"lr": 0.2, "validation mAP": 40.0}]}}
+    text = '# Results\n\nIt is {{ frozen["agcn"].mAP.last }}.\n'
+    page = tmp_path / "docs" / "RESULTS.md"
+    for name in ("RESULTS.md", "again.md"):
+        write_page(
+            page.with_name(name),
+            text,
+            {"frozen": Part("Network frozen", results, choices)},
+            figures=tmp_path / "plots",
+            name="small",
+        )
+    content = page.read_text()
+    assert content == page.with_name("again.md").read_text()
+    assert content.startswith(
+        f"# Results\n\nIt is {mean_and_deviation([50.0, 51.0])}.\n\n## Network frozen\n"
+    )
+    assert "| ER + negatives | 2 | 50.5 ±" in content
+    assert "### The correlation matrix" in content
+    assert "### Chosen settings" in content
+    drawn = {f"small-frozen-{kind}.png" for kind in ("mAP", "classes", "acm")}
+    assert written(tmp_path / "plots") == drawn
+    assert all(f"(../plots/{name})" in content for name in drawn)
+
+
+def test_scores_in_the_text_are_those_of_the_results(results):
+    text = fill_in('It has {{ a["er + negatives"].CF1.forgetting_absolute }} there.', {"a": results})
+    assert text == "It has 20.0 ± 0.0 there."
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ('whole["agcn"].mAP.last', "whole"),
+        ('frozen["gone"].mAP.last', "gone"),
+        ('frozen["agcn"].mAP.lost', "lost"),
+        ('frozen["multitask"].mAP.forgetting_absolute', "forgetting_absolute"),
+    ],
+)
+def test_a_score_that_is_not_there_is_named(results, name, reason):
+    with pytest.raises(ValueError, match=f"a score that is not there: .*{reason}"):
+        fill_in(f"{{{{ {name} }}}}", {"frozen": results})

@@ -1,33 +1,44 @@
 import json
+import math
+from dataclasses import replace
 
 import pytest
+import torch
 
-from avalanche_agcn.experiments.results import Results, find_results, read_results, summarise
+from avalanche_agcn.benchmarks import SplitScenes
+from avalanche_agcn.experiments.results import (
+    block_quality,
+    find_results,
+    group_by_label,
+    mean_and_deviation,
+    read_results,
+    read_table,
+    summarise,
+    train_cooccurrence,
+    write_table,
+)
+from avalanche_agcn.experiments.settings import make_settings
+
+AGREED = {
+    "benchmark",
+    "method",
+    "seed",
+    "settings",
+    "class_names",
+    "classes_per_experience",
+    "nested",
+    "summary",
+}
+AGREED |= {"per_class_ap", "seconds", "environment"}
 
 
-def make(method="agcn", seed=0, last=50.0, **changes):
-    nested = {metric: [[80.0], [60.0, last]] for metric in ("mAP", "CF1", "OF1")}
-    content = {
-        "benchmark": "SplitScenes",
-        "method": method,
-        "seed": seed,
-        "settings": {},
-        "class_names": ["cat", "dog"],
-        "nested": nested,
-        "per_class_ap": {"cat": 40.0, "dog": None},
-        "seconds": {"train": 1.0, "eval": 2.0, "total": 3.0},
-        "environment": {},
-    }
-    return Results(**content | changes)
-
-
-def test_a_file_has_the_agreed_keys_and_comes_back(tmp_path):
-    results = make()
+def test_a_file_has_the_agreed_keys_and_comes_back(tmp_path, make_result):
+    results = make_result()
     results.write(tmp_path / "results.json")
-    content = json.loads((tmp_path / "results.json").read_text())
-    keys = {"benchmark", "method", "seed", "settings", "class_names", "nested", "summary", "per_class_ap"}
-    assert set(content) == keys | {"seconds", "environment"}
+    assert set(json.loads((tmp_path / "results.json").read_text())) == AGREED | {"format"}
     assert read_results(tmp_path / "results.json") == results
+    make_result(acm=[[1.0]]).write(tmp_path / "results.json")
+    assert read_results(tmp_path / "results.json").acm == [[1.0]]
 
 
 def test_summary_is_worked_out_by_hand():
@@ -53,12 +64,139 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path, text):
         read_results(tmp_path / "results.json")
 
 
-def test_results_are_found_below_folders(tmp_path):
+def test_results_of_an_older_version_are_named_with_it(tmp_path, make_result):
+    content = {key: value for key, value in vars(make_result()).items() if key != "format"}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=r"results\.json has format 1, but .* reads format 2: run it again\.$"
+    ):
+        read_results(tmp_path / "results.json")
+
+
+@pytest.fixture
+def many(make_result):
+    """Results of two methods with two seeds, as different as results can be."""
+    truth = [[1.0, 0.5], [0.25, 1.0]]
+    return [
+        make_result(
+            method,
+            seed,
+            last=50.1 + seed,
+            settings=make_settings("scenes", method=method, seed=seed, lr=0.1 * (seed + 1)).as_dict(),
+            environment={"commit": "abc" if method == "ewc" else "def"},
+            acm=[[1.0, 1 / 3], [seed / 7, 1.0]] if method == "agcn" else None,
+            cooccurrence=truth if method == "agcn" else None,
+        )
+        for method in ("ewc", "agcn")
+        for seed in (0, 1)
+    ]
+
+
+def test_a_table_has_a_line_for_each_run_and_comes_back(tmp_path, many):
+    pictures = [{"image": 1, "labels": ["car"], "probabilities": [[1.0]]}]
+    path = tmp_path / "results.jsonl"
+    write_table(path, [replace(result, pictures=pictures) for result in many])
+    assert len(path.read_text().splitlines()) == 1 + len(many)
+    for before, after in zip(many, read_table(path), strict=True):
+        assert replace(after, acm=None) == replace(before, acm=None)
+        if before.acm:
+            torch.testing.assert_close(torch.tensor(after.acm), torch.tensor(before.acm), atol=1e-6, rtol=0)
+        else:
+            assert after.acm is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}\n{}\n", "[]\n[]\n"])
+def test_a_damaged_table_is_named(tmp_path, text):
+    (tmp_path / "results.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=r"results\.jsonl is not a table of results"):
+        read_table(tmp_path / "results.jsonl")
+
+
+def test_results_are_found_below_folders(tmp_path, make_result):
     for seed in (1, 0):
-        make(seed=seed).write(tmp_path / f"agcn-seed{seed}" / "results.json")
+        make_result(seed=seed).write(tmp_path / f"agcn-seed{seed}" / "results.json")
+    make_result(seed=7).write(tmp_path / "trials" / "agcn-seed7" / "results.json")
     assert [result.seed for result in find_results([tmp_path, tmp_path])] == [0, 1]
+
+
+def test_a_run_with_a_folder_beside_its_table_counts_once(tmp_path, make_result, many):
+    write_table(tmp_path / "results.jsonl", many)
+    newer = make_result("agcn", 1, last=99.0)
+    newer.write(tmp_path / newer.name / "results.json")
+    found = {(result.method, result.seed): result for result in find_results([tmp_path])}
+    assert len(find_results([tmp_path])) == len(found) == len(many)
+    assert found["agcn", 1] == newer
 
 
 def test_a_folder_without_results_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"no results.json below {tmp_path}"):
         find_results([tmp_path])
+
+
+def test_results_with_other_settings_have_no_common_mean(make_result):
+    slow, fast = make_result(settings={"lr": 1e-4}), make_result(seed=1, settings={"lr": 1e-3})
+    with pytest.raises(
+        ValueError, match=r"'agcn' have different settings \(lr: 0.0001, now 0.001\).*--label"
+    ):
+        group_by_label([slow, fast])
+    with pytest.raises(ValueError, match=r"'agcn' has several results of one seed \(seeds \[0, 0\]\)"):
+        group_by_label([slow, slow])
+
+
+def test_seeds_from_several_machines_have_a_common_mean(make_result):
+    here = make_result(settings={"dataset_root": "here", "device": "cpu"})
+    there = make_result(seed=1, settings={"dataset_root": "there", "device": "cuda"})
+    assert group_by_label([here, there]) == {"agcn": [here, there]}
+
+
+def test_rows_are_in_the_papers_order_with_variants_behind_their_method(make_result):
+    labels = ["mine", "agcn-no-cross", "er + negatives", "agcn", "agcn-lambda3-0", "er", "multitask"]
+    results = [make_result(label.split("-")[0].split(" ")[0], settings={"label": label}) for label in labels]
+    expected = ["multitask", "er", "er + negatives", "agcn", "agcn-no-cross", "agcn-lambda3-0", "mine"]
+    assert list(group_by_label(results)) == expected
+
+
+def test_values_that_are_not_known_are_left_out():
+    assert mean_and_deviation([None, 2.0]) == "2.0"
+    assert mean_and_deviation([None]) == "–"
+    assert mean_and_deviation([-0.01, -0.02]) == "0.0 ± 0.0"
+
+
+TRUTH = [[1.0, 0.2, 0.4], [0.6, 1.0, 0.0], [0.1, 0.3, 1.0]]
+
+
+def test_the_truth_is_without_error():
+    for quality in block_quality(TRUTH, TRUTH, [2, 1]).values():
+        assert quality.mean_absolute_error == 0
+        assert quality.correlation == pytest.approx(1)
+
+
+def test_each_block_is_compared_by_itself():
+    found = [[1.0, 0.3, 0.5], [0.6, 1.0, 0.3], [0.3, 0.1, 1.0]]
+    quality = block_quality(found, TRUTH, [2, 1])
+    assert quality["B"].mean_absolute_error == pytest.approx((0.1 + 0.0) / 2)
+    assert quality["R"].mean_absolute_error == pytest.approx((0.1 + 0.3) / 2)
+    assert quality["Q"].mean_absolute_error == pytest.approx((0.2 + 0.2) / 2)
+    assert quality["Q"].correlation == pytest.approx(-1)
+    assert (quality["R"].mean, quality["R"].true_mean) == pytest.approx((0.4, 0.2))
+
+
+def test_empty_and_constant_blocks_are_nan():
+    quality = block_quality(TRUTH, TRUTH, [3])
+    assert math.isnan(quality["R"].mean_absolute_error)
+    assert quality["B"].mean_absolute_error == 0
+    constant = [[1.0, 0.5, 0.5], [0.5, 1.0, 0.5], [0.5, 0.5, 1.0]]
+    assert math.isnan(block_quality(constant, TRUTH, [2, 1])["B"].correlation)
+
+
+def test_cooccurrence_is_counted_over_the_train_images_once_each():
+    benchmark = SplitScenes(
+        n_classes=6, n_experiences=2, n_train=80, n_test=20, image_size=16, repeat_images=True
+    )
+    targets = benchmark.complete_train_dataset.targets[:]
+    found = train_cooccurrence(benchmark.plan)
+    for i in range(6):
+        for j in range(6):
+            shown = targets[targets[:, j] == 1]
+            assert found[i, j] == pytest.approx((shown[:, i] == 1).double().mean().item())
+    assert train_cooccurrence(replace(benchmark.plan, labels_complete=False)) is None

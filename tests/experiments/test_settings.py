@@ -1,27 +1,66 @@
 import json
+from typing import get_args
 
 import pytest
 
-from avalanche_agcn.experiments.settings import Settings, differences, make_settings, read_config
+from avalanche_agcn.experiments import settings as module
+from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.settings import (
+    FORMAT,
+    KINDS,
+    Settings,
+    change_settings,
+    differences,
+    make_settings,
+    read_config,
+)
+from avalanche_agcn.models import backbones, word_vectors
 
 
 def test_the_papers_settings_are_the_defaults():
     settings = make_settings("coco")
-    assert (settings.backbone, settings.image_size, settings.batch_size) == ("resnet101", 448, 8)
-    assert (settings.lr, settings.lr_gcn, settings.epochs) == (1e-4, 3e-5, 1)
-    assert (settings.lambda_cls, settings.lambda_dst, settings.lambda_gph) == (0.07, 0.93, 1e5)
+    assert (settings.backbone, settings.image_size, settings.train_mb_size) == ("resnet101", 448, 8)
+    assert (settings.lr, settings.lr_gcn, settings.train_epochs) == (1e-4, 3e-5, 1)
+    weights = [settings.method_settings[name] for name in ("lambda_cls", "lambda_dst", "lambda_gph")]
+    assert weights == [0.07, 0.93, 1e5]
     assert not settings.orthogonal_words
     assert (make_settings("wide").n_classes, make_settings("wide").n_experiences) == (21, 7)
 
 
 def test_given_settings_come_before_a_benchmarks_own():
     assert make_settings("scenes").backbone == "small"
-    assert make_settings("scenes", backbone="resnet18", seed=3).name == "agcn-seed3"
+    assert make_settings("scenes").method_settings["lambda_gph"] == 1e3
+    settings = make_settings("scenes", backbone="resnet18", seed=3, lambda_gph=5.0)
+    assert (settings.backbone, settings.name, settings.method_settings["lambda_gph"]) == (
+        "resnet18",
+        "agcn-seed3",
+        5,
+    )
 
 
-def test_an_unknown_setting_is_named():
-    with pytest.raises(ValueError, match=r"unknown settings \['learning_rate'\]; known are .*'lr'"):
-        make_settings("scenes", learning_rate=1)
+def test_no_field_is_of_one_method():
+    own = {name for method in METHODS.values() for name in method.arguments}
+    assert not own & set(KINDS)
+
+
+def test_choices_are_those_of_the_models():
+    assert get_args(module.Pool) == get_args(backbones.Pool)
+    assert get_args(module.Missing) == get_args(word_vectors.Missing)
+
+
+@pytest.mark.parametrize(
+    "given", [{"learning_rate": 1}, {"method": "er", "lambda_gph": 1.0}, {"newer_as_negative": True}]
+)
+def test_an_unknown_setting_is_named(given):
+    with pytest.raises(
+        ValueError, match=rf"unknown settings \['{[*given][-1]}'\]; known are .*'lr'.*'mem_size'"
+    ):
+        make_settings("scenes", **given)
+
+
+def test_an_unknown_method_is_named():
+    with pytest.raises(ValueError, match=r"unknown method 'magic'; known are multitask, .*agcn"):
+        make_settings("scenes", method="magic")
 
 
 @pytest.mark.parametrize(
@@ -32,24 +71,47 @@ def test_an_unknown_setting_is_named():
         ("lr", "fast", "a number"),
         ("lr", True, "a number"),
         ("limit", 2.5, "a whole number or none"),
-        ("data", 3, "text or none"),
+        ("dataset_root", 3, "text or none"),
         ("pool", "mean", "'max' or 'avg'"),
-        ("memory_kind", "reservoir", "'er' or 'prs' or 'ocdm'"),
+        ("storage_policy", "reservoir", "'er' or 'prs' or 'ocdm'"),
         ("amp", "bfloat16", "'bf16' or 'fp16' or none"),
         ("graph", "dense", "'paper' or 'official' or 'plain' or 'identity' or none"),
+        ("negatives", "pictures", "'memory' or 'statistics'"),
+        ("mem_size", 0.5, "a whole number"),
     ],
 )
-def test_a_value_of_another_kind_is_named_with_what_is_wanted(name, value, wanted):
-    with pytest.raises(ValueError, match=f"^the setting {name} must be {wanted}, not {value!r}$"):
+def test_a_value_of_the_wrong_type_is_named_with_what_is_wanted(name, value, wanted):
+    with pytest.raises(ValueError, match=f"^the setting {name} must be {wanted}, not {value!r}\\.$"):
         make_settings("scenes", **{name: value})
 
 
-@pytest.mark.parametrize(
-    "given", [{"lr": 1}, {"limit": None}, {"amp": "bf16"}, {"graph": None}, {"data": "x"}]
-)
-def test_a_value_of_the_right_kind_is_taken(given):
+@pytest.mark.parametrize("given", [{"lr": 1}, {"limit": None}, {"amp": "bf16"}, {"dataset_root": "x"}])
+def test_a_value_of_the_right_type_is_taken(given):
     settings = make_settings("scenes", **given)
     assert {name: getattr(settings, name) for name in given} == given
+
+
+def test_method_settings_are_complete_and_take_another_methods_defaults():
+    er = make_settings("coco", method="er", mem_size=7)
+    assert er.method_settings == {"mem_size": 7, "batch_size_mem": None, "views": 1}
+    assert change_settings(er, lr=0.5).method_settings == er.method_settings
+    assert change_settings(er, method="lwf", lr=0.5).method_settings == {"alpha": 1.0, "temperature": 1.0}
+
+
+@pytest.mark.parametrize(
+    "given", [{"method": "ewc"}, {"method": "agem"}, {"method": "agcn"}, {"method": "multitask"}]
+)
+def test_negatives_from_memory_need_one(given):
+    with pytest.raises(ValueError, match=f"{given['method']} cannot use negatives from memory: .*--memory"):
+        make_settings("scenes", negatives=["memory"], **given)
+    assert make_settings("scenes", negatives=["memory"], mem_size=5).negatives == ("memory",)
+
+
+@pytest.mark.parametrize(
+    ("label", "name"), [("agcn 10×λ₃", "agcn-10-seed2"), ("a/b: c", "a-b-c-seed2"), ("x_1.5", "x_1.5-seed2")]
+)
+def test_names_of_folders_are_ascii(label, name):
+    assert make_settings("scenes", label=label, seed=2).name == name
 
 
 @pytest.mark.parametrize("form", ["toml", "json", "results"])
@@ -59,8 +121,17 @@ def test_a_config_repeats_a_run(tmp_path, form):
     if form == "toml":
         path.write_text('lr = 0.001\nmethod = "ewc"\ncompile = false\n')
     else:
-        path.write_text(json.dumps(chosen if form == "json" else {"settings": chosen, "seed": 1}))
+        results = {"settings": chosen, "seed": 1, "format": FORMAT}
+        path.write_text(json.dumps(chosen if form == "json" else results))
     assert read_config(path) == chosen
+
+
+def test_results_of_an_older_version_are_named_with_it(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps({"settings": {"batch_size": 8}}))
+    with pytest.raises(
+        ValueError, match=r"results\.json has format 1, but .* reads format 2: run it again\.$"
+    ):
+        read_config(tmp_path / "results.json")
 
 
 def test_a_config_of_another_form_is_named(tmp_path):
@@ -69,13 +140,21 @@ def test_a_config_of_another_form_is_named(tmp_path):
         read_config(tmp_path / "run.toml")
 
 
-def test_differences_are_those_that_change_the_outcome():
+def test_differences_are_those_that_change_the_results():
     old = make_settings("scenes").as_dict()
-    assert differences(old, make_settings("scenes", workers=4, checkpoint_minutes=1).as_dict()) == []
+    assert differences(old, make_settings("scenes", num_workers=4, checkpoint_minutes=1).as_dict()) == []
     assert differences(old, make_settings("scenes", lr=0.5).as_dict()) == ["lr: 0.001, now 0.5"]
+    assert differences(old, make_settings("scenes", preset="official").as_dict()) == [
+        "preset: paper, now official"
+    ]
+    assert json.loads(json.dumps(old)) == old
 
 
 def test_a_newer_setting_has_its_default_in_older_settings():
     older = {name: value for name, value in Settings().as_dict().items() if name != "pool"}
     assert differences(older, Settings().as_dict()) == []
-    assert differences(older, Settings(pool="avg").as_dict()) == ["pool: max, now avg"]
+    assert differences(older, make_settings("coco").as_dict()) == []
+    assert differences(older, make_settings("coco", pool="avg").as_dict()) == ["pool: max, now avg"]
+    assert differences(older, make_settings("coco", cross_blocks=False).as_dict()) == [
+        "cross_blocks: True, now False"
+    ]

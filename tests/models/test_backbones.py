@@ -4,32 +4,38 @@ import pytest
 import torch
 from torch import nn
 
-from avalanche_agcn.models.backbones import Backbone, create_backbone
+from avalanche_agcn.models.backbones import Backbone, Precomputed, create_backbone, fold_into_convolutions
+
+
+def twins(name="small", **changes):
+    """Two backbones of the same weights; the second with other settings."""
+    common = {"freeze_batchnorm": changes.get("freeze_batchnorm", False)}
+    torch.manual_seed(0)
+    plain = create_backbone(name, **common).eval()
+    torch.manual_seed(0)
+    return plain, create_backbone(name, **changes).eval()
 
 
 @pytest.mark.parametrize(("name", "count"), [("small", 256), ("resnet18", 512), ("mobilenet_v3_small", 576)])
-def test_backbone_gives_one_vector_an_image(name, count):
+def test_backbone_gives_one_vector_per_image(name, count):
     backbone = create_backbone(name)
     assert backbone.num_features == count
     assert backbone(torch.zeros(2, 3, 64, 64)).shape == (2, count)
 
 
-def test_pooling_is_global():
-    maps = torch.randn(2, 4, 3, 5)
+def test_maps_are_pooled_globally_and_vectors_are_not():
+    maps, vectors = torch.randn(2, 4, 3, 5), torch.randn(2, 7)
     for pool, expected in (("max", maps.amax((2, 3))), ("avg", maps.mean((2, 3)))):
-        backbone = Backbone(nn.Identity(), num_features=4, pool=pool)
-        torch.testing.assert_close(backbone(maps), expected)
+        torch.testing.assert_close(Backbone(nn.Identity(), num_features=4, pool=pool)(maps), expected)
+    assert torch.equal(Backbone(nn.Identity(), num_features=7)(vectors), vectors)
 
 
-def test_vectors_are_not_pooled():
-    x = torch.randn(2, 7)
-    assert torch.equal(Backbone(nn.Identity(), num_features=7)(x), x)
-
-
-def test_frozen_batchnorm_keeps_its_statistics_and_trains_its_weights():
-    for frozen in (True, False):
-        backbone = create_backbone("small", freeze_batchnorm=frozen).train()
-        norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]
+@pytest.mark.parametrize("frozen", [True, False])
+def test_frozen_batchnorm_keeps_its_statistics_and_trains_its_weights(frozen):
+    backbone = create_backbone("small", freeze_batchnorm=frozen)
+    norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]
+    for mode in (lambda: None, backbone.train):  # from the start, and after a call of train()
+        mode()
         before = [norm.running_mean.clone() for norm in norms]
         backbone(torch.randn(4, 3, 64, 64)).sum().backward()
         for norm, mean in zip(norms, before, strict=True):
@@ -43,32 +49,18 @@ def test_frozen_layers_get_no_gradient_and_stay_in_evaluation_mode():
     trained = {name for name, p in backbone.layers.named_parameters() if p.grad is not None}
     assert not any(name.startswith(("conv1", "bn1", "layer1.")) for name in trained)
     assert any(name.startswith("layer2.") for name in trained)
-    assert not backbone.layers.layer1.training
-    assert not backbone.layers.layer1[0].bn1.training
+    assert not any(module.training for module in backbone.layers.layer1.modules())
     assert backbone.layers.layer2.training
-
-
-@pytest.mark.parametrize("settings", [{"freeze_batchnorm": True}, {"frozen": "all"}])
-def test_what_is_frozen_is_so_from_the_start(settings):
-    backbone = create_backbone("small", **settings)
-    before = {name: value.clone() for name, value in backbone.named_buffers()}
-    backbone(torch.randn(4, 3, 32, 32))
-    assert all(torch.equal(value, before[name]) for name, value in backbone.named_buffers())
-
-
-def test_everything_can_be_frozen():
-    backbone = create_backbone("small", frozen="all").train()
-    assert not backbone(torch.randn(2, 3, 64, 64)).requires_grad
-    assert not any(module.training for module in backbone.layers.modules())
+    whole = create_backbone("small", frozen="all")
+    for mode in (lambda: None, whole.train):
+        mode()
+        assert not whole(torch.randn(2, 3, 64, 64)).requires_grad
+        assert not any(module.training for module in whole.layers.modules())
 
 
 def test_channels_last_changes_the_layout_and_not_the_values():
-    x = torch.randn(2, 3, 64, 64)
-    torch.manual_seed(0)
-    plain = create_backbone("small").eval()
-    torch.manual_seed(0)
-    fast = create_backbone("small", channels_last=True).eval()
-    layouts = []
+    plain, fast = twins(channels_last=True)
+    layouts, x = [], torch.randn(2, 3, 64, 64)
     fast.layers.register_forward_pre_hook(
         lambda _, args: layouts.append(args[0].is_contiguous(memory_format=torch.channels_last))
     )
@@ -81,24 +73,82 @@ def test_compiled_layers_keep_names_and_values(monkeypatch):
     monkeypatch.setattr(
         nn.Module, "compile", lambda self: setattr(self, "_compiled_call_impl", self._call_impl)
     )
-    torch.manual_seed(0)
-    plain = create_backbone("small").eval()
-    torch.manual_seed(0)
-    compiled = create_backbone("small", compile=True).eval()
+    plain, compiled = twins(compile=True)
     x = torch.randn(2, 3, 64, 64)
-    assert torch.equal(compiled(x), plain(x))
-    assert compiled.layers._compiled_call_impl is not None
+    for backbone in (compiled, copy.deepcopy(compiled)):
+        assert torch.equal(backbone(x), plain(x))
+        assert backbone.layers._compiled_call_impl is not None
     assert plain.layers._compiled_call_impl is None
     assert compiled.state_dict().keys() == plain.state_dict().keys()
-    twin = copy.deepcopy(compiled)
-    assert torch.equal(twin(x), plain(x))
-    assert twin.layers._compiled_call_impl is not None
 
 
-def test_unknown_names_get_a_suggestion():
+def test_unknown_names_are_rejected_with_the_choices():
     with pytest.raises(ValueError, match="'resnet101'"):
         create_backbone("resnet102")
     with pytest.raises(ValueError, match="'max', 'avg'"):
         create_backbone("small", pool="min")
     with pytest.raises(ValueError, match=r"'layer9'.*'layer1'"):
         create_backbone("resnet18", frozen=["layer9"])
+
+
+def test_precomputed_features_are_passed_on():
+    x = torch.randn(3, 5)
+    backbone = Precomputed(5)
+    assert backbone(x) is x
+    assert list(backbone.parameters()) == []
+    for shape in [(2, 3, 8, 8), (2, 4)]:
+        with pytest.raises(ValueError, match=r"Expected features \[B, 5\]"):
+            backbone(torch.zeros(shape))
+
+
+def with_statistics(layers):
+    """As after some training: nothing about the normalisations is 0 or 1."""
+    generator = torch.Generator().manual_seed(1)
+    for module in layers.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for values in (module.running_mean, module.weight.data, module.bias.data):
+                values.normal_(generator=generator)
+            module.running_var.uniform_(0.5, 2.0, generator=generator)
+    return layers
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_folded_convolution_computes_the_same_and_keeps_the_modes(bias):
+    layers = with_statistics(nn.Sequential(nn.Conv2d(3, 8, 3, bias=bias), nn.BatchNorm2d(8), nn.Dropout()))
+    x = torch.randn(2, 3, 16, 16)
+    before = layers.eval()(x)
+    layers.train()[0].eval()
+    assert fold_into_convolutions(layers) == 1
+    assert isinstance(layers[1], nn.Identity)
+    assert [layers[0].training, layers[2].training] == [False, True]
+    torch.testing.assert_close(layers.eval()(x), before)
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18", "mobilenet_v2"])
+def test_folded_networks_give_the_same_features(name):
+    plain, folded = twins(name, freeze_batchnorm=True, fold_batchnorm=True)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
+    x = torch.randn(2, 3, 96, 96)
+    torch.testing.assert_close(folded(x), plain(x), rtol=1e-3, atol=1e-4)
+
+
+def test_normalisations_that_follow_no_convolution_stay():
+    layers = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4))
+    assert fold_into_convolutions(with_statistics(layers)) == 0
+    assert sum(isinstance(module, nn.BatchNorm2d) for module in layers) == 2
+
+
+def test_networks_that_cannot_be_folded_are_rejected():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            maps = self.convolution(x)
+            return maps + self.norm(maps)
+
+    with pytest.raises(ValueError, match="fold_batchnorm=False"):
+        fold_into_convolutions(with_statistics(Twice()))
+    with pytest.raises(ValueError, match="freeze_batchnorm=True"):
+        create_backbone("small", fold_batchnorm=True)

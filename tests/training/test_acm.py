@@ -72,7 +72,7 @@ def test_matrix_equals_direct_count_under_any_batch_split(seed, sizes, n_images,
     torch.testing.assert_close(matrix, counted_directly(stream), rtol=0, atol=1e-12)
 
 
-def test_oracle_expert_gives_the_true_probabilities_of_each_experiences_images():
+def test_oracle_teacher_gives_the_true_probabilities_of_each_experiences_images():
     generator = torch.Generator().manual_seed(0)
     labels = (torch.rand(300, 5, generator=generator) < 0.5).float()
     labels[:, 4] *= labels[:, 0]  # a relation worth finding
@@ -132,7 +132,7 @@ def test_no_class_at_all_gives_an_empty_matrix():
     assert acm.block_sizes == (0,)
 
 
-def test_without_expert_only_new_classes_are_related():
+def test_without_teacher_only_new_classes_are_related():
     acm = AugmentedCorrelationMatrix()
     acm.begin(1)
     acm.update(torch.ones(2, 1))
@@ -233,6 +233,43 @@ def test_update_refuses_what_does_not_fit():
         acm.begin(-1)
     with pytest.raises(ValueError, match="stream"):
         AugmentedCorrelationMatrix(q_counts="all")
+
+
+def test_start_values_decide_on_relations_of_saturated_soft_labels():
+    """One new class on every image; the teacher's softmax leaves 5e-12 for the old class in all."""
+    found = []
+    for start in (0.0, 1e-10):
+        acm = AugmentedCorrelationMatrix(soft_start=start)
+        acm.begin(1)
+        acm.update(torch.ones(3, 1))
+        acm.begin(1)
+        acm.update(torch.ones(2, 1), torch.full((2, 1), 2.5e-12, dtype=torch.float64))
+        found.append(acm.matrix()[1, 0].item() / 2)  # Q, halved as in the authors' program
+    assert found == pytest.approx([0.5, 5e-12 / 1.05e-10 / 2])  # about 0.024
+
+
+@pytest.mark.parametrize("batch", [3, 20])
+def test_start_values_are_added_to_every_denominator_once(batch):
+    stream = random_stream(3, [2, 3], 20)
+    plain = feed(AugmentedCorrelationMatrix(), stream, batch)
+    started = feed(AugmentedCorrelationMatrix(hard_start=0.5, soft_start=2.0), stream, batch)
+    (first, _), (second, soft) = stream
+    first, second = first.double(), second.double()
+    off = ~torch.eye(2, dtype=torch.bool)
+    expected = first.T @ first / (first.sum(0) + 0.5)
+    torch.testing.assert_close(started.matrix()[:2, :2][off], expected[off])
+    cross = soft.T @ second
+    torch.testing.assert_close(started.matrix()[:2, 2:], cross / (second.sum(0) + 0.5))
+    torch.testing.assert_close(started.matrix()[2:, :2], cross.T / (soft.sum(0) + 2))
+    assert torch.equal(started.matrix().diagonal(), torch.ones(5, dtype=torch.float64))
+    for name in ("hard", "cross", "soft"):  # the sums themselves do not change
+        assert torch.equal(started.state_dict()[name], plain.state_dict()[name])
+
+
+@pytest.mark.parametrize("name", ["hard_start", "soft_start"])
+def test_negative_start_values_are_rejected(name):
+    with pytest.raises(ValueError, match=f"{name} must be a finite number of 0 or more, but is -1"):
+        AugmentedCorrelationMatrix(**{name: -1.0})
 
 
 PROCESS = """

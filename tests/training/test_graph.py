@@ -227,3 +227,13 @@ def test_statistics_are_not_changed():
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         adjacency(random_acm(0, [2]), **settings)
+
+
+@pytest.mark.parametrize(("soft_start", "edge"), [(0.0, True), (1e-10, False)])
+def test_saturated_soft_labels_make_an_edge_only_without_start_values(soft_start, edge):
+    acm = AugmentedCorrelationMatrix(soft_start=soft_start)
+    acm.begin(1)
+    acm.update(torch.ones(3, 1))
+    acm.begin(1)
+    acm.update(torch.ones(2, 1), torch.full((2, 1), 2.5e-12, dtype=torch.float64))
+    assert (adjacency(acm, "official")[1, 0] > 0) == edge

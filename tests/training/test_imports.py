@@ -13,6 +13,7 @@ import pytest
             "avalanche torchvision",
         ),
         ("models.backbones", "avalanche timm efficientnet_lite_pytorch"),
+        ("benchmarks.experience", "pycocotools avalanche_agcn.benchmarks.multilabel"),
     ],
 )
 def test_module_does_not_import_what_it_does_not_need(names, unwanted):
@@ -25,10 +26,11 @@ def test_module_does_not_import_what_it_does_not_need(names, unwanted):
 
 
 def test_public_names_are_there():
+    import avalanche_agcn.benchmarks
     import avalanche_agcn.models
     import avalanche_agcn.training
 
-    for package in (avalanche_agcn.models, avalanche_agcn.training):
+    for package in (avalanche_agcn.benchmarks, avalanche_agcn.models, avalanche_agcn.training):
         for name in package.__all__:
             assert getattr(package, name).__name__ == name
         with pytest.raises(AttributeError, match="nothing"):

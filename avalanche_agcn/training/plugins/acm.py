@@ -1,4 +1,4 @@
-"""Feeds the Augmented Correlation Matrix and hands the model its graph."""
+"""Updates the Augmented Correlation Matrix and the model's graph."""
 
 from typing import Any, Literal, get_args
 
@@ -7,11 +7,19 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen, origin_of
 from avalanche_agcn.models.agcn import AGCNModel
-from avalanche_agcn.models.growing import count_seen
-from avalanche_agcn.training.acm import AugmentedCorrelationMatrix, QCounts, in_float64
+from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.training.acm import (
+    OFFICIAL_HARD_START,
+    OFFICIAL_SOFT_START,
+    AugmentedCorrelationMatrix,
+    QCounts,
+    in_float64,
+)
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
-from avalanche_agcn.training.plugins.agcn import AGCNPlugin, unwrap
+from avalanche_agcn.training.plugins.agcn import AGCNPlugin
+from avalanche_agcn.training.plugins.replay import find_memory
 
 Preset = Literal["paper", "official"]
 SoftLabels = Literal["sigmoid", "softmax"]
@@ -20,15 +28,14 @@ SoftLabels = Literal["sigmoid", "softmax"]
 class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Counts label relations batch by batch and keeps the graph of an `AGCNModel` up to date.
 
-    Old classes have no labels in a batch; their soft labels come from the expert of the
-    `AGCNPlugin` beside this one. Without one, classes of different experiences have no relations.
-    A batch is counted after its step, so it shapes the graph from the next step on. With several
-    epochs every image counts once per epoch, which leaves probabilities of hard labels as they
-    are.
+    Old classes have no labels in a batch; their soft labels come from the teacher of the strategy's
+    `AGCNPlugin`. Without that plugin, classes of different experiences have no relations. With several epochs
+    every image counts once per epoch, which does not change the probabilities of hard labels.
 
     Args:
-        preset: ``"paper"`` or ``"official"``: sets the next two if these are None.
-        soft_labels: ``"sigmoid"`` of the expert's logits (the paper) or their ``"softmax"`` (the
+        preset: ``"paper"`` or ``"official"``: sets each of ``soft_labels``, ``graph``, ``hard_start``,
+            ``soft_start`` and ``count_before_step`` that is None.
+        soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the
             authors' program).
         graph: how relations become the graph; see `adjacency`.
         cross_blocks: False leaves out R and Q (the paper's Table 2, line 1); see `adjacency`.
@@ -36,9 +43,13 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         new_threshold: see `adjacency`.
         cross_threshold: see `adjacency`.
         q_counts: see `AugmentedCorrelationMatrix`.
+        hard_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-6 (the authors' program).
+        soft_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-10 (the authors' program).
+        count_before_step: whether a batch is counted before its own forward pass (the authors' program), or
+            after its step, so that it changes the graph from the next step on (the paper).
 
     Raises:
-        ValueError: for a setting that is unknown or makes no sense.
+        ValueError: for an unknown choice or a value out of range.
 
     Example:
         >>> plugin = ACMPlugin(preset="official", cross_blocks=False)
@@ -57,11 +68,16 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         new_threshold: float | None = None,
         cross_threshold: float | None = None,
         q_counts: QCounts = "experience",
+        hard_start: float | None = None,
+        soft_start: float | None = None,
+        count_before_step: bool | None = None,
     ) -> None:
         super().__init__()
         if preset not in get_args(Preset):
             raise ValueError(f"preset must be 'paper' or 'official', not {preset!r}.")
-        self.soft_labels = soft_labels or ("sigmoid" if preset == "paper" else "softmax")
+        official = preset == "official"
+        self.soft_labels = soft_labels or ("softmax" if official else "sigmoid")
+        self.count_before_step = official if count_before_step is None else count_before_step
         self.graph: Graph = graph or preset
         if self.soft_labels not in get_args(SoftLabels):
             raise ValueError(f"soft_labels must be one of {get_args(SoftLabels)}, not {soft_labels!r}.")
@@ -72,59 +88,82 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             "new_threshold": new_threshold,
             "cross_threshold": cross_threshold,
         }
-        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts)
+        if hard_start is None:
+            hard_start = OFFICIAL_HARD_START if official else 0.0
+        if soft_start is None:
+            soft_start = OFFICIAL_SOFT_START if official else 0.0
+        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Open the experience, unless it was open already and training goes on.
+        """Open the experience, unless it is open already.
 
         Raises:
             ValueError: if earlier experiences were not counted.
         """
         n_new = count_seen(strategy.experience) - self.acm.n_seen
         if n_new > 0:
-            _refuse_uncounted(strategy.experience, self.acm.n_seen)
+            _check_no_skipped_experience(strategy.experience, self.acm.n_seen)
             self.acm.begin(n_new)
-            self._hand_over_graph(strategy)
+            self._update_graph(strategy)
+
+    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Count the batch before its step."""
+        if self.count_before_step:
+            for plugin in strategy.plugins:
+                if isinstance(plugin, AGCNPlugin):
+                    plugin.ask_teacher(strategy)
+            self._count(strategy)
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Count the batch."""
-        targets_new = strategy.mb_y[:, self.acm.n_old : self.acm.n_seen]
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.acm.update(targets_new, self._soft_labels(strategy), reduce=distributed)
-        self._hand_over_graph(strategy)
+        """Count the batch after its step."""
+        if not self.count_before_step:
+            self._count(strategy)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The statistics; see `AugmentedCorrelationMatrix`."""
+        """The sums; see `AugmentedCorrelationMatrix`."""
         return self.acm.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over statistics; the model has its graph in a state of its own."""
+        """Restore the sums; the graph is part of the model's own state."""
         self.acm.load_state_dict(state)
+
+    def _count(self, strategy: SupervisedTemplate) -> None:
+        targets_new = strategy.mb_y[:, self.acm.n_old : self.acm.n_seen]
+        memory = find_memory(strategy)
+        if memory is not None and self.count_before_step:  # after the step they are hidden already
+            replayed = torch.arange(len(targets_new), device=targets_new.device) >= memory.n_stream
+            targets_new = targets_new.masked_fill(replayed[:, None], torch.nan)
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self.acm.update(targets_new, self._soft_labels(strategy), reduce=distributed)
+        self._update_graph(strategy)
 
     def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:
         for plugin in strategy.plugins:
-            if isinstance(plugin, AGCNPlugin) and plugin.expert_logits is not None:
-                logits = in_float64(plugin.expert_logits)
+            if isinstance(plugin, AGCNPlugin) and plugin.teacher_logits is not None:
+                logits = in_float64(plugin.teacher_logits)
                 return logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
         return None
 
-    def _hand_over_graph(self, strategy: SupervisedTemplate) -> None:
+    def _update_graph(self, strategy: SupervisedTemplate) -> None:
         model = unwrap(strategy.model)
         if isinstance(model, AGCNModel):
             model.set_graph(adjacency(self.acm, self.graph, **self.graph_settings))
 
 
-def _refuse_uncounted(experience: Any, n_counted: int) -> None:
+def _check_no_skipped_experience(experience: Any, n_counted: int) -> None:
     n_seen, n_own = count_seen(experience), _count_labelled(experience)
     if n_own is not None and n_seen - n_counted > n_own:
         raise ValueError(
             f"{n_seen} classes were seen so far, {n_own} of them in this experience, but the correlation "
-            f"matrix knows {n_counted} of the earlier ones: train on all experiences with this plugin, or "
+            f"matrix has counted {n_counted}: train on all experiences with this plugin, or "
             "load its state_dict with that of the model."
         )
 
 
 def _count_labelled(experience: Any) -> int | None:
-    """How many classes the images of an experience are labelled for; None if there are none to look at."""
+    """Number of classes that the images of an experience are labelled for; None without images."""
+    origin = origin_of(experience)
+    if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
+        return origin.n_own_classes
     targets: Any = getattr(experience.dataset, "targets", ())
     return int((~torch.as_tensor(targets[0]).isnan()).sum()) if len(targets) else None

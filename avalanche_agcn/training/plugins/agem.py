@@ -1,6 +1,5 @@
 """Averaged gradient episodic memory (Chaudhry et al., 2019)."""
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -8,29 +7,28 @@ import torch
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.training.acm import in_float64
-from avalanche_agcn.training.online import refuse_piece
+from avalanche_agcn.benchmarks.experience import check_whole_experience
+from avalanche_agcn.training.gradients import project
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
-from avalanche_agcn.training.storage.base import OnlineBuffer
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
 class AGEMPlugin(MemoryPlugin):
-    """Turns a gradient that would raise the loss on images from memory.
+    """Projects a gradient that would raise the loss on images from memory.
 
     The reference batch of a step is drawn from the memory of earlier experiences; the gradient of its loss
-    is the reference. The memory is updated when an experience ends, as in the paper, so that the experience
-    that streams is not its own reference. Give it an `ExperienceReservoirBuffer` for equally many images of
-    each.
+    is the reference. The memory is updated when an experience ends, as in the paper, so that the current
+    experience is not its own reference. An `ExperienceReservoirBuffer` holds equally many images of each.
 
-    Avalanche's ``AGEMPlugin`` projects alike, but fails when there are more experiences than images in a
-    reference batch, draws from the global generators and cannot be saved.
+    Avalanche's ``AGEMPlugin`` projects in the same way, but fails when there are more experiences than images
+    in a reference batch, draws from the global generators and cannot be saved.
 
     Args:
         storage_policy: the memory.
-        sample_size: images of a reference batch; see `MemoryPlugin`.
+        sample_size: number of images in a reference batch; see `MemoryPlugin`.
 
     Raises:
-        ValueError: if a number makes no sense.
+        ValueError: if ``sample_size`` is negative.
     """
 
     def __init__(self, storage_policy: OnlineBuffer, *, sample_size: int | None = None) -> None:
@@ -38,8 +36,8 @@ class AGEMPlugin(MemoryPlugin):
         self._reference: list[Tensor] | None = None
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Make a loader, but refuse pieces of experiences: each would be a reference of those behind it."""
-        refuse_piece(strategy.experience, "A-GEM")
+        """Make a loader, but reject parts of experiences: each would be a reference for the next."""
+        check_whole_experience(strategy.experience, "A-GEM")
         super().before_training_exp(strategy, *args, **kwargs)
 
     def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -69,32 +67,6 @@ class AGEMPlugin(MemoryPlugin):
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Offer the experience to the memory."""
         self.storage_policy.post_adapt(strategy, strategy.experience)
-
-
-def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient nearest to g that has no part against r: g − (g·r / r·r) r if g·r < 0, else g itself.
-
-    Args:
-        gradients: g, one tensor per parameter.
-        reference: r, of the same shapes.
-
-    Example:
-        >>> project([torch.tensor([1.0, -2.0])], [torch.tensor([0.0, 1.0])])
-        [tensor([1., 0.])]
-    """
-    along = _dot(gradients, reference)
-    if along >= 0:
-        return list(gradients)
-    step = along / _dot(reference, reference)
-    return [(g - step.to(g.device, g.dtype) * r) for g, r in zip(gradients, reference, strict=True)]
-
-
-def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    """In float64: what is left of a projected gradient along the reference is rounding alone."""
-    products = [
-        torch.dot(in_float64(x.flatten()), in_float64(y.flatten())) for x, y in zip(a, b, strict=True)
-    ]
-    return torch.stack(products).sum()
 
 
 def _trained(strategy: SupervisedTemplate) -> list[Tensor]:

@@ -1,7 +1,5 @@
 """Elastic weight consolidation (Kirkpatrick et al., 2017)."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,8 +8,9 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from avalanche_agcn.training.online import refuse_piece
-from avalanche_agcn.training.plugins.agcn import unwrap
+from avalanche_agcn.benchmarks.experience import check_whole_experience
+from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.training.gradients import fisher_diagonal
 
 Named = dict[str, Tensor]
 
@@ -24,23 +23,23 @@ class EWCPlugin(SupervisedPlugin):
     squared gradient of an image's own loss. Avalanche's ``EWCPlugin`` squares the gradient of a batch,
     which is smaller by up to the size of the batch.
 
-    The sum of the experiences' parabolas is one parabola: its curvature F and its centre are kept, not a
-    pair of each for every experience.
+    A sum of quadratic penalties is again one: its curvature F and its centre are stored, not a pair for
+    every experience.
 
     Args:
         ewc_lambda: λ.
-        fisher_images: how many images of an experience F is averaged over, the first in a random order; all
-            if None. Each costs a step with a batch of one.
-        seed: of that order.
+        fisher_images: number of images per experience that F is averaged over, the first in a random order;
+            all if None. Each costs a step with a batch of one.
+        seed: seed of that order.
 
     Raises:
-        ValueError: if a setting makes no sense.
+        ValueError: if ``ewc_lambda`` is negative or ``fisher_images`` below 1.
     """
 
     def __init__(self, *, ewc_lambda: float, fisher_images: int | None = None, seed: int = 0) -> None:
         super().__init__()
         if ewc_lambda < 0:
-            raise ValueError(f"ewc_lambda must not be negative, but is {ewc_lambda}.")
+            raise ValueError(f"ewc_lambda must be 0 or more, but is {ewc_lambda}.")
         if fisher_images is not None and fisher_images < 1:
             raise ValueError(f"fisher_images must be at least 1 or None, but is {fisher_images}.")
         self.ewc_lambda, self.fisher_images = ewc_lambda, fisher_images
@@ -55,11 +54,11 @@ class EWCPlugin(SupervisedPlugin):
             strategy.loss = strategy.loss + self.ewc_lambda / 2 * self.penalty(unwrap(strategy.model))
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Refuse pieces of experiences: each would get a parabola."""
-        refuse_piece(strategy.experience, "EWC")
+        """Reject parts of experiences: each would add its own quadratic penalty."""
+        check_whole_experience(strategy.experience, "EWC")
 
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Measure the experience's Fisher information and add its parabola."""
+        """Measure the experience's Fisher information and add its penalty."""
         dataset = strategy.experience.dataset.eval()
         order = torch.randperm(len(dataset), generator=self._generator)[: self.fisher_images]
         loader = DataLoader(
@@ -82,7 +81,7 @@ class EWCPlugin(SupervisedPlugin):
 
     @torch.no_grad()
     def add(self, fisher: Named, parameters: Named) -> None:
-        """Add the parabola of an experience."""
+        """Add the penalty of an experience."""
         self._move_to(next(iter(parameters.values())).device)
         for name, new in fisher.items():
             here = parameters[name].detach()
@@ -90,7 +89,7 @@ class EWCPlugin(SupervisedPlugin):
                 self.fisher[name], self.centre[name] = new.clone(), here.clone()
                 continue
             total = self.fisher[name] + new
-            share = torch.where(total > 0, new / total, 0.0)  # of the new parabola
+            share = torch.where(total > 0, new / total, 0.0)  # of the new penalty in the sum
             distance = here - self.centre[name]
             self.offset = self.offset + (self.fisher[name] * share * distance.square()).sum()
             self.centre[name] += share * distance
@@ -103,7 +102,7 @@ class EWCPlugin(SupervisedPlugin):
         return state | {"offset": self.offset, "generator": self._generator.get_state()}
 
     def load_state_dict(self, state: Named) -> None:
-        """Take over what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.fisher, self.centre = (
             {
                 name.removeprefix(part): tensor.clone()
@@ -116,48 +115,8 @@ class EWCPlugin(SupervisedPlugin):
         self._generator.set_state(state["generator"])
 
     def _move_to(self, device: torch.device) -> None:
-        """To the parameters: what is loaded from a file is elsewhere at first."""
+        """Follow the parameters: tensors loaded from a file are on the CPU at first."""
         if self.offset.device != device:
             self.offset = self.offset.to(device)
             self.fisher = {name: tensor.to(device) for name, tensor in self.fisher.items()}
             self.centre = {name: tensor.to(device) for name, tensor in self.centre.items()}
-
-
-def fisher_diagonal(
-    model: nn.Module,
-    criterion: Callable[[Tensor, Tensor], Tensor],
-    images: Iterable[tuple[Tensor, Tensor]],
-) -> Named:
-    """Mean over images of the squared gradient of each image's own loss, in evaluation mode.
-
-    Args:
-        model: network from images to logits; its gradients and modes are left as they were.
-        criterion: of logits and targets.
-        images: image and target of one image each, ``[1, ...]`` and ``[1, n_classes]``; at least one.
-
-    Returns:
-        The mean for each parameter that is trained, by name.
-    """
-    names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
-    sums = [torch.zeros_like(parameter) for parameter in parameters]
-    count = 0
-    with _evaluating(model), torch.enable_grad():
-        for x, y in images:
-            count += 1
-            loss = criterion(model(x), y)
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-            for total, gradient in zip(sums, gradients, strict=True):
-                total.addcmul_(gradient, gradient)
-    return {name: total / count for name, total in zip(names, sums, strict=True)}
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; each module gets its own mode back, as parts of a network may be frozen."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -1,4 +1,4 @@
-"""Replay from a memory that is filled as the stream flows."""
+"""Replay from a memory that is updated batch by batch."""
 
 from typing import Any
 
@@ -7,26 +7,26 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.models.growing import count_seen
-from avalanche_agcn.training.replay_loader import ReplayBatchSampler, make_replay_loader
-from avalanche_agcn.training.storage.base import OnlineBuffer
+from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.training.loader import StreamSampler, make_train_loader
+from avalanche_agcn.training.losses import newer_as_negative
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
 class MemoryPlugin(SupervisedPlugin):
     """Puts images from memory behind those of the stream in each batch.
 
     The base of `OnlineReplayPlugin` and `AGEMPlugin`. The first `n_stream` rows of a batch are the stream's;
-    further views of stream and memory stand behind. Which images a batch has does not depend on the number of
-    loader workers; see `ReplayBatchSampler`.
+    replayed images and further views follow. `StreamSampler` draws the batches.
 
     Args:
         storage_policy: the memory.
-        batch_size_mem: images from memory a batch; as many as of the stream if None. If there are fewer in
-            memory, all of them.
-        views: how often each image stands in a batch, with augmentations of its own.
+        batch_size_mem: replayed images per batch; as many as of the stream if None. If the memory holds
+            fewer, all of them.
+        views: number of times each image appears in a batch, with its own augmentation each time.
 
     Raises:
-        ValueError: if a number makes no sense.
+        ValueError: if ``batch_size_mem`` is negative or ``views`` below 1.
     """
 
     observe_stream = False
@@ -37,12 +37,18 @@ class MemoryPlugin(SupervisedPlugin):
     ) -> None:
         super().__init__()
         if batch_size_mem is not None and batch_size_mem < 0:
-            raise ValueError(f"batch_size_mem is a number of images and cannot be {batch_size_mem}.")
+            raise ValueError(f"batch_size_mem must be 0 or more, but is {batch_size_mem}.")
         if views < 1:
             raise ValueError(f"views must be at least 1, but is {views}.")
         self.storage_policy, self.batch_size_mem, self.views = storage_policy, batch_size_mem, views
         self.n_stream = 0
-        self._sampler: ReplayBatchSampler | None = None
+        self._batch = 0  # next batch of the epoch
+        self._sampler: StreamSampler | None = None
+        self._state_at_epoch_start: dict[str, Tensor] | None = None
+
+    def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Open the experience in the memory, before the loader is made."""
+        self.storage_policy.open(strategy.experience.current_experience, strategy.adapted_dataset)
 
     def before_training_exp(
         self,
@@ -55,37 +61,51 @@ class MemoryPlugin(SupervisedPlugin):
         drop_last: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Make a loader of our own, with the settings that were given to ``train``."""
-        experience = strategy.experience.current_experience
-        self.storage_policy.open(experience, strategy.adapted_dataset)
-        self._sampler = ReplayBatchSampler(
-            self.storage_policy,
-            experience,
-            batch_size=strategy.train_mb_size,
-            batch_size_mem=self.batch_size_mem,
-            views=self.views,
-            observe=self.observe_stream,
-            shuffle=shuffle,
-            drop_last=drop_last,
-        )
-        strategy.dataloader = make_replay_loader(
-            self._sampler,
-            num_workers=num_workers,
-            pin_memory=strategy.device.type == "cuda" if pin_memory is None else pin_memory,
-            persistent_workers=persistent_workers and num_workers > 0,
-        )
+        """Make the loader, unless the strategy has made one with this memory (`MultiLabelTemplate`)."""
+        if getattr(_sampler(strategy), "memory", None) is not self.storage_policy:
+            strategy.dataloader = make_train_loader(
+                strategy,
+                memory=self,
+                num_workers=num_workers,
+                shuffle=shuffle,
+                pin_memory=pin_memory,
+                persistent_workers=persistent_workers,
+                drop_last=drop_last,
+            )
+        self._sampler = _sampler(strategy)
+
+    def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Remember the memory as it is, and check that the loader is still this plugin's."""
+        if _sampler(strategy) is not self._sampler or self._sampler is None:
+            raise RuntimeError(
+                "The loader is not the memory's own: another plugin has replaced it. Two memories do not "
+                "work beside each other; remove one of them."
+            )
+        self._batch = self._sampler.first_batch
+        self._state_at_epoch_start = self.storage_policy.state_dict()
 
     def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Find out which rows of the batch are the stream's."""
         assert self._sampler is not None
-        self.n_stream = len(self._sampler.next_stream_indices())
+        self.n_stream = self._sampler.count_stream_rows(self._batch)
+        self._batch += 1
+
+    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """The memory has taken in all that was trained on."""
+        self._state_at_epoch_start = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The memory's; see `OnlineBuffer`. During an epoch it may be ahead of training."""
-        return self.storage_policy.state_dict()
+        """The state of the memory; within an epoch, as the epoch began with.
+
+        Loader workers may have drawn batches ahead of training. To resume within an epoch, `StreamSampler`
+        offers the finished batches to the memory again, which needs their labels only.
+        """
+        state = self._state_at_epoch_start
+        return self.storage_policy.state_dict() if state is None else dict(state)
 
     def load_state_dict(self, state: dict[str, Tensor], train_stream: Any) -> None:
-        """Take over a memory; its images are found in the stream."""
+        """Restore a memory; its images are found in the stream."""
+        self._state_at_epoch_start = None
         self.storage_policy.load_state_dict(state, train_stream)
 
 
@@ -93,21 +113,21 @@ class OnlineReplayPlugin(MemoryPlugin):
     """Trains on the stream and on images from memory in one batch, and updates the memory batch by batch.
 
     The loss is that of the joint batch: `PartialBCEWithLogitsLoss` averages over its annotated cells, where a
-    replayed image has those of its own experience. Once the step is taken, the targets of replayed rows
-    become NaN: what counts the stream, such as the ACM or metrics of training, counts no image twice.
+    replayed image has those of its own experience. After the step, the targets of replayed rows become NaN,
+    so that the ACM and training metrics count no image twice.
 
     Avalanche's ``ReplayPlugin`` takes the same memories, but updates them at the end of an experience only.
 
     Args:
         storage_policy: the memory: `ReservoirBuffer`, `PRSBuffer` or `OCDMBuffer`.
-        batch_size_mem: images from memory a step; as many as of the stream if None (as in PRS).
-        newer_as_negative: whether a replayed image counts as a negative of the classes of later experiences.
-            It may show them all the same, but a classifier of new classes otherwise never sees an image
-            without any of them. Off in the papers.
+        batch_size_mem: replayed images per step; as many as of the stream if None (as in PRS).
+        newer_as_negative: whether a replayed image is a negative of the classes of later experiences. It may
+            show them nevertheless, but without this a new classifier never sees an image without any new
+            class. Off in the papers.
         views: see `MemoryPlugin`.
 
     Raises:
-        ValueError: if a number makes no sense.
+        ValueError: if ``batch_size_mem`` is negative or ``views`` below 1.
 
     Example:
         >>> from avalanche_agcn.training.storage_policy import PRSBuffer
@@ -128,7 +148,7 @@ class OnlineReplayPlugin(MemoryPlugin):
         self.newer_as_negative = newer_as_negative
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Say that replayed images do not show newer classes, if asked to."""
+        """Label replayed images as negatives of newer classes."""
         if self.newer_as_negative:
             stream, replayed = self._split(strategy.mb_y)
             replayed = newer_as_negative(replayed, count_seen(strategy.experience))
@@ -143,18 +163,18 @@ class OnlineReplayPlugin(MemoryPlugin):
         return rows[: self.n_stream], rows[self.n_stream :]
 
 
-def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
-    """Targets with 0 for the classes seen after those an image is annotated for.
+def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
+    """The memory plugin of a strategy, or None.
 
-    Args:
-        targets: 0, 1 or NaN, ``[B, n_classes]``.
-        n_seen: classes seen so far; later columns stay NaN.
-
-    Example:
-        >>> newer_as_negative(torch.tensor([[torch.nan, 1.0, torch.nan, torch.nan]]), n_seen=3)
-        tensor([[nan, 1., 0., nan]])
+    Raises:
+        ValueError: if there are several.
     """
-    columns = torch.arange(targets.shape[1], device=targets.device)
-    last_annotated = columns.where(~targets.isnan(), -1).amax(dim=1, keepdim=True)  # -1: nothing is known
-    newer = (columns > last_annotated) & (last_annotated >= 0) & (columns < n_seen)
-    return targets.masked_fill(newer, 0.0)
+    memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
+    if len(memories) > 1:
+        names = ", ".join(type(plugin).__name__ for plugin in memories)
+        raise ValueError(f"A strategy can replay from one memory only, but has {names}; remove one of them.")
+    return memories[0] if memories else None
+
+
+def _sampler(strategy: SupervisedTemplate) -> Any:
+    return getattr(strategy.dataloader, "batch_sampler", None)

@@ -1,34 +1,50 @@
 """AGCN: Augmented Graph Convolutional Network (Du et al., 2022)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from avalanche.core import BasePlugin
-from torch.optim import Optimizer
 
-from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.training.acm import QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
-from avalanche_agcn.training.plugins.acm import ACMPlugin, Preset, SoftLabels
+from avalanche_agcn.training.plugins.acm import ACMPlugin, SoftLabels
 from avalanche_agcn.training.plugins.agcn import LAMBDA_CLS, LAMBDA_DST, LAMBDA_GPH, AGCNPlugin, agcn_model
+from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
+from avalanche_agcn.training.plugins.statistics import StatisticalNegativesPlugin
+from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+
+Preset = Literal["paper", "official", "statistics"]
+PAPER_WEIGHTS = {"lambda_cls": LAMBDA_CLS, "lambda_dst": LAMBDA_DST, "lambda_gph": LAMBDA_GPH}
+PRESETS: dict[str, dict[str, float]] = {
+    "paper": PAPER_WEIGHTS,
+    "official": PAPER_WEIGHTS,
+    "statistics": {"lambda_cls": 0.5, "lambda_dst": 0.5, "lambda_gph": 1e3},
+}
+"""Weights of the losses; those of ``statistics`` were chosen on held-out train photos of coco18."""
+STATISTICS_MODEL = {"orthogonal_words": True, "lr_gcn": 3e-4}
+"""What ``statistics`` needs of model and optimizer, chosen likewise."""
+StoragePolicy = Literal["er", "prs", "ocdm"]
+STORAGE_POLICIES = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
 
 
 class AGCN(MultiLabelTemplate):
-    """The paper's method: label relations across experiences, and an expert that preserves them.
+    """The paper's method: label relations across experiences, and a frozen teacher that preserves them.
 
-    The same as any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
+    The model is an `AGCNModel`; ``Adam(model.parameter_groups())`` has the paper's learning rates.
+
+    It equals any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
     `PartialBCEWithLogitsLoss` and ``train(..., reset_optimizer_state=True)``.
 
     Args:
-        model: features times GCN.
-        optimizer: ``Adam(model.parameter_groups())`` has the paper's learning rates.
-        preset: ``"paper"``, the equations, or ``"official"``, what the authors' program computes:
-            their soft labels and graph; see `ACMPlugin` and `adjacency`.
-        lambda_cls: λ₁, weight of the classification loss; see `AGCNPlugin`.
-        lambda_dst: λ₂, weight of the distillation loss; see `AGCNPlugin`.
-        lambda_gph: λ₃, weight of the relationship-preserving loss; see `AGCNPlugin`.
+        preset: ``"paper"``, the equations; ``"official"``, what the authors' program computes: their soft
+            labels and graph (see `ACMPlugin` and `adjacency`); or ``"statistics"``, the equations with a
+            `StatisticalNegativesPlugin` and weights that suit it. It works best with orthogonal word vectors
+            and ``lr_gcn=3e-4``.
+        lambda_cls: λ₁, weight of the classification loss; the preset's if None, see `AGCNPlugin`.
+        lambda_dst: λ₂, weight of the distillation loss; likewise.
+        lambda_gph: λ₃, weight of the relationship-preserving loss; likewise.
         reduction: mean or sum over classes; see `AGCNPlugin`.
         gph_reduction: mean or sum over embeddings; see `AGCNPlugin`.
         soft_labels: of old classes; see `ACMPlugin`.
@@ -38,18 +54,23 @@ class AGCN(MultiLabelTemplate):
         new_threshold: of the official graph; see `adjacency`.
         cross_threshold: of the official graph; see `adjacency`.
         q_counts: what New-Old is counted over; see `AugmentedCorrelationMatrix`.
-        plugins: further plugins, such as a replay memory; the list is not changed.
+        mem_size: number of images in a replay memory beside AGCN; 0 for none, as in the paper.
+        storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
+        batch_size_mem: images replayed per step; see `OnlineReplayPlugin`.
+        newer_as_negative: whether replayed images are negatives of newer classes; see `OnlineReplayPlugin`.
+        seed: seed of the memory (0 if None) and of the stream.
+        plugins: further plugins; the list is not changed.
         base_kwargs: see `MultiLabelTemplate`.
 
     Raises:
-        ValueError: for a setting that is unknown or makes no sense.
+        ValueError: for an unknown choice or a value out of range.
         TypeError: if the model is not an `AGCNModel`.
 
     Example:
         >>> from avalanche.training.plugins import EvaluationPlugin
         >>> from torch.optim import Adam
         >>> from avalanche_agcn.benchmarks.scenes import SplitScenes
-        >>> from avalanche_agcn.models import create_backbone, load_word_vectors
+        >>> from avalanche_agcn.models import AGCNModel, create_backbone, load_word_vectors
         >>> benchmark = SplitScenes(n_classes=8, n_experiences=2, n_train=60, n_test=30)
         >>> model = AGCNModel(create_backbone("small"), load_word_vectors(benchmark.class_names))
         >>> strategy = AGCN(
@@ -66,12 +87,10 @@ class AGCN(MultiLabelTemplate):
     def __init__(
         self,
         *,
-        model: AGCNModel,
-        optimizer: Optimizer,
         preset: Preset = "paper",
-        lambda_cls: float = LAMBDA_CLS,
-        lambda_dst: float = LAMBDA_DST,
-        lambda_gph: float = LAMBDA_GPH,
+        lambda_cls: float | None = None,
+        lambda_dst: float | None = None,
+        lambda_gph: float | None = None,
         reduction: Reduction = "mean",
         gph_reduction: Reduction = "mean",
         soft_labels: SoftLabels | None = None,
@@ -81,18 +100,21 @@ class AGCN(MultiLabelTemplate):
         new_threshold: float | None = None,
         cross_threshold: float | None = None,
         q_counts: QCounts = "experience",
+        mem_size: int = 0,
+        storage_policy: StoragePolicy = "er",
+        batch_size_mem: int | None = None,
+        newer_as_negative: bool = False,
+        seed: int | None = None,
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
-        self.agcn = AGCNPlugin(
-            lambda_cls=lambda_cls,
-            lambda_dst=lambda_dst,
-            lambda_gph=lambda_gph,
-            reduction=reduction,
-            gph_reduction=gph_reduction,
-        )
+        if preset not in PRESETS:
+            raise ValueError(f"preset must be one of {[*PRESETS]}, not {preset!r}.")
+        given = {"lambda_cls": lambda_cls, "lambda_dst": lambda_dst, "lambda_gph": lambda_gph}
+        weights = {name: PRESETS[preset][name] if value is None else value for name, value in given.items()}
+        self.agcn = AGCNPlugin(reduction=reduction, gph_reduction=gph_reduction, **weights)
         self.acm = ACMPlugin(
-            preset=preset,
+            preset="official" if preset == "official" else "paper",
             soft_labels=soft_labels,
             graph=graph,
             cross_blocks=cross_blocks,
@@ -101,11 +123,17 @@ class AGCN(MultiLabelTemplate):
             cross_threshold=cross_threshold,
             q_counts=q_counts,
         )
-        # Before the user's: λ₁ weighs the criterion, not what other plugins add to the loss.
-        super().__init__(
-            model=model,
-            optimizer=optimizer,
-            plugins=[self.agcn, self.acm, *(plugins or [])],
-            **base_kwargs,
-        )
+        if storage_policy not in STORAGE_POLICIES:
+            raise ValueError(f"storage_policy must be one of {[*STORAGE_POLICIES]}, not {storage_policy!r}.")
+        # First, because λ₁ weighs the criterion, not what other plugins add to the loss.
+        own: list[BasePlugin] = [self.agcn, self.acm]
+        if preset == "statistics":
+            own.append(StatisticalNegativesPlugin())
+        if mem_size:
+            buffer = STORAGE_POLICIES[storage_policy](mem_size, seed=seed or 0)
+            own.append(
+                OnlineReplayPlugin(buffer, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
+            )
+        plugins = [*own, *(plugins or [])]
+        super().__init__(plugins=plugins, seed=seed, **base_kwargs)
         agcn_model(self)

@@ -1,4 +1,4 @@
-"""What all strategies of this package share."""
+"""The base of all strategies of this package."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -11,33 +11,37 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from avalanche_agcn.models.growing import origin_of
+from avalanche_agcn.benchmarks.experience import origin_of
+from avalanche_agcn.training.loader import draw_shared_seed, make_train_loader
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
+from avalanche_agcn.training.plugins.replay import find_memory
 
 
 class MultiLabelTemplate(SupervisedTemplate):
     """Avalanche's supervised template with defaults that fit multi-hot targets.
 
     Args:
-        model: gives logits of the classes seen so far.
-        optimizer: over the model's parameters, in as many groups as you like.
-        criterion: of logits and targets; `PartialBCEWithLogitsLoss` if None.
-        train_mb_size: images a step.
+        model: network from images to logits of the classes seen so far.
+        optimizer: optimizer of the model's parameters, in any number of groups.
+        criterion: loss of logits and targets; `PartialBCEWithLogitsLoss` if None.
+        train_mb_size: images per step.
         train_epochs: passes over an experience; 1 in the online setting of the paper.
-        eval_mb_size: images a batch of evaluation; as in training if None.
-        device: where to train.
+        eval_mb_size: images per batch in evaluation; as in training if None.
+        device: device to train on.
         plugins: further plugins; the list is not changed.
         evaluator: metrics and loggers, or a function that makes them; multi-label metrics if
             None. For none at all pass ``EvaluationPlugin()``.
         amp: half precision for the forward pass: ``torch.bfloat16``, or ``torch.float16``, whose
             gradients are scaled. None for full precision.
         clip_grad_norm: largest norm of the gradient, or None.
-        reset_optimizer_state: forget the optimizer's moments when an experience begins, as the authors'
-            program does ("Adam made anew each task"); not at each piece of it in an online stream.
+        reset_optimizer_state: whether to reset the optimizer when an experience begins, as the authors'
+            program does (a new Adam per task), but not at each part of one in an online stream.
+        seed: seed of the order of images and of their augmentation, 0 or more. If None, it is drawn from
+            torch's generator at the first `train`.
         base_kwargs: for Avalanche's ``SupervisedTemplate``, such as ``eval_every``.
 
     Raises:
-        ValueError: if ``amp`` or ``clip_grad_norm`` makes no sense.
+        ValueError: if ``amp``, ``clip_grad_norm`` or ``seed`` is out of range.
     """
 
     def __init__(
@@ -55,12 +59,15 @@ class MultiLabelTemplate(SupervisedTemplate):
         amp: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
         reset_optimizer_state: bool = True,
+        seed: int | None = None,
         **base_kwargs: Any,
     ) -> None:
         if amp not in (None, torch.bfloat16, torch.float16):
             raise ValueError(f"amp must be torch.bfloat16, torch.float16 or None, not {amp}.")
         if clip_grad_norm is not None and not clip_grad_norm > 0:
             raise ValueError(f"clip_grad_norm must be positive, but is {clip_grad_norm}.")
+        if seed is not None and seed < 0:
+            raise ValueError(f"seed must be 0 or more, but is {seed}.")
         super().__init__(
             model=model,
             optimizer=optimizer,
@@ -76,12 +83,35 @@ class MultiLabelTemplate(SupervisedTemplate):
         self.amp = amp
         self.clip_grad_norm = clip_grad_norm
         self.reset_optimizer_state = reset_optimizer_state
-        self._origin: Any = None  # of the piece of an online stream that was trained on last
+        self.seed = seed
+        self._origin: Any = None  # experience of the last part of an online stream
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
 
     def autocast(self) -> AbstractContextManager:
         """The precision of forward passes, also for plugins that make some."""
         return torch.autocast(self.device.type, dtype=self.amp, enabled=self.amp is not None)
+
+    def make_train_dataloader(
+        self,
+        num_workers: int = 0,
+        shuffle: bool = True,
+        pin_memory: bool | None = None,
+        persistent_workers: bool = False,
+        drop_last: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Make the loader of the experience, with the memory of a plugin if there is one."""
+        if self.seed is None:
+            self.seed = draw_shared_seed()
+        self.dataloader = make_train_loader(
+            self,
+            memory=find_memory(self),
+            num_workers=num_workers,
+            shuffle=shuffle,
+            pin_memory=pin_memory,
+            persistent_workers=persistent_workers,
+            drop_last=drop_last,
+        )
 
     def forward(self) -> Tensor:
         """Logits of the batch."""
@@ -101,14 +131,14 @@ class MultiLabelTemplate(SupervisedTemplate):
         self.scaler.update()
 
     def check_model_and_optimizer(self, reset_optimizer_state: bool | None = None, **kwargs: Any) -> None:
-        """Avalanche's call before an experience; ``train(reset_optimizer_state=…)`` overrules."""
+        """Reset the optimizer; ``train(reset_optimizer_state=…)`` takes precedence."""
         reset = self.reset_optimizer_state and self._begins_experience()
         if reset_optimizer_state is not None:
             reset = reset_optimizer_state
         super().check_model_and_optimizer(reset_optimizer_state=reset, **kwargs)
 
     def _begins_experience(self) -> bool:
-        """Whether this is an experience or the first piece of one that is trained on."""
+        """Whether this is a whole experience or the first part of one."""
         origin, before = origin_of(self.experience), self._origin
         self._origin = None if origin is self.experience else origin
         return self._origin is None or self._origin is not before

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-from torch import nn
-from torch.optim import Optimizer
-
-from avalanche_agcn.training.storage.reservoir import ReservoirBuffer
+from avalanche_agcn.training.storage_policy import ReservoirBuffer
 from avalanche_agcn.training.strategies.replay import MEM_SIZE, Replay
 
 
@@ -13,25 +10,11 @@ class ER(Replay):
     """Replays from a reservoir: every image of the stream is in memory with the same probability.
 
     Args:
-        model: gives logits of the classes seen so far.
-        optimizer: over the model's parameters.
-        mem_size: images in memory.
-        seed: of the memory.
-        replay_kwargs: ``batch_size_mem`` and ``newer_as_negative``, see `OnlineReplayPlugin`; the rest see
-            `MultiLabelTemplate`.
-
-    Raises:
-        ValueError: if a setting makes no sense.
+        mem_size: number of images in memory.
+        seed: seed of the memory (0 if None) and of the stream.
+        replay_kwargs: see `Replay`.
     """
 
-    def __init__(
-        self,
-        *,
-        model: nn.Module,
-        optimizer: Optimizer,
-        mem_size: int = MEM_SIZE,
-        seed: int = 0,
-        **replay_kwargs: Any,
-    ) -> None:
-        buffer = ReservoirBuffer(mem_size, seed=seed)
-        super().__init__(model=model, optimizer=optimizer, storage_policy=buffer, **replay_kwargs)
+    def __init__(self, *, mem_size: int = MEM_SIZE, seed: int | None = None, **replay_kwargs: Any) -> None:
+        memory = ReservoirBuffer(mem_size, seed=seed or 0)
+        super().__init__(storage_policy=memory, seed=seed, **replay_kwargs)

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.scenarios.generic_scenario import EagerCLStream
 from avalanche.benchmarks.utils import AvalancheDataset
 
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+from avalanche_agcn.training.strategies.streaming_ridge import StreamingRidge
 
 
 class HasCompleteData(Protocol):
@@ -22,11 +23,10 @@ class HasCompleteData(Protocol):
         """Number of columns of a target."""
 
 
-class MultiTask(MultiLabelTemplate):
-    """Trains once on all images of the stream with all their labels: what no stream allows.
+class TrainsJointly:
+    """A mixin of strategies: trains on all images of the stream at once, with all their labels.
 
-    The paper's upper bound. Give `train` the benchmark: ``strategy.train(benchmark)``. Evaluation is as for
-    the other strategies. Args: see `MultiLabelTemplate`.
+    Give `train` the benchmark: ``strategy.train(benchmark)``. Evaluation is as for the other strategies.
     """
 
     def train(
@@ -35,7 +35,7 @@ class MultiTask(MultiLabelTemplate):
         eval_streams: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Train on a benchmark, or on what `multi_task_experience` made of one.
+        """Train on a benchmark, or on on an experience from `multi_task_experience`.
 
         Raises:
             ValueError: if labels are missing, as they are in the experiences of a train stream.
@@ -43,11 +43,22 @@ class MultiTask(MultiLabelTemplate):
         if not isinstance(experiences, Iterable) and hasattr(experiences, "complete_train_dataset"):
             experiences = multi_task_experience(experiences)
         for experience in experiences if isinstance(experiences, Iterable) else [experiences]:
-            _refuse_partial_labels(experience)
-        return super().train(experiences, eval_streams, **kwargs)
+            _check_complete_labels(experience)
+        return super().train(experiences, eval_streams, **kwargs)  # type: ignore[misc]
 
 
-def multi_task_experience(benchmark: HasCompleteData) -> DatasetExperience:
+class MultiTask(TrainsJointly, MultiLabelTemplate):
+    """Trains on all images and labels at once: the paper's upper bound. Args: see `MultiLabelTemplate`."""
+
+
+class MultiTaskRidge(TrainsJointly, StreamingRidge):
+    """Ridge regression on all images and labels at once: the upper bound of `StreamingRidge`.
+
+    Args: see `StreamingRidge`; γ has no effect.
+    """
+
+
+def multi_task_experience(benchmark: HasCompleteData) -> MultiLabelExperience:
     """One experience of all training images, each once, with all their labels.
 
     Example:
@@ -57,18 +68,21 @@ def multi_task_experience(benchmark: HasCompleteData) -> DatasetExperience:
         >>> len(experience.dataset), experience.classes_seen_so_far
         (40, [0, 1, 2, 3])
     """
-    experience: Any = DatasetExperience(dataset=benchmark.complete_train_dataset, current_experience=0)
-    experience.classes_in_this_experience = list(range(benchmark.n_classes))
-    experience.classes_seen_so_far = list(range(benchmark.n_classes))
-    experience.previous_classes, experience.future_classes = [], []
+    experience = MultiLabelExperience(
+        dataset=benchmark.complete_train_dataset,
+        current_experience=0,
+        own_columns=range(benchmark.n_classes),
+        n_classes=benchmark.n_classes,
+    )
     EagerCLStream("train", [experience])  # names the experience's stream, as metrics need it
     return experience
 
 
-def _refuse_partial_labels(experience: Any) -> None:
+def _check_complete_labels(experience: Any) -> None:
     targets = experience.dataset.targets[:]
-    if targets.isnan().any():
+    n_labelled = getattr(experience, "n_own_classes", targets.shape[1])
+    if targets.isnan().any() or n_labelled < targets.shape[1]:
         raise ValueError(
-            "Multi-Task needs all labels of every image, but these are partly unknown (NaN). What the stream "
+            "Multi-Task needs all labels of every image, but these are partly unknown. What the stream "
             "shows is not the upper bound: call train(benchmark), not train(benchmark.train_stream)."
         )

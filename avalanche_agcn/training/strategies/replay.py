@@ -1,14 +1,12 @@
-"""What the strategies with replay share."""
+"""Replay from any memory: the base of ER, PRS, OCDM and SCR."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from avalanche.core import BasePlugin
-from torch import nn
-from torch.optim import Optimizer
 
 from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
-from avalanche_agcn.training.storage.base import OnlineBuffer
+from avalanche_agcn.training.storage_policy import OnlineBuffer
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
 MEM_SIZE = 2000  # of PRS on COCO and NUS-WIDE; the AGCN paper gives none
@@ -18,24 +16,17 @@ class Replay(MultiLabelTemplate):
     """Trains on the stream and on images from a memory that is updated after each step.
 
     Args:
-        model: gives logits of the classes seen so far.
-        optimizer: over the model's parameters.
         storage_policy: the memory.
-        batch_size_mem: see `OnlineReplayPlugin`, as for the next two.
-        newer_as_negative: whether replayed images count as negatives of newer classes.
-        views: how often each image stands in a batch.
+        batch_size_mem: see `OnlineReplayPlugin`.
+        newer_as_negative: see `OnlineReplayPlugin`.
+        views: see `OnlineReplayPlugin`.
         plugins: further plugins; the list is not changed.
         base_kwargs: see `MultiLabelTemplate`.
-
-    Raises:
-        ValueError: if a setting makes no sense.
     """
 
     def __init__(
         self,
         *,
-        model: nn.Module,
-        optimizer: Optimizer,
         storage_policy: OnlineBuffer,
         batch_size_mem: int | None = None,
         newer_as_negative: bool = False,
@@ -46,6 +37,4 @@ class Replay(MultiLabelTemplate):
         self.replay = OnlineReplayPlugin(
             storage_policy, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative, views=views
         )
-        super().__init__(
-            model=model, optimizer=optimizer, plugins=[*(plugins or []), self.replay], **base_kwargs
-        )
+        super().__init__(plugins=[*(plugins or []), self.replay], **base_kwargs)

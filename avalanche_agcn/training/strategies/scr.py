@@ -4,68 +4,47 @@ from collections.abc import Sequence
 from typing import Any
 
 from avalanche.core import BasePlugin
-from torch import nn
-from torch.optim import Optimizer
 
-from avalanche_agcn.training.contrastive import TEMPERATURE
+from avalanche_agcn.training.losses import TEMPERATURE
 from avalanche_agcn.training.plugins.scr import ContrastivePlugin
-from avalanche_agcn.training.storage.reservoir import ReservoirBuffer
-from avalanche_agcn.training.strategies.replay import MEM_SIZE, Replay
+from avalanche_agcn.training.strategies.er import ER
 
 BATCH_SIZE_MEM = 100  # of the SCR paper
-CONTRAST_WEIGHT = 0.1  # ours, from the embedded benchmark: the criterion must keep its say
+CONTRAST_WEIGHT = 0.1  # ours, from the embedded benchmark: the criterion must keep its influence
 
 
-class SCR(Replay):
-    """Learns features that draw images together as far as they share labels, on stream and memory.
+class SCR(ER):
+    """Contrasts features of stream and memory by the overlap of their labels.
 
-    SCR is for one label an image, and the AGCN paper does not say how it was made multi-label. Here:
+    SCR is for one label per image, and the AGCN paper does not say how it was made multi-label. Here:
 
     - the loss is `MultiLabelContrastiveLoss`, whose weights are the overlap of labels where both are
       annotated;
-    - two views of each image, as in SCR: each is loaded twice, with augmentations of its own;
+    - each batch has two views of each image, as in SCR, with their own augmentation;
     - a linear classifier with the strategy's criterion gives scores, instead of the nearest class mean;
     - the features themselves are contrasted, without a projection head, so that no parameter is added.
 
     A step sees ``2 * (train_mb_size + batch_size_mem)`` images.
 
     Args:
-        model: a network with a ``backbone``.
-        optimizer: over the model's parameters.
-        mem_size: images in memory, a reservoir.
-        batch_size_mem: images from memory a step.
+        batch_size_mem: replayed images per step.
         contrast_weight: weight of the contrastive loss beside the criterion.
         temperature: τ.
-        views: augmented copies of each image in a batch.
-        seed: of the memory.
+        views: number of views of each image in a batch.
         plugins: further plugins; the list is not changed.
-        replay_kwargs: ``newer_as_negative``, see `OnlineReplayPlugin`; the rest see `MultiLabelTemplate`.
-
-    Raises:
-        ValueError: if a setting makes no sense.
+        replay_kwargs: see `ER` and `Replay`.
     """
 
     def __init__(
         self,
         *,
-        model: nn.Module,
-        optimizer: Optimizer,
-        mem_size: int = MEM_SIZE,
         batch_size_mem: int | None = BATCH_SIZE_MEM,
         contrast_weight: float = CONTRAST_WEIGHT,
         temperature: float = TEMPERATURE,
         views: int = 2,
-        seed: int = 0,
         plugins: Sequence[BasePlugin] | None = None,
         **replay_kwargs: Any,
     ) -> None:
         self.contrast = ContrastivePlugin(weight=contrast_weight, temperature=temperature)
-        super().__init__(
-            model=model,
-            optimizer=optimizer,
-            storage_policy=ReservoirBuffer(mem_size, seed=seed),
-            batch_size_mem=batch_size_mem,
-            views=views,
-            plugins=[*(plugins or []), self.contrast],
-            **replay_kwargs,
-        )
+        plugins = [*(plugins or []), self.contrast]
+        super().__init__(batch_size_mem=batch_size_mem, views=views, plugins=plugins, **replay_kwargs)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from avalanche.benchmarks import split_online_stream
+from avalanche.core import SupervisedPlugin
 from avalanche.training import Naive
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 from avalanche.training.storage_policy import ReservoirSamplingBuffer
@@ -10,7 +11,8 @@ from torch.optim import SGD
 from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
 from avalanche_agcn.training.graph import adjacency
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
-from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
+from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, OnlineReplayPlugin
+from avalanche_agcn.training.storage_policy import ReservoirBuffer
 
 
 def strategy_of(model, *plugins, **settings):
@@ -41,7 +43,7 @@ def test_matrix_after_training_equals_a_count_of_the_whole_stream(benchmark, mak
         soft = None
         if t > 0:
             with torch.no_grad():
-                logits = agcn.expert(images)
+                logits = agcn.teacher.model(images)
             soft = logits.sigmoid() if preset == "paper" else logits.softmax(dim=1)
         expected.begin(2)
         expected.update(targets[:, 2 * t : 2 * t + 2], soft)
@@ -62,7 +64,58 @@ def test_graph_is_refreshed_after_every_step(benchmark, make_model):
     assert not torch.equal(graphs[1], graphs[0])
 
 
-def test_without_expert_experiences_are_unrelated(benchmark, make_model):
+def test_batch_is_counted_before_its_own_step_on_request(benchmark, make_model):
+    graphs, batches = [], []
+
+    class Watch(SupervisedPlugin):
+        def after_forward(self, strategy, **kwargs):
+            graphs.append(strategy.model.adjacency.clone())
+            batches.append(strategy.mb_y.clone())
+
+    plugins = AGCNPlugin(lambda_gph=1.0), ACMPlugin(count_before_step=True), Watch()
+    strategy = strategy_of(make_model(), *plugins)
+    strategy.train(benchmark.train_stream[0])
+    acm = AugmentedCorrelationMatrix()
+    acm.begin(2)
+    for graph, targets in zip(graphs, batches, strict=True):
+        acm.update(targets[:, :2])  # the batch itself is in the graph that it is trained with
+        torch.testing.assert_close(graph, adjacency(acm).float())
+    strategy.train(benchmark.train_stream[1])
+    images, targets = whole_dataset(benchmark.train_stream[1])
+    with torch.no_grad():
+        soft = plugins[0].teacher.model(images).sigmoid()
+    acm.begin(2)
+    acm.update(targets[:, 2:4], soft)
+    torch.testing.assert_close(plugins[1].acm.matrix(), acm.matrix(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("newer_as_negative", [False, True])
+@pytest.mark.parametrize("memory_first", [False, True])
+def test_replayed_images_are_not_counted_before_the_step_either(
+    benchmark, make_model, newer_as_negative, memory_first
+):
+    memory = OnlineReplayPlugin(ReservoirBuffer(20), newer_as_negative=newer_as_negative)
+    acm = ACMPlugin(count_before_step=True)
+    strategy = strategy_of(make_model(), *((memory, acm) if memory_first else (acm, memory)))
+    expected = AugmentedCorrelationMatrix()
+    for t, experience in enumerate(benchmark.train_stream):
+        strategy.train(experience)
+        expected.begin(2)
+        expected.update(whole_dataset(experience)[1][:, 2 * t : 2 * t + 2])
+    assert torch.equal(acm.acm.state_dict()["hard"], expected.state_dict()["hard"])
+    assert torch.equal(acm.acm.matrix(), expected.matrix())
+
+
+def test_official_starts_and_counts_as_the_authors_program():
+    official, paper = ACMPlugin(preset="official"), ACMPlugin()
+    assert (official.acm.hard_start, official.acm.soft_start) == (1e-6, 1e-10)
+    assert (paper.acm.hard_start, paper.acm.soft_start) == (0, 0)
+    assert (official.count_before_step, paper.count_before_step) == (True, False)
+    mixed = ACMPlugin(preset="official", hard_start=0.0, soft_start=0.0, count_before_step=False)
+    assert (mixed.acm.hard_start, mixed.acm.soft_start, mixed.count_before_step) == (0, 0, False)
+
+
+def test_without_teacher_experiences_are_unrelated(benchmark, make_model):
     plugin = ACMPlugin()
     strategy = strategy_of(make_model(), plugin)
     for experience in benchmark.train_stream:
@@ -99,7 +152,7 @@ def test_online_experiences_belong_to_the_one_they_are_part_of(benchmark, make_m
     for experience in split_online_stream(benchmark.train_stream, experience_size=8):
         strategy.train(experience)
     assert acm.acm.block_sizes == (2, 2, 2)
-    assert agcn.expert.n_seen == 4
+    assert agcn.teacher.model.n_seen == 4
 
 
 def test_training_again_on_an_experience_goes_on_counting(benchmark, make_model):
@@ -161,7 +214,7 @@ def test_a_model_that_learned_classes_which_were_not_counted_is_refused(benchmar
     model = make_model()
     strategy_of(model).train(benchmark.train_stream[0])
     strategy = strategy_of(model, *beside, ACMPlugin())
-    message = "4 classes were seen so far, 2 of them in this experience, but .* knows 0 of the earlier ones"
+    message = "4 classes were seen so far, 2 of them in this experience, but .* has counted 0"
     with pytest.raises(ValueError, match=message):
         strategy.train(benchmark.train_stream[1])
 

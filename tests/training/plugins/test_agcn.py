@@ -29,7 +29,7 @@ class Recorder(SupervisedPlugin):
                 "logits": strategy.mb_output.detach(),
                 "loss": strategy.loss.detach().clone(),
                 "embeddings": strategy.model.embeddings().detach(),
-                "expert": copy.deepcopy(plugin.expert),
+                "teacher": copy.deepcopy(plugin.teacher.model),
             }
         )
 
@@ -71,11 +71,11 @@ def test_loss_is_the_weighted_sum_of_three(benchmark, make_model, reduction, gph
     )
     steps = train(benchmark, make_model(), plugin, 3, lr=0.01)
     for step in steps:
-        expert, n_old, n_new = step["expert"], 4, 2
+        teacher, n_old, n_new = step["teacher"], 4, 2
         cls = F.binary_cross_entropy_with_logits(step["logits"][:, 4:], step["y"][:, 4:])
-        soft = expert(step["x"]).sigmoid()
+        soft = teacher(step["x"]).sigmoid()
         dst = F.binary_cross_entropy_with_logits(step["logits"][:, :4], soft)
-        gph = (step["embeddings"][:4] - expert.embeddings()).pow(2).mean()
+        gph = (step["embeddings"][:4] - teacher.embeddings()).pow(2).mean()
         if reduction == "sum":
             cls, dst = n_new * cls, n_old * dst
         if gph_reduction == "sum":
@@ -90,10 +90,10 @@ def test_first_experience_has_the_criterion_alone(benchmark, make_model):
     for step in train(benchmark, make_model(), plugin, 1):
         expected = F.binary_cross_entropy_with_logits(step["logits"], step["y"][:, :2])
         torch.testing.assert_close(step["loss"].squeeze(), expected)
-        assert step["expert"] is None
+        assert step["teacher"] is None
 
 
-def test_distillation_has_no_gradient_while_the_student_is_the_expert(benchmark, make_model):
+def test_distillation_has_no_gradient_while_the_student_is_the_teacher(benchmark, make_model):
     def gradients(graph):
         plugin = AGCNPlugin(lambda_cls=0.0, lambda_dst=1.0, lambda_gph=0.0)
         steps = train(benchmark, make_model(), plugin, 2, graph=graph)
@@ -107,47 +107,47 @@ def test_distillation_has_no_gradient_while_the_student_is_the_expert(benchmark,
 def test_relationship_loss_pulls_old_nodes_only(benchmark, make_model):
     plugin = AGCNPlugin(lambda_cls=0.0, lambda_dst=0.0, lambda_gph=10.0)
     steps = train(benchmark, make_model(), plugin, 2, graph="paper", lr=0.3)
-    distances = [(step["embeddings"][:2] - step["expert"].embeddings()).pow(2).mean() for step in steps]
+    distances = [(step["embeddings"][:2] - step["teacher"].embeddings()).pow(2).mean() for step in steps]
     # The graph moves with every batch, so the last step is compared with no pull at all.
     free = AGCNPlugin(lambda_cls=0.0, lambda_dst=1e-12, lambda_gph=0.0)
     unpulled = train(benchmark, make_model(), free, 2, graph="paper", lr=0.3)[-1]
-    distance = (unpulled["embeddings"][:2] - unpulled["expert"].embeddings()).pow(2).mean()
+    distance = (unpulled["embeddings"][:2] - unpulled["teacher"].embeddings()).pow(2).mean()
     assert distances[-1] < 0.5 * distance
     for step in steps:  # images play no part in it
         for name, gradient in step["gradients"].items():
             assert name.startswith("gcn") or not gradient.any()
 
 
-def test_expert_is_the_model_of_the_previous_experience_and_rests(benchmark, make_model):
+def test_teacher_is_the_model_of_the_previous_experience_and_rests(benchmark, make_model):
     model, plugin = make_model(), AGCNPlugin(lambda_gph=1.0)
     strategy = strategy_of(model, plugin, ACMPlugin())
     for t, experience in enumerate(benchmark.train_stream):
         previous = {name: value.clone() for name, value in model.state_dict().items()}
         strategy.train(experience)
         if t == 0:
-            assert plugin.expert is None
+            assert plugin.teacher.model is None
             continue
-        assert plugin.expert.n_seen == 2 * t
-        for name, value in plugin.expert.state_dict().items():
+        assert plugin.teacher.model.n_seen == 2 * t
+        for name, value in plugin.teacher.model.state_dict().items():
             assert torch.equal(value, previous[name])
-        assert not torch.equal(model.gcn.first.weight, plugin.expert.gcn.first.weight)
+        assert not torch.equal(model.gcn.first.weight, plugin.teacher.model.gcn.first.weight)
 
 
-def test_expert_takes_no_gradient_and_no_optimizer_step(benchmark, make_model):
+def test_teacher_takes_no_gradient_and_no_optimizer_step(benchmark, make_model):
     model, plugin = make_model(), AGCNPlugin(lambda_gph=1.0)
     strategy = strategy_of(model, plugin, ACMPlugin())
     for experience in benchmark.train_stream[:2]:
         strategy.train(experience)
     optimized = {id(p) for group in strategy.optimizer.param_groups for p in group["params"]}
-    for parameter in plugin.expert.parameters():
+    for parameter in plugin.teacher.model.parameters():
         assert parameter.grad is None
         assert not parameter.requires_grad
         assert id(parameter) not in optimized
-    assert not any(module.training for module in plugin.expert.modules())
+    assert not any(module.training for module in plugin.teacher.model.modules())
     assert optimized == {id(p) for p in model.parameters()}
 
 
-def test_expert_passes_a_batch_once_its_gcn_once_an_experience_and_the_students_once_a_step(
+def test_teacher_passes_a_batch_once_its_gcn_once_an_experience_and_the_students_once_a_step(
     benchmark, make_model
 ):
     calls = {"backbone": 0, "gcn": 0, "student's gcn": 0, "steps": 0}
@@ -157,8 +157,8 @@ def test_expert_passes_a_batch_once_its_gcn_once_an_experience_and_the_students_
             def count(name):
                 return lambda *_: calls.update({name: calls[name] + 1})
 
-            plugin.expert.backbone.register_forward_hook(count("backbone"))
-            plugin.expert.gcn.register_forward_hook(count("gcn"))
+            plugin.teacher.model.backbone.register_forward_hook(count("backbone"))
+            plugin.teacher.model.gcn.register_forward_hook(count("gcn"))
             model.gcn.register_forward_hook(count("student's gcn"))
 
         def after_training_iteration(self, strategy, **kwargs):
@@ -174,7 +174,7 @@ def test_expert_passes_a_batch_once_its_gcn_once_an_experience_and_the_students_
     assert calls["student's gcn"] == calls["steps"]
 
 
-def test_expert_and_student_see_the_same_batch_norm_only_if_it_is_frozen(benchmark, make_model):
+def test_teacher_and_student_see_the_same_batch_norm_only_if_it_is_frozen(benchmark, make_model):
     largest = {}
     for frozen in (True, False):
         model = make_model(freeze_batchnorm=frozen)
@@ -186,12 +186,12 @@ def test_expert_and_student_see_the_same_batch_norm_only_if_it_is_frozen(benchma
     assert largest[False] > 1e-4
 
 
-def test_a_loaded_first_experience_has_nothing_of_the_expert_before(benchmark, make_model):
+def test_a_loaded_first_experience_has_nothing_of_the_teacher_before(benchmark, make_model):
     plugin = AGCNPlugin(lambda_gph=1.0)
     train(benchmark, make_model(), plugin, 2)
-    assert plugin.expert_logits is not None
-    plugin.load_state_dict({})
-    assert plugin.expert is plugin.expert_logits is plugin._old_embeddings is None
+    assert plugin.teacher_logits is not None
+    plugin.load_state_dict(AGCNPlugin().state_dict())
+    assert plugin.teacher.model is plugin.teacher_logits is plugin._old_embeddings is None
 
 
 def test_order_of_the_two_plugins_does_not_matter(benchmark, make_model):
@@ -227,8 +227,8 @@ def test_saved_state_goes_on_in_the_middle_of_an_experience(benchmark, make_mode
     assert resumed[1].state_dict().keys() == agcn.state_dict().keys()  # before training too
     strategy_of(*resumed).train(benchmark.train_stream[1])
     assert resumed[2].acm.block_sizes == (2, 2)
-    for name, value in agcn.expert.state_dict().items():
-        assert torch.equal(resumed[1].expert.state_dict()[name], value)
+    for name, value in agcn.teacher.model.state_dict().items():
+        assert torch.equal(resumed[1].teacher.model.state_dict()[name], value)
 
 
 @pytest.mark.parametrize(

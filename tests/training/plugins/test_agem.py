@@ -2,37 +2,13 @@ import pytest
 import torch
 from avalanche.benchmarks import split_online_stream
 from avalanche.core import SupervisedPlugin
-from hypothesis import given
-from hypothesis import strategies as st
 
-from avalanche_agcn.training.plugins.agem import AGEMPlugin, project
-from avalanche_agcn.training.storage import ExperienceReservoirBuffer
+from avalanche_agcn.training.plugins.agem import AGEMPlugin
+from avalanche_agcn.training.storage_policy import ExperienceReservoirBuffer
 
 
 def dot(a, b):
     return sum((x.double() * y.double()).sum() for x, y in zip(a, b))
-
-
-@given(seed=st.integers(0, 10_000), scale=st.sampled_from([1e-4, 1.0, 1e4]))
-def test_projected_gradient_has_no_part_against_the_reference(seed, scale):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = [(4, 3), (3,), (2, 2, 2)]
-    g = [torch.randn(shape, generator=generator) for shape in shapes]
-    r = [scale * torch.randn(shape, generator=generator) for shape in shapes]
-    projected = project(g, r)
-    if dot(g, r) >= 0:
-        assert all(p is original for p, original in zip(projected, g))
-    else:
-        rounding = 1e-6 * (dot(g, g) * dot(r, r)).sqrt()
-        assert dot(projected, r).abs() < rounding
-        # The nearest such gradient: what was taken away is a multiple of the reference.
-        removed = [original - p for original, p in zip(g, projected)]
-        assert dot(removed, removed) * dot(r, r) == pytest.approx(float(dot(removed, r) ** 2), rel=1e-4)
-
-
-def test_projection_by_hand():
-    projected = project([torch.tensor([1.0, -1.0])], [torch.tensor([-1.0, 2.0])])  # g·r = -3, r·r = 5
-    torch.testing.assert_close(projected[0], torch.tensor([1.0 - 3 / 5, -1.0 + 6 / 5]))
 
 
 def test_pieces_of_an_online_stream_are_refused(benchmark, make_strategy):

@@ -1,44 +1,18 @@
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from avalanche_agcn.training.losses import distillation_loss
-from avalanche_agcn.training.plugins.lwf import LwFPlugin, lwf_loss
-
-
-@given(seed=st.integers(0, 100), temperature=st.sampled_from([0.5, 1.0, 2.0]))
-def test_no_gradient_when_student_and_teacher_agree(seed, temperature):
-    logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    student = logits.clone().requires_grad_()
-    lwf_loss(student, logits[:, :3], temperature=temperature).backward()
-    torch.testing.assert_close(student.grad, torch.zeros_like(student))
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_gradient_by_hand(temperature):
-    student = torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64, requires_grad=True)
-    teacher = torch.tensor([[0.0, 3.0]], dtype=torch.float64)
-    lwf_loss(student, teacher, temperature=temperature).backward()
-    difference = (student[:, :2] / temperature).sigmoid() - (teacher / temperature).sigmoid()
-    expected = torch.cat([temperature * difference / 2, torch.zeros(1, 1, dtype=torch.float64)], dim=1)
-    torch.testing.assert_close(student.grad, expected)
-
-
-def test_temperature_1_is_agcns_distillation():
-    logits, teacher = torch.randn(3, 5), torch.randn(3, 2)
-    torch.testing.assert_close(lwf_loss(logits, teacher), distillation_loss(logits, teacher))
+from avalanche_agcn.training.plugins.lwf import LwFPlugin
 
 
 def test_teacher_is_the_model_before_the_experience(benchmark, make_strategy):
     plugin = LwFPlugin()
     strategy = make_strategy(plugin)
     strategy.train(benchmark.train_stream[0], eval_streams=[])
-    assert plugin.teacher is None
+    assert plugin.teacher.model is None
     before = {name: tensor.clone() for name, tensor in strategy.model.named_parameters()}
     strategy.train(benchmark.train_stream[1], eval_streams=[])
-    assert plugin.n_old == 2
-    for name, parameter in plugin.teacher.named_parameters():
+    assert plugin.teacher.n_old == 2
+    for name, parameter in plugin.teacher.model.named_parameters():
         assert torch.equal(parameter, before[name])
         assert not parameter.requires_grad
         assert not torch.equal(parameter, dict(strategy.model.named_parameters())[name])
@@ -53,25 +27,23 @@ def test_distillation_keeps_old_logits_nearer(benchmark, make_strategy):
         for experience in benchmark.train_stream[:2]:
             strategy.train(experience, eval_streams=[])
         with torch.no_grad():
-            moved.append((strategy.model(x)[:, :2] - plugin.teacher(x)[:, :2]).abs().mean())
+            moved.append((strategy.model(x)[:, :2] - plugin.teacher.model(x)[:, :2]).abs().mean())
     assert moved[1] < 0.5 * moved[0]
 
 
 def test_state_resumes_in_the_midst_of_an_experience(benchmark, make_strategy, tmp_path):
     plugin = LwFPlugin(alpha=3.0)
-    strategy = make_strategy(plugin)
+    strategy = make_strategy(plugin, seed=0)
     for experience in benchmark.train_stream[:2]:
         strategy.train(experience, eval_streams=[])
     torch.save([plugin.state_dict(), strategy.model.state_dict()], tmp_path / "state.pt")
-    torch.manual_seed(1)
     strategy.train(benchmark.train_stream[1], eval_streams=[])
 
     again = LwFPlugin(alpha=3.0)
-    resumed = make_strategy(again)
+    resumed = make_strategy(again, seed=0)
     of_plugin, of_model = torch.load(tmp_path / "state.pt", weights_only=True)
     again.load_state_dict(of_plugin)
     resumed.model.load_state_dict(of_model)
-    torch.manual_seed(1)
     resumed.train(benchmark.train_stream[1], eval_streams=[])
     assert torch.equal(resumed.model.classifier.weight, strategy.model.classifier.weight)
     assert again.state_dict().keys() == plugin.state_dict().keys()

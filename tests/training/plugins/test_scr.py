@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from avalanche_agcn.training.contrastive import MultiLabelContrastiveLoss
+from avalanche_agcn.training.losses import MultiLabelContrastiveLoss
 from avalanche_agcn.training.plugins.scr import ContrastivePlugin
 
 

@@ -12,7 +12,8 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ExponentialLR
 
 from avalanche_agcn.training import AGCN, PartialBCEWithLogitsLoss
-from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
+from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, OnlineReplayPlugin
+from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
 
 
 def make_optimizer(model):
@@ -38,7 +39,7 @@ def assert_same(model, other):
 @pytest.mark.parametrize("preset", ["paper", "official"])
 def test_agcn_is_naive_with_its_two_plugins(benchmark, make_model, preset):
     ours, theirs = make_model(), make_model()
-    train(make_strategy(ours, preset=preset), benchmark)
+    train(make_strategy(ours, preset=preset), benchmark, shuffle=False)
     naive = Naive(
         model=theirs,
         optimizer=make_optimizer(theirs),
@@ -47,8 +48,25 @@ def test_agcn_is_naive_with_its_two_plugins(benchmark, make_model, preset):
         plugins=[AGCNPlugin(lambda_gph=10.0), ACMPlugin(preset=preset)],
         evaluator=EvaluationPlugin(),
     )
-    train(naive, benchmark, reset_optimizer_state=True)
+    train(naive, benchmark, reset_optimizer_state=True, shuffle=False)
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "buffer"), [("er", ReservoirBuffer), ("prs", PRSBuffer), ("ocdm", OCDMBuffer)]
+)
+def test_a_memory_by_name_is_the_replay_plugin_behind_agcns_own(benchmark, make_model, name, buffer):
+    by_name, by_plugin = make_model(), make_model()
+    memory = {"batch_size_mem": 3, "newer_as_negative": True}
+    train(make_strategy(by_name, mem_size=6, storage_policy=name, seed=4, **memory), benchmark)
+    plugin = OnlineReplayPlugin(buffer(6, seed=4), **memory)
+    train(make_strategy(by_plugin, plugins=[plugin], seed=4), benchmark)
+    assert_same(by_name, by_plugin)
+
+
+def test_an_unknown_memory_is_named(make_model):
+    with pytest.raises(ValueError, match=r"one of \['er', 'prs', 'ocdm'\], not 'reservoir'"):
+        make_strategy(make_model(), storage_policy="reservoir")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +105,7 @@ def test_same_seed_gives_the_same_model(benchmark, make_model):
     assert_same(*models)
 
 
-def test_old_classes_are_forgotten_less_than_without_the_expert(benchmark, make_model):
+def test_old_classes_are_forgotten_less_than_without_the_teacher(benchmark, make_model):
     images, targets, _ = zip(*benchmark.train_stream[0].dataset, strict=True)
     images, targets = torch.stack(images), torch.stack(targets)
 
@@ -129,7 +147,7 @@ def test_everything_at_once(benchmark, make_model):
         strategy.train(experience, eval_streams=[benchmark.test_stream[: t + 1]])
     assert torch.equal(model.backbone.layers[0].weight, frozen)
     assert torch.equal(model.backbone.layers[1].running_mean, torch.zeros(8))
-    assert strategy.agcn.expert.n_seen == 4
+    assert strategy.agcn.teacher.model.n_seen == 4
     assert all(p.isfinite().all() for p in model.parameters())
     assert optimizer.param_groups[0]["lr"] < 0.01
 

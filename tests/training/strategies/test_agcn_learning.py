@@ -1,7 +1,5 @@
 """AGCN against fine-tuning on the embedded benchmark: same backbone, rates, images and order."""
 
-from dataclasses import asdict
-
 import pytest
 import torch
 from torch.optim import Adam
@@ -13,7 +11,7 @@ from avalanche_agcn.models import AGCNModel, MultiLabelClassifier, create_backbo
 from avalanche_agcn.training import AGCN, FineTuning
 
 SETTINGS = make_settings("scenes")
-WEIGHTS = {name: value for name, value in asdict(SETTINGS).items() if name.startswith("lambda_")}
+WEIGHTS = {n: value for n, value in SETTINGS.method_settings.items() if n.startswith("lambda_")}
 
 
 def learn(strategy_class, benchmark, seed, *, graph, **settings):

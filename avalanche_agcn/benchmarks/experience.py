@@ -1,0 +1,93 @@
+"""The experience of a multi-label stream, and functions that read an experience."""
+
+from typing import Any
+
+from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
+from avalanche.benchmarks.scenarios.generic_scenario import CLExperience
+from avalanche.benchmarks.utils.data import AvalancheDataset
+
+
+class MultiLabelExperience(DatasetExperience):
+    """Images of one experience and the block of target columns it owns.
+
+    Attributes:
+        classes_in_this_experience: the experience's own columns.
+        previous_classes: columns of all earlier experiences.
+        classes_seen_so_far: columns of this and all earlier experiences.
+        future_classes: columns of all later experiences.
+        n_classes_seen: length of ``classes_seen_so_far``. Avalanche's ``with_classes_timeline`` replaces the
+            four lists by what the labels show, which for test images includes later classes; not this number.
+        n_own_classes: length of ``classes_in_this_experience``, likewise.
+        task_labels: ``[0]``. Without it Avalanche's train loader gives every process all images and ignores
+            the dataset's ``collate_fn``.
+        task_label: 0, likewise.
+
+    Args:
+        dataset: the images with their targets.
+        current_experience: position in the stream.
+        own_columns: the columns this experience adds.
+        n_classes: number of columns of a target.
+    """
+
+    def __init__(
+        self, *, dataset: AvalancheDataset, current_experience: int, own_columns: range, n_classes: int
+    ) -> None:
+        super().__init__(dataset=dataset, current_experience=current_experience)
+        self.classes_in_this_experience = list(own_columns)
+        self.previous_classes = list(range(own_columns.start))
+        self.classes_seen_so_far = list(range(own_columns.stop))
+        self.future_classes = list(range(own_columns.stop, n_classes))
+        self.n_classes_seen, self.n_own_classes = own_columns.stop, len(own_columns)
+        self.task_label, self.task_labels = 0, [0]
+
+
+def origin_of(experience: Any) -> Any:
+    """The experience that a piece of an online stream was cut from; a whole experience itself.
+
+    Args:
+        experience: an experience of a stream, or of Avalanche's ``split_online_stream``.
+    """
+    origin = getattr(experience, "origin_experience", None)
+    return experience if origin is None else origin
+
+
+def count_seen(experience: CLExperience) -> int:
+    """Number of classes seen up to and including an experience, or the one it is a piece of.
+
+    Raises:
+        ValueError: if the experience does not know them, or they are not the first columns of the targets.
+    """
+    experience = origin_of(experience)
+    classes = getattr(experience, "classes_seen_so_far", None)
+    if classes is None:
+        raise ValueError(
+            f"{type(experience).__name__} has no `classes_seen_so_far`; make the benchmark with "
+            "multilabel_benchmark(...), or let Avalanche's with_classes_timeline(benchmark) find the classes."
+        )
+    if isinstance(experience, MultiLabelExperience):
+        return experience.n_classes_seen
+    seen = sorted(classes)
+    if seen != list(range(len(seen))):
+        raise ValueError(
+            f"The classes seen so far are columns {seen}, but they must be the first {len(seen)} columns of "
+            "the targets: multilabel_benchmark(...) numbers classes in order of appearance."
+        )
+    return len(seen)
+
+
+def check_whole_experience(experience: Any, method: str) -> None:
+    """Check that an experience is not a piece of one, for methods that work at an experience's end.
+
+    Args:
+        experience: what is to be trained on.
+        method: name of the method, for the message.
+
+    Raises:
+        ValueError: if it is a piece.
+    """
+    if origin_of(experience) is not experience:
+        raise ValueError(
+            f"{method} sums up each experience at its end, but this is a piece of one, of "
+            f"{len(experience.dataset)} images, from an online stream. Train on the benchmark's own "
+            "train_stream with train_epochs=1: that is online too, batch by batch."
+        )

@@ -1,0 +1,187 @@
+"""Image files, opened when needed, and the transforms that make network inputs of them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
+from torch import Tensor
+from torch.utils.data import Dataset
+from torchvision.transforms import v2
+
+Transform = Callable[[Any], Any]
+RGB = tuple[float, float, float]
+Truncated = Literal["warn", "error"]
+
+PAPER_IMAGE_SIZE = 448
+"""Input size of the AGCN paper's experiments."""
+IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
+"""Of each colour of images between 0 and 1; what torchvision's weights were trained with."""
+IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
+
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF orientation → what makes the image upright; orientation 1 is upright."""
+
+
+def paper_transforms(
+    image_size: int | None = PAPER_IMAGE_SIZE,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
+    *,
+    flip: bool = True,
+    mean: Sequence[float] = IMAGENET_MEAN,
+    std: Sequence[float] = IMAGENET_STD,
+) -> dict[str, Any]:
+    """The paper's transforms, or those given instead, as keyword arguments of a benchmark.
+
+    Both scale to a square, whatever the image's shape, and normalise; training also flips half of the images.
+
+    Args:
+        image_size: side of the square; None leaves the size unchanged.
+        train_transform: in place of the paper's.
+        eval_transform: in place of the paper's.
+        flip: whether training flips images.
+        mean: of each colour, for the normalisation.
+        std: likewise.
+    """
+    resize = [] if image_size is None else [v2.Resize((image_size, image_size), antialias=True)]
+    scale = [v2.ToImage(), *resize]
+    flips = [v2.RandomHorizontalFlip()] if flip else []
+    normalise = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std), v2.ToPureTensor()]
+    return {
+        "train_transform": train_transform or v2.Compose([*scale, *flips, *normalise]),
+        "eval_transform": eval_transform or v2.Compose([*scale, *normalise]),
+    }
+
+
+class ImageFiles(Dataset):
+    """Images on disk with multi-hot targets.
+
+    A file is opened when its image is read, so that labels can be used without any image.
+
+    Args:
+        root: folder the file names are relative to.
+        files: file name of each image.
+        targets: [N, C] matrix of 0 and 1; may be left out where the labels are kept elsewhere.
+        truncated: what to do with a truncated file: ``"warn"`` and use the part that can be read, or
+            ``"error"``.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        files: Sequence[str],
+        targets: Tensor | None = None,
+        *,
+        truncated: Truncated = "warn",
+    ) -> None:
+        if truncated not in ("warn", "error"):
+            raise ValueError(f"truncated must be 'warn' or 'error', not {truncated!r}.")
+        self.root = os.fspath(root)
+        # One array instead of a list of strings: loader workers share its pages instead of copying them.
+        self.files = np.array([os.fsencode(file) for file in files])
+        self.targets = torch.zeros(len(files), 0) if targets is None else targets
+        self.truncated: Truncated = truncated
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def path(self, index: int) -> str:
+        """Path of image ``index``."""
+        return os.path.join(self.root, os.fsdecode(self.files[index]))
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
+        return load_image(self.path(index), truncated=self.truncated), self.targets[index]
+
+
+def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:
+    """Read an image file as upright RGB.
+
+    Grey, 16-bit, palette and CMYK files are converted, transparent parts become white, and the EXIF
+    orientation is applied. Broken EXIF data is ignored.
+
+    Args:
+        path: the file.
+        truncated: see ``ImageFiles``.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        OSError: if the file is not an image, cannot be decoded, or is truncated with ``truncated="error"``.
+    """
+    try:
+        with Image.open(path) as image:
+            _decode(image, path, truncated)
+            return _rgb(_upright(image))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"There is no image {path}; the labels were read, but the images must be downloaded, too."
+        ) from None
+    except UnidentifiedImageError:
+        raise OSError(f"{path} is not an image that can be read; download it again or remove it.") from None
+    except Exception as error:  # Pillow's decoders raise exceptions of any type
+        if str(path) in str(error):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise OSError(f"{path} cannot be read ({reason}); download it again or remove it.") from error
+
+
+def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -> None:
+    try:
+        image.load()
+    except OSError as error:
+        if "truncated" not in str(error).lower():
+            raise
+        if truncated == "error":
+            raise OSError(
+                f"{path} is truncated; download it again, or pass truncated='warn' to use a part of it."
+            ) from error
+        warnings.warn(f"{path} is truncated; the missing part is grey.", stacklevel=4)
+        _decode_truncated(image)
+
+
+def _decode_truncated(image: Image.Image) -> None:
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = True  # Pillow has no such setting for a single image
+    try:
+        image.load()
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    # Not by Pillow's exif_transpose, which copies upright images and rewrites the EXIF data: that fails on
+    # broken tags.
+    turn = UPRIGHT.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # of any type; the image can be used without it
+        return 1
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I"):  # 16 bits, which Pillow's own conversion would clip at 255
+        values = np.asarray(image)
+        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,225 @@
+"""Named protocols: which conventions each of the field's ways to split a data set follows.
+
+===========================  ==================================  =====================================
+setting                      ``"paper"`` (AGCN)                  ``"B<n>-C<m>"`` (KRT, CSC, L3A, …)
+===========================  ==================================  =====================================
+classes                      the most frequent (40 of COCO)      all of the data
+experiences                  equally many classes each (10)      n classes first if n > 0, then m each
+``class_order``              ``"data"``                          ``"alphabetical"``
+``repeat_images``            False                               True
+``unlabelled_as_negative``   False (NaN)                         True (0)
+``test_images``              ``"seen"``                          ``"seen"``
+``crowds`` (COCO)            ``"labels"``                        ``"membership"``
+``difficult`` (VOC)          ``"negative"``                      ``"negative"``
+``image_size``               448                                 224
+``flip``                     True                                False
+===========================  ==================================  =====================================
+
+The programs behind the B protocols do not normalise images, because their network was trained so, and some
+augment them by RandAugment and Cutout. Both belong to the network and its training: pass transforms for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, Transform, paper_transforms
+from avalanche_agcn.benchmarks.split import (
+    Assignment,
+    ClassOrder,
+    TestImages,
+    experience_sizes,
+    is_order_of_names,
+)
+
+Crowds = Literal["labels", "membership", "ignore"]
+Difficult = Literal["negative", "positive"]
+
+B_PROTOCOL = re.compile(r"B(\d+)-C(\d+)")
+B_IMAGE_SIZE = 224
+"""Input size of the programs of KRT, CSC and L3A."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """The conventions of a benchmark; printing it gives a line for each.
+
+    A setting of None does not apply to the data.
+
+    Attributes:
+        name: ``"paper"``, ``"B0-C10"``, …, or ``"own"`` for settings without a name.
+        n_classes: number of classes.
+        n_experiences: number of experiences.
+        classes_per_experience: number of classes of each experience.
+        class_order: ``"data"``, as the columns of the data; ``"alphabetical"``; or the order itself, as
+            columns or names.
+        repeat_images: whether a train image returns with every experience it has a label of.
+        assignment: the experience of a train image that appears once; see ``multilabel_benchmark``.
+        unlabelled_as_negative: whether a train target is 0 outside of its experience's own columns, not NaN.
+        test_images: ``"seen"``: test set i has the images with at least one class seen by experience i;
+            ``"all"``: every test set has all images. Both have all labels.
+        long_tail: power law of the number of train images per class; see ``multilabel_benchmark``.
+        crowds: COCO's boxes around many objects. ``"labels"``: they count as any other box;
+            ``"membership"``: they bring an image into an experience but are no labels, so that targets of
+            all zeros occur; ``"ignore"``: they do not count.
+        difficult: label of a VOC class whose objects on an image are all marked difficult.
+        image_size: side of the square that whole images are scaled to, without a crop.
+        flip: whether half of the train images are mirrored.
+
+    Example:
+        >>> rules = resolve_protocol("B0-C2", paper_sizes=(40, 10), without=["difficult"], flip=True)
+        >>> print(rules.with_sizes(4))
+        protocol: B0-C2
+        n_classes: 4
+        n_experiences: 2
+        classes_per_experience: 2, 2
+        class_order: alphabetical
+        repeat_images: True
+        unlabelled_as_negative: True
+        test_images: seen
+        crowds: membership
+        image_size: 224
+        flip: True
+    """
+
+    name: str = "own"
+    n_classes: int | None = None
+    n_experiences: int | None = None
+    classes_per_experience: Sequence[int] | None = None
+    class_order: ClassOrder = "data"
+    repeat_images: bool = False
+    assignment: Assignment | None = "rarest"
+    unlabelled_as_negative: bool = False
+    test_images: TestImages = "seen"
+    long_tail: float | None = None
+    crowds: Crowds | None = None
+    difficult: Difficult | None = None
+    image_size: int | None = None
+    flip: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in (("test_images", TestImages), ("crowds", Crowds), ("difficult", Difficult)):
+            value = getattr(self, name)
+            if value is not None and value not in get_args(choices):
+                raise ValueError(f"{name} must be one of {get_args(choices)}, not {value!r}.")
+
+    def __str__(self) -> str:
+        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        if self.repeat_images:
+            values = [(name, value) for name, value in values if name != "assignment"]
+        lines = [f"{name}: {_text(value)}" for name, value in values if value is not None]
+        return "\n".join(["protocol: " + lines[0].removeprefix("name: "), *lines[1:]])
+
+    def with_sizes(self, n_classes: int) -> Protocol:
+        """The same with its numbers of classes and experiences filled in, for data of ``n_classes`` classes.
+
+        Raises:
+            ValueError: if they do not fit.
+        """
+        explicit = self.n_experiences is not None or self.classes_per_experience is not None
+        if B_PROTOCOL.fullmatch(self.name) and not explicit:
+            sizes = b_sizes(self.name, n_classes)
+        else:
+            sizes = experience_sizes(n_classes, self.n_experiences, self.classes_per_experience)
+        return replace(
+            self, n_classes=n_classes, n_experiences=len(sizes), classes_per_experience=tuple(sizes)
+        )
+
+    def transforms(
+        self, train_transform: Transform | None, eval_transform: Transform | None, **normalisation: Any
+    ) -> dict[str, Any]:
+        """The protocol's transforms, or those given instead; see ``paper_transforms``."""
+        given = train_transform, eval_transform
+        return paper_transforms(self.image_size, *given, flip=bool(self.flip), **normalisation)
+
+    def without_replaced(
+        self, train_transform: Transform | None, eval_transform: Transform | None
+    ) -> Protocol:
+        """The same without the settings that do not apply because transforms were given."""
+        flip = self.flip if train_transform is None else None
+        replaced = train_transform is not None and eval_transform is not None
+        return replace(self, flip=flip, image_size=None if replaced else self.image_size)
+
+
+PAPER = Protocol(name="paper", crowds="labels", difficult="negative", image_size=PAPER_IMAGE_SIZE, flip=True)
+"""The AGCN paper's conventions."""
+B = Protocol(
+    class_order="alphabetical",
+    repeat_images=True,
+    unlabelled_as_negative=True,
+    test_images="seen",
+    crowds="membership",
+    difficult="negative",
+    image_size=B_IMAGE_SIZE,
+    flip=False,
+)
+"""The conventions of KRT, CSC and L3A."""
+
+
+def resolve_protocol(
+    name: str, *, paper_sizes: tuple[int, int] | None, without: Sequence[str] = (), **explicit: Any
+) -> Protocol:
+    """The protocol of that name, with explicit settings in place of what it sets.
+
+    Args:
+        name: ``"paper"`` or ``"B<n>-C<m>"``.
+        paper_sizes: numbers of classes and experiences of the paper's benchmark of this data; None if the
+            paper has none.
+        without: settings that do not apply to the data.
+        **explicit: settings of `Protocol`; None leaves the protocol's.
+
+    Raises:
+        ValueError: if there is no such protocol.
+        TypeError: if there is no such setting.
+    """
+    known = {field.name for field in fields(Protocol)} - {"name", *without}
+    unknown = sorted(explicit.keys() - known)
+    if unknown:
+        raise TypeError(
+            f"There is no setting {', '.join(unknown)} here; there are {', '.join(sorted(known))}."
+        )
+    left_out: dict[str, Any] = dict.fromkeys(without)
+    given = left_out | {setting: value for setting, value in explicit.items() if value is not None}
+    if is_order_of_names(given.get("class_order")):
+        given.setdefault("n_classes", len(given["class_order"]))
+    if B_PROTOCOL.fullmatch(name):
+        return replace(B, name=name, **given)
+    if name != "paper":
+        raise ValueError(f"protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not {name!r}.")
+    if paper_sizes is not None:
+        given.setdefault("n_classes", paper_sizes[0])
+        if "classes_per_experience" not in given:
+            given.setdefault("n_experiences", paper_sizes[1])
+    return replace(PAPER, **given)
+
+
+def b_sizes(name: str, n_classes: int) -> list[int]:
+    """Number of classes of each experience of a protocol ``B<n>-C<m>``.
+
+    Raises:
+        ValueError: if the name is of another form or the classes do not fit.
+
+    Example:
+        >>> b_sizes("B0-C10", 80)
+        [10, 10, 10, 10, 10, 10, 10, 10]
+        >>> b_sizes("B40-C10", 80)
+        [40, 10, 10, 10, 10]
+    """
+    match = B_PROTOCOL.fullmatch(name)
+    if match is None:
+        raise ValueError(f"protocol must be of the form 'B<n>-C<m>', such as 'B0-C10', not {name!r}.")
+    first, step = int(match[1]), int(match[2])
+    if step == 0 or first > n_classes or (n_classes - first) % step:
+        raise ValueError(
+            f"protocol {name!r} does not fit {n_classes} classes: after the first {first} there must be "
+            f"experiences of {step} each; choose other numbers, or pass n_classes=."
+        )
+    return [first] * (first > 0) + [step] * ((n_classes - first) // step)
+
+
+def _text(value: Any) -> str:
+    is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
+    return ", ".join(map(str, value)) if is_sequence else str(value)

@@ -1,0 +1,394 @@
+"""Benchmarks from the label tables of public data sets, and from published split lists.
+
+The lists of the AGCN paper are ``task{t}/train.csv`` and ``task{t}/test.csv``, without header. A row is an
+image (a file name, or a line number of NUS-WIDE's image list) and then 0 or 1 for each class. ``train.csv``
+has the task's own classes only; ``test.csv`` is cumulative, in images as in classes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform, Truncated
+from avalanche_agcn.benchmarks.multilabel import (
+    Images,
+    MultiLabelBenchmark,
+    Plan,
+    assemble,
+    make_plan,
+)
+from avalanche_agcn.benchmarks.protocols import Protocol
+from avalanche_agcn.benchmarks.split import choose_classes, own_columns
+
+MAX_DISAGREEMENT = 0.05
+"""A column of a split list is a class of the data if their labels differ on fewer images than this share of
+the column's positives. (Two different classes differ on about as many images as both have positives.)"""
+LIST_FILE = re.compile(r"(?!__MACOSX/)(?:.*/)?task(\d+)/(train|test)\.csv")
+
+
+class LabelTable(NamedTuple):
+    """Which image of a data set shows which classes."""
+
+    files: list[str]
+    """File of each image, relative to the data set's folder."""
+    labels: Tensor
+    """[images, classes] int8 of 0 and 1."""
+    class_names: list[str]
+    membership: Tensor | None = None
+    """The same for the classes that bring an image into an experience, where these are not its labels."""
+
+
+class ListedImages(NamedTuple):
+    """Rows of a split list."""
+
+    images: list[str]
+    labels: Tensor
+    """[images, classes] int8 of 0 and 1."""
+
+
+@dataclass(frozen=True)
+class SplitLists:
+    """Published lists, in order of their tasks.
+
+    Attributes:
+        train: the images of each task, with labels of the task's own classes.
+        test: the images each task adds to the test set, with labels of all classes.
+    """
+
+    train: list[ListedImages]
+    test: list[ListedImages]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes of all tasks."""
+        return sum(self.classes_per_experience)
+
+    @property
+    def classes_per_experience(self) -> list[int]:
+        """Number of classes each task adds."""
+        return [labels.shape[1] for _, labels in self.train]
+
+
+class LabelsDisagree(ValueError):
+    """The labels of split lists are not those of the data set."""
+
+
+def benchmark_from_tables(
+    root: str | os.PathLike,
+    train: LabelTable,
+    test: LabelTable,
+    protocol: Protocol,
+    *,
+    truncated: Truncated,
+    train_transform: Transform | None,
+    eval_transform: Transform | None,
+    **options: Any,
+) -> MultiLabelBenchmark:
+    """Choose classes by their frequency in ``train`` and make a benchmark of the images below ``root``.
+
+    Args:
+        root: folder the tables' files are relative to.
+        train: labels of the train images.
+        test: labels of the test images, for the same classes.
+        protocol: the conventions; all classes if it does not say how many.
+        truncated: see ``ImageFiles``.
+        train_transform: in place of the protocol's, or None.
+        eval_transform: in place of the protocol's, or None.
+        **options: ``validation_size`` and ``seed``; see ``make_plan``.
+    """
+    _check_same_classes(train.class_names, test.class_names)
+    n_classes = len(train.class_names) if protocol.n_classes is None else protocol.n_classes
+    chosen = choose_classes(train.class_names, train.labels.sum(0), n_classes, protocol.class_order)
+    plan = make_plan(
+        ImageFiles(root, train.files, train.labels[:, chosen], truncated=truncated),
+        ImageFiles(root, test.files, test.labels[:, chosen], truncated=truncated),
+        protocol.without_replaced(train_transform, eval_transform),
+        class_names=[train.class_names[c] for c in chosen],
+        train_membership=None if train.membership is None else train.membership[:, chosen],
+        test_membership=None if test.membership is None else test.membership[:, chosen],
+        **protocol.transforms(train_transform, eval_transform),
+        **options,
+    )
+    return assemble(plan)
+
+
+def benchmark_from_lists(
+    root: str | os.PathLike,
+    lists: SplitLists,
+    files: Sequence[str],
+    row_of: Callable[[str], int],
+    *,
+    class_names: Sequence[str],
+    labels: Tensor | None,
+    truncated: Truncated,
+    **transforms: Transform,
+) -> MultiLabelBenchmark:
+    """Make the benchmark that published split lists describe.
+
+    Args:
+        root: folder the files are relative to.
+        lists: the lists.
+        files: the data set's images.
+        row_of: position in ``files`` of an image of the lists; KeyError or ValueError if there is none.
+        class_names: names of the data set's classes if ``labels`` are given, else of the lists' columns.
+        labels: the data set's own labels, [files, classes]. The lists are checked against them, and the
+            complete training labels come from them.
+        truncated: see ``ImageFiles``.
+        **transforms: ``train_transform`` and ``eval_transform``.
+
+    Raises:
+        ValueError: if an image of the lists is not in the data.
+        LabelsDisagree: if a column of the lists is unlike every class of the data.
+    """
+    train_rows, test_rows = (
+        [_find_rows(images, row_of) for images, _ in part] for part in (lists.train, lists.test)
+    )
+    train_labels = torch.block_diag(*[listed for _, listed in lists.train])
+    if labels is not None:
+        classes = _match_columns(lists, train_rows, test_rows, labels, class_names)
+        class_names = [class_names[c] for c in classes]
+        is_own = torch.block_diag(*[torch.ones_like(listed) for _, listed in lists.train])
+        train_labels = torch.where(is_own == 1, train_labels, labels[torch.cat(train_rows)][:, classes])
+
+    def listed_images(rows: list[Tensor], labels: Tensor) -> Images:
+        source = ImageFiles(root, [files[row] for row in torch.cat(rows).tolist()], truncated=truncated)
+        positions = torch.arange(len(source)).split([len(part) for part in rows])
+        return Images(source, labels, positions)
+
+    test_labels = torch.cat([listed for _, listed in lists.test])
+    plan = Plan(
+        train=listed_images(train_rows, train_labels),
+        evaluation={"test": listed_images(test_rows, test_labels)},
+        class_names=class_names,
+        classes_per_experience=lists.classes_per_experience,
+        labels_complete=labels is not None,
+        protocol=Protocol(
+            name="published lists",
+            n_classes=lists.n_classes,
+            n_experiences=len(lists.train),
+            classes_per_experience=tuple(lists.classes_per_experience),
+            assignment=None,
+        ),
+        **transforms,
+    )
+    return assemble(plan)
+
+
+def load_split_lists(
+    path: str | os.PathLike,
+    *,
+    protocol: str = "paper",
+    n_classes: int | None,
+    n_experiences: int | None,
+    **settled: Any,
+) -> SplitLists:
+    """Read split lists, for a request that must not contradict them.
+
+    Args:
+        path: see ``read_split_lists``.
+        protocol: must be ``"paper"``, whose split the lists are.
+        n_classes: None, or the number of classes of the lists.
+        n_experiences: None, or the number of tasks of the lists.
+        **settled: options that the lists decide; none of them may be set.
+
+    Raises:
+        ValueError: if the request contradicts the lists; else see ``read_split_lists``.
+    """
+    contradicting = [name for name, value in settled.items() if value]
+    contradicting += [] if protocol == "paper" else ["protocol"]
+    if contradicting:
+        raise ValueError(f"split_lists decide which image goes where; leave out {', '.join(contradicting)}.")
+    lists = read_split_lists(path)
+    asked = {"n_classes": n_classes, "n_experiences": n_experiences}
+    listed = {"n_classes": lists.n_classes, "n_experiences": len(lists.train)}
+    for name, value in asked.items():
+        if value not in (None, listed[name]):
+            raise ValueError(
+                f"{name}={value} contradicts the split lists, which have {listed[name]}; leave it out, or "
+                "use other lists."
+            )
+    return lists
+
+
+def read_split_lists(path: str | os.PathLike) -> SplitLists:
+    """Read published split lists from a folder or a zip file.
+
+    A test image that is listed twice is kept once, with a warning.
+
+    Raises:
+        FileNotFoundError: if there is no such folder or zip, or no list in it.
+        ValueError: if a list is malformed or contradicts another one.
+    """
+    path = Path(path)
+    texts = _read_texts(path)
+    n_tasks = 1 + max(task for task, _ in texts)
+    missing = [f"task{t}/{k}.csv" for t in range(n_tasks) for k in ("train", "test") if (t, k) not in texts]
+    if missing:
+        raise FileNotFoundError(f"{path} lacks {missing}; every task needs a train.csv and a test.csv.")
+    train, test = (
+        [_parse(texts[t, kind], f"{path}: task{t}/{kind}.csv") for t in range(n_tasks)]
+        for kind in ("train", "test")
+    )
+    _check_lists(train, test, path)
+    return SplitLists(train, _increments(test, path))
+
+
+def _read_texts(path: Path) -> dict[tuple[int, str], str]:
+    """Text of each list, by task and kind."""
+    files: Mapping[str, Path | zipfile.Path]
+    if path.is_dir():
+        files = {file.relative_to(path).as_posix(): file for file in path.rglob("*.csv")}
+    elif zipfile.is_zipfile(path):
+        archive = zipfile.ZipFile(path)
+        files = {name: zipfile.Path(archive, name) for name in archive.namelist()}
+    else:
+        raise FileNotFoundError(f"{path} is neither a folder nor a zip file of split lists.")
+    names: dict[tuple[int, str], str] = {}
+    for name in sorted(files):
+        if match := LIST_FILE.fullmatch(name):
+            other = names.setdefault((int(match[1]), match[2]), name)
+            if other != name:
+                raise ValueError(
+                    f"{path} has two lists of one task, {other} and {name}; give the folder or zip of one."
+                )
+    if not names:
+        raise FileNotFoundError(f"{path} has no split lists; expected task0/train.csv, task0/test.csv, ….")
+    return {key: files[name].read_text(encoding="utf-8") for key, name in names.items()}
+
+
+def _parse(text: str, where: str) -> ListedImages:
+    """Images and labels of one csv file."""
+    rows = [line.partition(",") for line in text.splitlines() if line.strip()]
+    images, cells = [image.strip() for image, _, _ in rows], [cells.strip() for _, _, cells in rows]
+    if not images:
+        raise ValueError(f"{where} is empty.")
+    width = len(cells[0])  # of "0,1,…": an odd number of characters
+    for number, cell in enumerate(cells, 1):
+        if len(cell) != width or width % 2 == 0:
+            raise ValueError(
+                f"{where}, row {number}: expected as many 0/1 columns as in row 1, got {cell!r}."
+            )
+    characters = np.frombuffer("".join(cells).encode(), dtype=np.uint8).reshape(len(cells), width)
+    labels, commas = characters[:, ::2] - ord("0"), characters[:, 1::2]
+    wrong = (labels > 1).any(1) | (commas != ord(",")).any(1)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(f"{where}, row {row + 1}: labels must be 0 or 1, got {cells[row]!r}.")
+    return ListedImages(images, torch.from_numpy(labels.astype(np.int8)))
+
+
+def _check_lists(train: list[ListedImages], test: list[ListedImages], path: Path) -> None:
+    seen = 0
+    for task, ((_, own), (_, nested)) in enumerate(zip(train, test, strict=True)):
+        seen += own.shape[1]
+        if nested.shape[1] != seen:
+            raise ValueError(
+                f"{path}: task{task}/test.csv has {nested.shape[1]} classes, but the train lists up to it "
+                f"have {seen}."
+            )
+    images = [image for images, _ in train for image in images]
+    if len(set(images)) != len(images):
+        raise ValueError(f"{path}: {len(images) - len(set(images))} train images are listed more than once.")
+
+
+def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
+    """What each cumulative test list adds, with the labels of the last list, which has all classes."""
+    final_images, final_labels = nested[-1]
+    position = {image: i for i, image in enumerate(final_images)}
+    seen: set[str] = set()
+    increments = []
+    for task, (images, labels) in enumerate(nested):
+        where = f"{path}: task{task}/test.csv"
+        dropped = seen.difference(images) | set(images).difference(position)
+        if dropped:
+            raise ValueError(
+                f"{where}: test lists must be cumulative, but {min(dropped)} is not in every later one."
+            )
+        rows = torch.tensor([position[image] for image in images])
+        contradicted = (final_labels[rows, : labels.shape[1]] != labels).any(1)
+        if contradicted.any():
+            raise ValueError(
+                f"{where} contradicts the last task's list on {images[int(contradicted.int().argmax())]}."
+            )
+        new = [image for image in dict.fromkeys(images) if image not in seen]
+        seen.update(new)
+        increments.append(ListedImages(new, final_labels[[position[image] for image in new]]))
+    repeated = [image for image, n in Counter(final_images).items() if n > 1]
+    if repeated:
+        warnings.warn(
+            f"{path.name} lists the test images {repeated} more than once; each is kept once.", stacklevel=4
+        )
+    return increments
+
+
+def _check_same_classes(train: Sequence[str], test: Sequence[str]) -> None:
+    differing = sorted(set(train) ^ set(test))
+    if differing:
+        raise ValueError(f"Train and test annotations have different categories: only one has {differing}.")
+    for place, (ours, theirs) in enumerate(zip_longest(train, test)):
+        if ours != theirs:
+            raise ValueError(
+                "Train and test annotations have the same categories, but in another order of their ids: "
+                f"number {place} is {ours!r} in train and {theirs!r} in test; use annotations of one release."
+            )
+
+
+def _find_rows(images: Sequence[str], row_of: Callable[[str], int]) -> Tensor:
+    try:
+        return torch.tensor([row_of(image) for image in images], dtype=torch.long)
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"The split lists do not fit the data: one of their images is not in it ({error}); "
+            "use lists made for this data set."
+        ) from None
+
+
+def _match_columns(
+    lists: SplitLists, train_rows: list[Tensor], test_rows: list[Tensor], labels: Tensor, names: Sequence[str]
+) -> list[int]:
+    """For each column of the lists, the class of the data that differs from it on the fewest images."""
+    every = range(lists.n_classes)
+    parts = [(every, listed, rows) for (_, listed), rows in zip(lists.test, test_rows, strict=True)]
+    columns = own_columns(lists.classes_per_experience)
+    parts += [
+        (own, listed, rows) for own, (_, listed), rows in zip(columns, lists.train, train_rows, strict=True)
+    ]
+    differences = torch.zeros(lists.n_classes, labels.shape[1])
+    positives = torch.zeros(lists.n_classes)
+    for own, listed, rows in parts:
+        here, there = listed.float(), labels[rows].float()
+        # |a ≠ b| = Σa + Σb − 2 Σab for labels of 0 and 1, for all pairs of a column and a class at once.
+        differences[own.start : own.stop] += here.sum(0)[:, None] + there.sum(0) - 2 * here.T @ there
+        positives[own.start : own.stop] += here.sum(0)
+    classes = differences.argmin(1)
+    _check_match(differences.amin(1), positives, classes, names)
+    return classes.tolist()
+
+
+def _check_match(differences: Tensor, positives: Tensor, classes: Tensor, names: Sequence[str]) -> None:
+    share = differences / positives.clamp(min=1)
+    column = int(share.argmax())
+    if share[column] > MAX_DISAGREEMENT:
+        raise LabelsDisagree(
+            f"The split lists do not fit the data: column {column}, with {int(positives[column])} positives, "
+            f"is most like {names[int(classes[column])]!r}, but differs from it on "
+            f"{int(differences[column])} images."
+        )
+    if len(classes.unique()) != len(classes):
+        raise LabelsDisagree(
+            "The split lists do not fit the data: two of their columns are most like the same class, among "
+            f"{[names[c] for c in classes.tolist()]}."
+        )

@@ -1,0 +1,277 @@
+"""Which classes and images go to which experience: pure functions over names and a label matrix."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Assignment = Literal["rarest", "random"]
+NamedOrder = Literal["data", "alphabetical"]
+ClassOrder = NamedOrder | Sequence[int | str]
+TestImages = Literal["seen", "all"]
+
+
+def check_class_names(class_names: Sequence[str] | None, n_classes: int) -> list[str]:
+    """Names of the columns, ``"class 0"`` and so on by default.
+
+    Raises:
+        ValueError: if a name is missing or repeated.
+    """
+    if class_names is None:
+        return [f"class {column}" for column in range(n_classes)]
+    names = [str(name) for name in class_names]
+    if len(names) != n_classes or len(set(names)) != n_classes:
+        raise ValueError(f"class_names must be {n_classes} different names, one per column, but are {names}.")
+    return names
+
+
+def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
+    """Check that every class has a positive.
+
+    Raises:
+        ValueError: if not; names the classes.
+    """
+    absent = [name for name, shown in zip(class_names, labels.any(0).tolist(), strict=True) if not shown]
+    if absent:
+        raise ValueError(
+            f"No training image shows {absent}; use more images, remove these classes, or hold out fewer "
+            "images for validation."
+        )
+
+
+def experience_sizes(
+    n_classes: int, n_experiences: int | None, classes_per_experience: Sequence[int] | None
+) -> list[int]:
+    """Number of classes of each experience, from either of the two arguments.
+
+    Raises:
+        ValueError: if neither is given, they contradict each other, or do not fit ``n_classes``.
+    """
+    if classes_per_experience is not None:
+        sizes = [int(size) for size in classes_per_experience]
+        if n_experiences not in (None, len(sizes)):
+            raise ValueError(
+                f"n_experiences={n_experiences} contradicts classes_per_experience={sizes}; leave one out."
+            )
+        if min(sizes, default=0) < 1 or sum(sizes) != n_classes:
+            raise ValueError(
+                f"classes_per_experience={sizes} must be positive and sum to the {n_classes} classes, "
+                f"not to {sum(sizes)}."
+            )
+        return sizes
+    if n_experiences is None:
+        raise ValueError("Pass n_experiences= or classes_per_experience=, to split the classes.")
+    if not 1 <= n_experiences <= n_classes:
+        raise ValueError(
+            f"n_experiences={n_experiences} must be between 1 and the number of classes, {n_classes}."
+        )
+    size, rest = divmod(n_classes, n_experiences)
+    if rest:
+        example = [size + (t < rest) for t in range(n_experiences)]
+        raise ValueError(
+            f"{n_classes} classes do not split equally into {n_experiences} experiences; "
+            f"pass classes_per_experience=, for example {example}."
+        )
+    return [size] * n_experiences
+
+
+def choose_classes(
+    names: Sequence[str], counts: Tensor, n_classes: int, class_order: ClassOrder | None
+) -> list[int]:
+    """Choose the classes named in ``class_order``, or else the most frequent ones.
+
+    Args:
+        names: all classes of the data.
+        counts: number of images that show each.
+        n_classes: how many to choose.
+        class_order: names; or numbers, ``"data"`` or ``"alphabetical"``, which choose nothing: they order
+            what is chosen.
+
+    Returns:
+        Positions in ``names``, ascending.
+
+    Raises:
+        ValueError: if there are fewer classes than asked for, or a name is unknown.
+    """
+    if not 1 <= n_classes <= len(names):
+        raise ValueError(f"n_classes={n_classes} must be between 1 and the {len(names)} classes of the data.")
+    if not is_order_of_names(class_order):
+        return sorted(torch.sort(counts, descending=True, stable=True).indices[:n_classes].tolist())
+    assert class_order is not None
+    unknown = sorted(str(c) for c in class_order if c not in names)
+    if unknown:
+        raise ValueError(f"class_order has unknown classes {unknown}; known are {list(names)}.")
+    if len(class_order) != n_classes:
+        raise ValueError(f"class_order names {len(class_order)} classes, but n_classes={n_classes}.")
+    return [position for position, name in enumerate(names) if name in class_order]
+
+
+def is_order_of_names(class_order: ClassOrder | None) -> bool:
+    """Whether a class order lists names, which then are the classes."""
+    if class_order is None or isinstance(class_order, str):
+        return False
+    return all(isinstance(c, str) for c in class_order)
+
+
+def resolve_class_order(class_order: ClassOrder | None, class_names: Sequence[str]) -> list[int]:
+    """Columns in order of appearance, from columns or names, ``"data"`` (None) or ``"alphabetical"``.
+
+    Raises:
+        ValueError: if a class is unknown, missing or repeated.
+
+    Example:
+        >>> resolve_class_order("alphabetical", ["cat", "ant", "bee"])
+        [1, 2, 0]
+    """
+    if class_order is None:
+        return list(range(len(class_names)))
+    if isinstance(class_order, str):
+        return _named_order(class_order, class_names)
+    column_of = {name: column for column, name in enumerate(class_names)}
+    order = [column_of.get(c, -1) if isinstance(c, str) else int(c) for c in class_order]
+    unknown = [c for c, column in zip(class_order, order, strict=True) if not 0 <= column < len(class_names)]
+    if unknown:
+        raise ValueError(
+            f"class_order has unknown classes {unknown}; known are columns 0 to "
+            f"{len(class_names) - 1}, or the names {list(class_names)}."
+        )
+    missing = [name for column, name in enumerate(class_names) if column not in order]
+    repeated = sorted({class_names[c] for c in order if order.count(c) > 1})
+    if missing or repeated:
+        raise ValueError(
+            f"class_order must have each of the {len(class_names)} classes once: "
+            f"missing {missing}, repeated {repeated}."
+        )
+    return order
+
+
+def _named_order(order: str, class_names: Sequence[str]) -> list[int]:
+    if order not in get_args(NamedOrder):
+        raise ValueError(
+            f"class_order must be one of {get_args(NamedOrder)} or a list of classes, not {order!r}."
+        )
+    columns = range(len(class_names))
+    return list(columns) if order == "data" else sorted(columns, key=lambda column: class_names[column])
+
+
+def own_columns(sizes: Sequence[int]) -> list[range]:
+    """The contiguous columns of each experience.
+
+    Example:
+        >>> own_columns([4, 2])
+        [range(0, 4), range(4, 6)]
+    """
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+# The rules below take `labels`, [N, C] of 0 and 1 with columns in order of appearance, and `sizes`, the
+# number of classes of each experience. They return the positions of each experience's images, ascending.
+# All but `assign_all` leave out images without a label.
+
+
+def assign_first(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Give each image to the first experience that owns one of its labels."""
+    first = _relevance(labels, sizes).to(torch.int8).argmax(1)
+    return _positions(first.masked_fill(~labels.any(1), -1), len(sizes))
+
+
+def assign_all(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Give every image, with or without a label, to the first experience."""
+    none = torch.zeros(0, dtype=torch.long)
+    return [torch.arange(len(labels)), *[none] * (len(sizes) - 1)]
+
+
+def assign_repeatedly(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Give each image to every experience that owns one of its labels."""
+    return [column.nonzero().flatten() for column in _relevance(labels, sizes).T]
+
+
+def assign_once(
+    labels: Tensor, sizes: Sequence[int], *, assignment: Assignment = "rarest", seed: int = 0
+) -> list[Tensor]:
+    """Give each image to exactly one experience that owns one of its labels.
+
+    The experience is that of one of the image's labels: of its rarest one, counted over all of
+    ``labels`` (``"rarest"``; of equally rare ones the first column), or of one drawn at random
+    (``"random"``). Where this leaves an experience empty although images with its labels exist, the
+    fewest possible images, drawn at random, move there.
+
+    Raises:
+        ValueError: if the rule is unknown.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if assignment == "rarest":
+        priority = labels.sum(0).neg().float().expand(labels.shape)
+    elif assignment == "random":
+        priority = torch.rand(labels.shape, generator=generator)
+    else:
+        raise ValueError(f"assignment must be 'rarest' or 'random', not {assignment!r}.")
+    column = priority.masked_fill(labels == 0, -torch.inf).argmax(1)
+    experience_of_column = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    owner = experience_of_column[column].masked_fill(~labels.any(1), -1)
+    _fill_empty(owner, _relevance(labels, sizes), generator)
+    return _positions(owner, len(sizes))
+
+
+def _relevance(labels: Tensor, sizes: Sequence[int]) -> Tensor:
+    """[N, T] bool: whether an experience owns one of the image's labels."""
+    return torch.stack([labels[:, own.start : own.stop].any(1) for own in own_columns(sizes)], 1)
+
+
+def _positions(owner: Tensor, n_experiences: int) -> list[Tensor]:
+    return [(owner == t).nonzero().flatten() for t in range(n_experiences)]
+
+
+def _fill_empty(owner: Tensor, relevant: Tensor, generator: torch.Generator) -> None:
+    """Move images until no experience is empty that could have one.
+
+    Where the images of an empty experience all are the only ones of theirs, taking one would empty another
+    experience. Then images move along a chain: each experience on it passes one image on, and the last one
+    has an image to spare. (An augmenting path, as in bipartite matching; the shortest moves the fewest.)
+
+    Args:
+        owner: [N], the experience of each image, changed in place; −1 for none.
+        relevant: [N, T] bool, whether an experience owns one of the image's labels.
+        generator: draws which image moves.
+    """
+    for empty in range(relevant.shape[1]):
+        if (owner == empty).any():
+            continue
+        for taker, giver in _chain_to_spare_image(empty, owner, relevant):
+            candidates = ((owner == giver) & relevant[:, taker]).nonzero().flatten()
+            chosen = torch.randint(len(candidates), (), generator=generator)
+            owner[candidates[chosen]] = taker
+
+
+def _chain_to_spare_image(empty: int, owner: Tensor, relevant: Tensor) -> list[tuple[int, int]]:
+    """Pairs (taker, giver), from ``empty`` to an experience with two images or more; [] if there is none.
+
+    Breadth-first search over experiences: an edge leads from a taker to each experience that has an image
+    with one of the taker's labels.
+    """
+    taker_of: dict[int, int] = {empty: empty}
+    queue = deque([empty])
+    while queue:
+        taker = queue.popleft()
+        owners = owner[relevant[:, taker] & (owner >= 0)]
+        for giver in owners.unique().tolist():
+            if giver in taker_of:
+                continue
+            taker_of[giver] = taker
+            if (owner == giver).sum() > 1:
+                return _trace_back(giver, taker_of)
+            queue.append(giver)
+    return []
+
+
+def _trace_back(giver: int, taker_of: dict[int, int]) -> list[tuple[int, int]]:
+    chain = []
+    while taker_of[giver] != giver:  # only the empty experience is its own taker
+        chain.append((taker_of[giver], giver))
+        giver = taker_of[giver]
+    return chain[::-1]

@@ -1,0 +1,205 @@
+"""PASCAL VOC as a class-incremental benchmark (Split-VOC)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import torch
+from torch import Tensor
+
+from avalanche_agcn.benchmarks.image_files import Transform, Truncated
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.protocols import Difficult, resolve_protocol
+from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
+from avalanche_agcn.benchmarks.split import ClassOrder
+
+VOC_CLASSES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle",
+    "bus", "car", "cat", "chair", "cow",
+    "diningtable", "dog", "horse", "motorbike", "person",
+    "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+"""The 20 classes of PASCAL VOC, in alphabetical order as its image sets list them."""
+
+SUBSETS = {2007: ("trainval", "test"), 2012: ("train", "val")}
+"""Train and test images of each release. The test labels of 2012 are not public."""
+
+
+def SplitVOC(
+    dataset_root: str | os.PathLike,
+    *,
+    protocol: str = "B0-C4",
+    year: int = 2007,
+    n_classes: int | None = None,
+    n_experiences: int | None = None,
+    class_order: ClassOrder | None = None,
+    difficult: Difficult | None = None,
+    image_size: int | None = None,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
+    truncated: Truncated = "warn",
+    validation_size: float | int = 0,
+    seed: int = 0,
+    **settings: Any,
+) -> MultiLabelBenchmark:
+    """Split-VOC: the 20 classes of PASCAL VOC, a few in each experience.
+
+    Published results are for ``"B0-C4"``, ``"B5-C3"``, ``"B4-C2"`` and ``"B10-C2"``: all classes in
+    alphabetical order, images repeated, labels of other experiences 0. The AGCN paper has no Split-VOC;
+    ``"paper"`` gives its conventions with the ``n_experiences`` that you pass. ``print(benchmark.protocol)``
+    shows what is in force.
+
+    2007 has its ``trainval`` images for training and ``test`` for testing; 2012, whose test labels are not
+    public, ``train`` and ``val``.
+
+    Args:
+        dataset_root: folder with ``VOCdevkit/VOC2007``, or ``VOCdevkit`` or ``VOC2007`` itself, with the
+            official folders ``Annotations``, ``ImageSets/Main`` and ``JPEGImages``. Images are opened when
+            needed; the annotations are only needed where the label files of ``ImageSets/Main`` are missing.
+        protocol: see ``SplitCOCO``, as for all arguments that are not described here.
+        year: 2007 or 2012.
+        n_classes: how many of the classes on most train images; all if None.
+        n_experiences: number of experiences with equally many classes; as in the protocol if None.
+        class_order: names in order of appearance (these are then the classes), or numbers.
+        difficult: label of a class whose objects on an image are all marked difficult: ``"negative"`` (they
+            are dropped, as KRT, CSC and L3A do) or ``"positive"``.
+        image_size: side of the default transforms' output.
+        train_transform: in place of the protocol's.
+        eval_transform: in place of the protocol's.
+        truncated: what to do with a truncated image file.
+        validation_size: number or share of train images held out.
+        seed: fixes everything that is drawn.
+        **settings: further settings of the `Protocol`.
+
+    Raises:
+        FileNotFoundError: if a folder or file is missing.
+        ValueError: if files or arguments do not fit.
+    """
+    if year not in SUBSETS:
+        raise ValueError(f"year must be one of {tuple(SUBSETS)}, not {year}.")
+    root = _find_release(Path(dataset_root), year)
+    settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
+    settings |= {"difficult": difficult, "image_size": image_size}
+    rules = resolve_protocol(protocol, paper_sizes=None, without=["crowds"], **settings)
+    assert rules.difficult is not None
+    train, test = (read_voc(root, subset, rules.difficult) for subset in SUBSETS[year])
+    return benchmark_from_tables(
+        root,
+        train,
+        test,
+        rules,
+        truncated=truncated,
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        validation_size=validation_size,
+        seed=seed,
+    )
+
+
+def read_voc(root: Path, subset: str, difficult: Difficult = "negative") -> LabelTable:
+    """Image-level labels of one of VOC's image sets.
+
+    Args:
+        root: folder of a release, with ``ImageSets/Main``.
+        subset: ``"trainval"``, ``"test"``, ….
+        difficult: see ``SplitVOC``.
+
+    Raises:
+        FileNotFoundError: if the image set, or both its label files and the annotations, are missing.
+        ValueError: if a label file or an annotation does not fit the image set.
+    """
+    folder = root / "ImageSets" / "Main"
+    images = _read_images(folder / f"{subset}.txt")
+    paths = [folder / f"{name}_{subset}.txt" for name in VOC_CLASSES]
+    missing = [path.name for path in paths if not path.is_file()]
+    if len(missing) == len(paths):
+        codes = _read_annotations(root / "Annotations", images)
+    elif missing:
+        raise FileNotFoundError(
+            f"{folder} lacks {', '.join(missing)}: the archive was unpacked in part; unpack it again."
+        )
+    else:
+        codes = torch.stack([_read_labels(path, images) for path in paths], 1)
+    positive = codes == 1 if difficult == "negative" else codes >= 0
+    return LabelTable(
+        files=[f"JPEGImages/{image}.jpg" for image in images],
+        labels=positive.to(torch.int8),
+        class_names=list(VOC_CLASSES),
+    )
+
+
+def _find_release(root: Path, year: int) -> Path:
+    """The folder of a release, from it or one of the two above it."""
+    candidates = [root / "VOCdevkit" / f"VOC{year}", root / f"VOC{year}", root]
+    found = [folder for folder in candidates if (folder / "ImageSets" / "Main").is_dir()]
+    if not found:
+        raise FileNotFoundError(
+            f"{root} has no VOCdevkit/VOC{year}/ImageSets/Main; give the folder VOC was unpacked in."
+        )
+    if found[0] == root and root.name != f"VOC{year}" and root.name.startswith("VOC20"):
+        raise ValueError(f"{root} is not the release of {year}; pass year={root.name.removeprefix('VOC')}.")
+    if not (found[0] / "JPEGImages").is_dir():
+        raise FileNotFoundError(f"{found[0]} has no JPEGImages; unpack VOC {year} again.")
+    return found[0]
+
+
+def _read_images(path: Path) -> list[str]:
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no image set {path}; unpack the part of VOC that has it there.")
+    # Each line is an image; a label file of another tool may have further columns.
+    images = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not images or len(set(images)) != len(images):
+        raise ValueError(
+            f"{path} must list different images, but has {len(images)} lines and {len(set(images))} images."
+        )
+    return images
+
+
+def _read_labels(path: Path, images: list[str]) -> Tensor:
+    """1 where the class is shown, 0 where only difficult objects are, −1 elsewhere; of each image."""
+    rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    for number, row in enumerate(rows, 1):
+        if len(row) != 2 or row[1] not in ("-1", "0", "1"):
+            raise ValueError(
+                f"{path}, line {number}: expected an image and -1, 0 or 1, got {' '.join(row)!r}; unpack it "
+                "again."
+            )
+    if [image for image, _ in rows] != images:
+        raise ValueError(
+            f"{path} has {len(rows)} images that are not the {len(images)} of its image set, in their order; "
+            "unpack VOC again."
+        )
+    return torch.tensor([int(label) for _, label in rows], dtype=torch.int8)
+
+
+def _read_annotations(folder: Path, images: list[str]) -> Tensor:
+    """The same for all classes, [images, classes], from the XML files."""
+    codes = torch.full((len(images), len(VOC_CLASSES)), -1, dtype=torch.int8)
+    for row, image in enumerate(images):
+        for name, is_difficult in _read_objects(folder / f"{image}.xml"):
+            column = VOC_CLASSES.index(name)
+            codes[row, column] = max(int(codes[row, column]), 0 if is_difficult else 1)
+    return codes
+
+
+def _read_objects(path: Path) -> list[tuple[str, bool]]:
+    """Class of each object of an image, and whether it is marked difficult."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"There are neither label files in ImageSets/Main nor an annotation {path}; unpack VOC again."
+        )
+    try:
+        objects = ElementTree.parse(path).getroot().findall("object")
+    except ElementTree.ParseError as error:
+        raise ValueError(f"{path} is not a complete XML file ({error}); unpack VOC again.") from None
+    found = [
+        (item.findtext("name", "").strip(), item.findtext("difficult", "0").strip() == "1")
+        for item in objects
+    ]
+    unknown = sorted({name for name, _ in found} - set(VOC_CLASSES))
+    if unknown:
+        raise ValueError(f"{path} has objects of unknown classes {unknown}; VOC's are {list(VOC_CLASSES)}.")
+    return found

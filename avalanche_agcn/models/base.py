@@ -1,0 +1,92 @@
+"""The contract of all models: features, one classifier per seen class, logits."""
+
+from typing import Any, NamedTuple
+
+import torch
+from avalanche.models import DynamicModule
+from torch import Tensor, nn
+
+
+class Classifiers(NamedTuple):
+    """Linear classifiers of the classes seen so far."""
+
+    weight: Tensor
+    """``[n_seen, D]``"""
+    bias: Tensor | None
+    """``[n_seen]``"""
+
+
+class MultiLabelModel(DynamicModule):
+    """Logits of the classes seen so far: features times one weight vector per class.
+
+    Subclasses implement `n_seen` and `classifiers`, and have `parameter_groups` with a learning rate for each
+    part. Nothing that grows is a parameter, so
+    optimizers and distributed training need not know of new classes.
+
+    Args:
+        backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
+        n_auxiliary: outputs of an auxiliary head that trains the backbone in place of the classifiers, which
+            then learn on detached features (`DecoupledTrainingPlugin`); 0 for none.
+
+    Raises:
+        ValueError: if the backbone has no ``num_features``.
+    """
+
+    def __init__(self, backbone: nn.Module, *, n_auxiliary: int = 0) -> None:
+        super().__init__()
+        self.backbone = backbone
+        n_features = count_features(backbone)
+        self.auxiliary = nn.Linear(n_features, n_auxiliary) if n_auxiliary else None
+
+    @property
+    def n_seen(self) -> int:
+        """Number of classes seen so far, and of logits."""
+        raise NotImplementedError
+
+    def classifiers(self) -> Classifiers:
+        """Classifiers of the classes seen so far, with gradients to the parameters they come from."""
+        raise NotImplementedError
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features of images, ``[B, D]``."""
+        return self.backbone(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of the classes seen so far, ``[B, n_seen]``.
+
+        Under autocast only the backbone runs in half precision: otherwise thousands of images would share a
+        score.
+        """
+        features = self.features(x)
+        if self.auxiliary is not None:
+            if self.training:
+                self.auxiliary(features)  # recorded by DecoupledTrainingPlugin
+            features = features.detach()
+        with torch.autocast(features.device.type, enabled=False):
+            return self.logits(features)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits of features ``[B, D]``."""
+        weight, bias = self.classifiers()
+        return nn.functional.linear(features.to(weight.dtype), weight, bias)
+
+
+def group_parameters(*parts: tuple[nn.Module | None, float]) -> list[dict[str, Any]]:
+    """Make parameter groups from modules and their learning rates; those without parameters are left out."""
+    groups = [{"params": list(part.parameters()), "lr": lr} for part, lr in parts if part is not None]
+    return [group for group in groups if group["params"]]
+
+
+def count_features(backbone: nn.Module) -> int:
+    """Return the length of a backbone's features, its attribute ``num_features``.
+
+    Raises:
+        ValueError: if the backbone has no such attribute.
+    """
+    count = getattr(backbone, "num_features", None)
+    if not isinstance(count, int):
+        raise ValueError(
+            f"{type(backbone).__name__} does not tell the length of its features. Take a backbone from "
+            "create_backbone(...), wrap yours in Backbone(layers, num_features=...), or set num_features."
+        )
+    return count

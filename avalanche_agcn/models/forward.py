@@ -1,0 +1,66 @@
+"""Helpers around forward passes: unwrapped models, frozen copies, evaluation mode, recorded outputs."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def unwrap(model: nn.Module) -> Any:
+    """Return the model inside its wrapper for distributed training, or the model itself."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def frozen_copy(model: Model) -> Model:
+    """Return a copy in evaluation mode whose parameters need no gradient."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode; each module gets its own mode back, since parts may be frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+class OutputRecorder:
+    """Keeps what a module returned in its last forward pass, so that no second pass is needed.
+
+    Example:
+        >>> import torch
+        >>> recorder, layer = OutputRecorder(), nn.Identity()
+        >>> recorder.start(layer)
+        >>> _ = layer(torch.ones(2))
+        >>> recorder.stop()
+        tensor([1., 1.])
+    """
+
+    def __init__(self) -> None:
+        self._handle: RemovableHandle | None = None
+        self._output: Tensor | None = None
+
+    def start(self, module: nn.Module) -> None:
+        """Record the outputs of a module from now on."""
+        self.stop()
+        self._handle = module.register_forward_hook(self._keep)
+
+    def stop(self) -> Tensor | None:
+        """Stop recording and return the last output; None if there was none."""
+        if self._handle is not None:
+            self._handle.remove()
+        output, self._handle, self._output = self._output, None, None
+        return output
+
+    def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        self._output = output

@@ -1,0 +1,355 @@
+"""Sums of features per experience: negatives and classifiers without a stored image.
+
+===========  ========================================  ======================
+symbol       meaning, over the images of experience t   here
+===========  ========================================  ======================
+n_t          number of images                           ``count(t)``
+Σf           sum of features, [D]                       ``feature_sum(t)``
+G_t = Σffᵀ   Gram matrix, [D, D]                        ``gram(t)``
+C_t = Σf yᵀ  features of each class's positives, [D, K] ``cross(t)``
+Σy           positives of each class, [K]               ``label_sum(t)``
+Σy yᵀ        positives of two classes, [K, K]           ``label_products(t)``
+===========  ========================================  ======================
+
+y are an experience's own columns, 0 or 1, so that Σy² = Σy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from avalanche_agcn.training.moment_sums import MomentSums, add_moments, map_moments, subtract_moments
+
+
+class FeatureStatistics:
+    """Counts, sums and products of features and labels, per experience, in float64.
+
+    The order of images, their split into batches and the number of processes do not matter (up to
+    float64 rounding): sums add up, merge and can be subtracted. Rows without any own label, such as
+    replayed images, further views or padding, are left out. Count an image once: only in the first epoch
+    of its experience.
+
+    **Memory**: T·D²·8 bytes for T experiences, 336 MB for D = 2,048 and T = 10.
+
+    **Privacy**: no image is stored, but with very few images sums reveal features: with n = 1, Σf is the
+    feature of that image. Up to `moment_sums.BLOCK_ROWS` rows of the open experience wait to be added, in
+    memory and in `state_dict`; call `flush` to add them.
+
+    **Removal**: sums cannot tell *which* images they hold. `remove` is exact for images that were added;
+    of others it only notices if a count or a variance would fall below 0.
+
+    **Several processes**: each updates with its own rows; call `synchronize` in all of them before the
+    statistics are read or saved. `merge`, `remove`, `subtract` and `map` act on the synchronized sums:
+    make the same call in every process.
+
+    Example:
+        >>> import torch
+        >>> statistics = FeatureStatistics()
+        >>> statistics.begin(1)
+        >>> statistics.update(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0], [0.0]]))
+        >>> statistics.count(0), statistics.mean(0)
+        (2, tensor([1., 1.], dtype=torch.float64))
+        >>> statistics.covariance(0)
+        tensor([[1., 0.],
+                [0., 0.]], dtype=torch.float64)
+    """
+
+    def __init__(self) -> None:
+        self._sums: list[MomentSums] = []
+
+    @property
+    def n_experiences(self) -> int:
+        """Number of experiences begun."""
+        return len(self._sums)
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Number of classes each experience brought, oldest first."""
+        return tuple(sums.n_targets for sums in self._sums)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes of all experiences."""
+        return sum(self.block_sizes)
+
+    @property
+    def width(self) -> int | None:
+        """Number of features D, None before the first image."""
+        return next((sums.width for sums in self._sums if sums.width is not None), None)
+
+    def columns(self, t: int) -> slice:
+        """Columns of a full target that experience ``t`` owns.
+
+        Example:
+            >>> statistics = FeatureStatistics()
+            >>> statistics.begin(2)
+            >>> statistics.begin(3)
+            >>> statistics.columns(1)
+            slice(2, 5, None)
+        """
+        t = self._index(t)
+        start = sum(self.block_sizes[:t])
+        return slice(start, start + self.block_sizes[t])
+
+    def begin(self, n_new: int) -> None:
+        """Open an experience with ``n_new`` new classes.
+
+        Raises:
+            ValueError: if ``n_new`` is negative.
+        """
+        if n_new < 0:
+            raise ValueError(f"An experience cannot have {n_new} new classes.")
+        self._sums.append(MomentSums(n_new))
+
+    def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
+        """Add images. Nothing is added if the input is rejected.
+
+        Args:
+            features: ``[B, D]``, finite.
+            targets_new: 0 or 1 in the experience's own columns, ``[B, n_new]``. Rows that are all NaN
+                are left out.
+            experience: which experience the images belong to; the open one by default.
+
+        Raises:
+            RuntimeError: if no experience is open.
+            ValueError: for NaN or infinite features, targets other than 0 or 1, or a shape that does not fit.
+        """
+        t = self._index(experience)
+        self._sums[t].add(*self._checked_rows(features, targets_new, t))
+
+    def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
+        """Subtract images that were added before, as if they had never been added.
+
+        Args:
+            features: ``[B, D]``, the same as when the images were added.
+            targets_new: 0 or 1 in the experience's own columns, ``[B, n_new]``. Rows that are all NaN
+                are left out, so an image with a full target can be given to every experience in turn.
+            experience: which experience the images belong to; the open one by default.
+
+        Raises:
+            RuntimeError: if no experience is open.
+            ValueError: if a count or a variance would fall below 0 (nothing is removed then), or if
+                `update` would reject the rows.
+        """
+        t = self._index(experience)
+        removed = MomentSums(self.block_sizes[t])
+        removed.add(*self._checked_rows(features, targets_new, t))
+        self._sums[t].replace(self._without(removed, t))
+
+    def merge(self, other: FeatureStatistics) -> None:
+        """Add the images of other statistics, experience by experience.
+
+        Raises:
+            ValueError: if the other has other experiences or features of another width.
+        """
+        self._check_alike(other)
+        for mine, theirs in zip(self._sums, other._sums, strict=True):
+            mine.replace(add_moments(mine.total(), theirs.total()))
+
+    def subtract(self, other: FeatureStatistics) -> None:
+        """Remove the images of other statistics, all or none of them.
+
+        Raises:
+            ValueError: if the other has other experiences or features of another width, or if a count
+                or a variance would fall below 0.
+        """
+        self._check_alike(other)
+        left = [self._without(theirs, t) for t, theirs in enumerate(other._sums)]
+        for sums, total in zip(self._sums, left, strict=True):
+            sums.replace(total)
+
+    def map(self, A: Tensor, shift: Tensor, *, experiences: Iterable[int] | None = None) -> None:
+        """Move all features f to fA + shift, exactly, as if the images had been added with these.
+
+        Args:
+            A: ``[D, D]``.
+            shift: ``[D]``.
+            experiences: which ones move; all by default.
+
+        Raises:
+            ValueError: if a shape does not fit or an entry is not finite.
+        """
+        self._check_map(A, shift)
+        chosen = range(self.n_experiences) if experiences is None else [self._index(t) for t in experiences]
+        for t in chosen:
+            total = self._sums[t].total()
+            if total is not None:
+                self._sums[t].replace(map_moments(total, A.to(total), shift.to(total)))
+
+    def flush(self) -> None:
+        """Add waiting rows to the sums."""
+        for sums in self._sums:
+            sums.total()
+
+    def synchronize(self) -> None:
+        """Add up the open experience over all processes of `torch.distributed`.
+
+        A collective call that every process must make, once at an experience's end and before the
+        statistics are read or saved. Each image counts once however often this is called.
+        """
+        if self._sums:
+            self._sums[-1].synchronize()
+
+    def count(self, t: int) -> int:
+        """Number of images of experience ``t``."""
+        return self._sums[self._index(t)].count
+
+    def feature_sum(self, t: int) -> Tensor:
+        """Σf of experience ``t``, ``[D]``."""
+        return self.moments(t)[0, self._features]
+
+    def gram(self, t: int) -> Tensor:
+        """Σffᵀ of experience ``t``, ``[D, D]``."""
+        return self.moments(t)[self._features, self._features]
+
+    def cross(self, t: int) -> Tensor:
+        """Σf yᵀ of experience ``t``, ``[D, n_new]``."""
+        return self.moments(t)[self._features, self._features.stop :]
+
+    def label_sum(self, t: int) -> Tensor:
+        """Σy of experience ``t``, ``[n_new]``."""
+        return self.moments(t)[0, self._features.stop :]
+
+    def label_products(self, t: int) -> Tensor:
+        """Σy yᵀ of experience ``t``, ``[n_new, n_new]``."""
+        return self.moments(t)[self._features.stop :, self._features.stop :]
+
+    def mean(self, t: int) -> Tensor:
+        """Mean feature of experience ``t``, ``[D]``.
+
+        Raises:
+            ValueError: if the experience has no images.
+        """
+        return self.feature_sum(t) / self._positive_count(t)
+
+    def covariance(self, t: int) -> Tensor:
+        """Covariance of the features of experience ``t``, divided by n, ``[D, D]``.
+
+        Raises:
+            ValueError: if the experience has no images.
+        """
+        mean = self.mean(t)
+        covariance = (self.gram(t) / self._positive_count(t)).addr_(mean, mean, alpha=-1)
+        return (covariance + covariance.T) / 2
+
+    def moments(self, t: int) -> Tensor:
+        """All sums of experience ``t`` as one matrix Σ [1, f, y]ᵀ [1, f, y], of 1 + D + n_new rows.
+
+        Raises:
+            ValueError: if no experience has images yet, so that D is not known.
+        """
+        sums = self._sums[self._index(t)]
+        total = sums.total()
+        return sums.zeros(self._features.stop - 1) if total is None else total
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All sums as tensors; within an experience also the last rows (see `MomentSums`)."""
+        return {"block_sizes": torch.tensor(self.block_sizes, dtype=torch.long)} | {
+            f"{t}.{name}": tensor
+            for t, sums in enumerate(self._sums)
+            for name, tensor in sums.state_dict().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: if the number of classes is missing or an entry belongs to no experience.
+        """
+        sizes = state["block_sizes"].tolist() if "block_sizes" in state else []
+        parts: dict[str, dict[str, Tensor]] = {str(t): {} for t in range(len(sizes))}
+        for name, tensor in state.items():
+            experience, _, part = name.partition(".")
+            if experience in parts:
+                parts[experience][part] = tensor
+            elif name != "block_sizes":
+                raise ValueError(
+                    f"The state of feature statistics of {len(sizes)} experiences has an entry {name!r}: it "
+                    "is damaged or of another version."
+                )
+        self._sums = [MomentSums(size) for size in sizes]
+        for t, sums in enumerate(self._sums):
+            sums.load_state_dict(parts[str(t)])
+
+    @property
+    def _features(self) -> slice:
+        """Rows and columns of `moments` that belong to features; those of labels follow."""
+        if self.width is None:
+            raise ValueError("The statistics have no images yet: call update(features, targets_new) first.")
+        return slice(1, 1 + self.width)
+
+    def _without(self, removed: MomentSums, t: int) -> Tensor | None:
+        total, size = self._sums[t].total(), self.block_sizes[t]
+        return subtract_moments(total, removed.total(), size, f"Experience {t}")
+
+    def _index(self, t: int | None) -> int:
+        if not self._sums:
+            raise RuntimeError("No experience is open: call begin(n_new) first.")
+        if t is None:
+            return self.n_experiences - 1
+        if not -self.n_experiences <= t < self.n_experiences:
+            raise IndexError(f"There is no experience {t}: {self.n_experiences} have begun.")
+        return t % self.n_experiences
+
+    def _positive_count(self, t: int) -> int:
+        count = self.count(t)
+        if count == 0:
+            raise ValueError(f"Experience {t} has no images, so it has no mean and no covariance.")
+        return count
+
+    def _checked_rows(self, features: Tensor, targets: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """Copies of the rows with own labels."""
+        if features.ndim != 2 or self.width not in (None, features.shape[1]):
+            raise ValueError(
+                f"features must be [images, {self.width or 'D'}], but are {tuple(features.shape)}."
+            )
+        if targets.shape != (len(features), self.block_sizes[t]):
+            raise ValueError(
+                f"targets_new must be {(len(features), self.block_sizes[t])}, one column per class of "
+                f"experience {t}, but are {tuple(targets.shape)}."
+            )
+        labelled = ~targets.isnan().all(dim=1)  # [B]
+        binary = (targets == 0) | (targets == 1) | ~labelled[:, None]
+        if not bool(features.isfinite().all() & binary.all()):  # one question to the device per batch
+            _raise_for_value(features, targets, binary)
+        return features.detach()[labelled], targets.detach()[labelled]
+
+    def _check_alike(self, other: FeatureStatistics) -> None:
+        if self.block_sizes != other.block_sizes:
+            raise ValueError(
+                f"Statistics of {self.block_sizes} classes per experience cannot be combined with those of "
+                f"{other.block_sizes}."
+            )
+        if None not in (self.width, other.width) and self.width != other.width:
+            raise ValueError(
+                f"Statistics of {self.width} features cannot be combined with those of {other.width}."
+            )
+
+    def _check_map(self, A: Tensor, shift: Tensor) -> None:
+        width = self.width or len(shift)
+        if A.shape != (width, width) or shift.shape != (width,):
+            raise ValueError(
+                f"A map of {width} features needs A of {(width, width)} and a shift of {(width,)}, but has "
+                f"{tuple(A.shape)} and {tuple(shift.shape)}."
+            )
+        if not bool(A.isfinite().all() & shift.isfinite().all()):
+            raise ValueError("The map has entries that are NaN or infinite; the sums were not changed.")
+
+
+def _raise_for_value(features: Tensor, targets: Tensor, binary: Tensor) -> NoReturn:
+    """Name the first value that cannot be added."""
+    if not bool(features.isfinite().all()):
+        row, column = (~features.isfinite()).nonzero()[0].tolist()
+        raise ValueError(
+            f"Feature {column} of row {row} is {features[row, column].item()}: the network diverged, or its "
+            "input is not finite."
+        )
+    row, column = (~binary).nonzero()[0].tolist()
+    raise ValueError(
+        f"The target of row {row}, column {column} is {targets[row, column].item()}: the own columns of an "
+        "image must be 0 or 1, or all NaN."
+    )

@@ -1,0 +1,63 @@
+"""Gradients as data: A-GEM's projection and EWC's Fisher information."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from avalanche_agcn.models.forward import evaluation_mode
+from avalanche_agcn.training.acm import in_float64
+
+
+def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Tensor]:
+    """Remove from a gradient g what opposes a reference r: g − (g·r / r·r) r if g·r < 0, else g.
+
+    Args:
+        gradients: g, one tensor per parameter.
+        reference: r, of the same shapes.
+
+    Example:
+        >>> project([torch.tensor([1.0, -2.0])], [torch.tensor([0.0, 1.0])])
+        [tensor([1., 0.])]
+    """
+    along = _dot(gradients, reference)
+    if along >= 0:
+        return list(gradients)
+    step = along / _dot(reference, reference)
+    return [(g - step.to(g.device, g.dtype) * r) for g, r in zip(gradients, reference, strict=True)]
+
+
+def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """In float64, so that a projected gradient is orthogonal to the reference up to its own rounding."""
+    products = [
+        torch.dot(in_float64(x.flatten()), in_float64(y.flatten())) for x, y in zip(a, b, strict=True)
+    ]
+    return torch.stack(products).sum()
+
+
+def fisher_diagonal(
+    model: nn.Module,
+    criterion: Callable[[Tensor, Tensor], Tensor],
+    images: Iterable[tuple[Tensor, Tensor]],
+) -> dict[str, Tensor]:
+    """Mean over images of the squared gradient of each image's own loss, in evaluation mode.
+
+    Args:
+        model: network from images to logits; its gradients and modes do not change.
+        criterion: loss of logits and targets.
+        images: one image and its target at a time, ``[1, ...]`` and ``[1, n_classes]``; at least one.
+
+    Returns:
+        The mean for each parameter that is trained, by name.
+    """
+    names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
+    sums = [torch.zeros_like(parameter) for parameter in parameters]
+    count = 0
+    with evaluation_mode(model), torch.enable_grad():
+        for x, y in images:
+            count += 1
+            loss = criterion(model(x), y)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total.addcmul_(gradient, gradient)
+    return {name: total / count for name, total in zip(names, sums, strict=True)}

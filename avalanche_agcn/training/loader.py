@@ -1,0 +1,285 @@
+"""Training batches: one sampler for order, replay, resuming and division over processes."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+MAX_SEED = 2**32  # exclusive; the largest range that NumPy accepts
+
+
+class Key(NamedTuple):
+    """One row of a batch.
+
+    Attributes:
+        experience: experience that the image belongs to.
+        index: its index in the dataset of that experience.
+        seed: of its augmentation, so that any worker or process draws the same one.
+        padding: whether the row only fills an otherwise empty batch; its target is NaN.
+    """
+
+    experience: int
+    index: int  # type: ignore[assignment]  # hides a method of tuple that nothing here uses
+    seed: int
+    padding: bool = False
+
+
+class Memory(Protocol):
+    """What the sampler needs of a replay memory."""
+
+    @property
+    def datasets(self) -> Mapping[int, Any]:
+        """Datasets of the experiences that stored images come from."""
+
+    def draw(self, n: int) -> list[tuple[int, int]]:
+        """Up to ``n`` stored images, as pairs of experience and index."""
+
+    def observe(self, experience: int, indices: Tensor) -> None:
+        """Offer images of the stream to the memory."""
+
+
+class MemorySettings(Protocol):
+    """How a strategy replays: implemented by `MemoryPlugin`."""
+
+    storage_policy: Any
+    batch_size_mem: int | None
+    views: int
+    observe_stream: bool
+
+
+class StreamSampler(Sampler[list[Key]]):
+    """Batches of keys: images of the stream, followed by images drawn from memory, once per view.
+
+    The order of an epoch depends on ``(seed, experience, epoch)`` and on nothing else, so every process draws
+    the same global batches, and an epoch can resume at any batch. A batch is offered to the memory before the
+    next one is drawn. A loader with ``w`` workers draws up to ``2 w`` batches ahead of training; the batches
+    are the same, but until the epoch ends the memory is that far ahead.
+
+    Args:
+        n_images: number of images in the experience.
+        experience: number of the experience.
+        batch_size: images of the stream per batch, over all processes.
+        seed: seed of order and augmentation, not negative.
+        memory: memory to replay from.
+        batch_size_mem: replayed images per batch, over all processes; as many as of the stream if None.
+        views: number of times each image appears in a batch, with its own augmentation each time.
+        observe: whether to offer the stream's images to the memory.
+        shuffle: whether to shuffle the stream.
+        drop_last: whether to drop a last batch that is not full.
+        rank: number of this process.
+        world_size: number of processes.
+
+    Example:
+        >>> sampler = StreamSampler(5, experience=0, batch_size=2, seed=0, shuffle=False)
+        >>> [[key.index for key in batch] for batch in sampler]
+        [[0, 1], [2, 3], [4]]
+        >>> sampler.set_position(epoch=1, batch=2)
+        >>> [[key.index for key in batch] for batch in sampler]
+        [[4]]
+    """
+
+    def __init__(
+        self,
+        n_images: int,
+        *,
+        experience: int,
+        batch_size: int,
+        seed: int,
+        memory: Memory | None = None,
+        batch_size_mem: int | None = None,
+        views: int = 1,
+        observe: bool = False,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.n_images, self.experience, self.batch_size, self.seed = n_images, experience, batch_size, seed
+        self.memory, self.batch_size_mem, self.views, self.observe = memory, batch_size_mem, views, observe
+        self.shuffle, self.drop_last = shuffle, drop_last
+        self.rank, self.world_size = rank, world_size
+        self.n_batches = n_images // batch_size if drop_last else -(-n_images // batch_size)
+        self.epoch = self.first_batch = 0
+
+    def set_position(self, epoch: int, batch: int = 0) -> None:
+        """Start the next iteration at a batch of an epoch; the memory must be as the epoch began with."""
+        self.epoch, self.first_batch = epoch, batch
+
+    def count_stream_rows(self, batch: int) -> int:
+        """Number of leading rows of this process's batch that are first views of the stream's images."""
+        n = min(self.batch_size, self.n_images - batch * self.batch_size)
+        return len(range(self.rank, n, self.world_size))
+
+    def __len__(self) -> int:
+        return self.n_batches - self.first_batch
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        epoch, first_batch = self.epoch, self.first_batch
+        self.set_position(epoch + 1)
+        generator = make_generator(self.seed, self.experience, epoch)
+        order = torch.randperm(self.n_images, generator=generator) if self.shuffle else None
+        order = torch.arange(self.n_images) if order is None else order
+        for batch, indices in enumerate(order.split(self.batch_size)[: self.n_batches]):
+            stream = [(self.experience, index) for index in indices.tolist()]
+            replayed = self._draw(len(stream))
+            n_rows = len(stream) + len(replayed)
+            seeds = torch.randint(MAX_SEED, (self.views, n_rows), generator=generator).tolist()
+            # Batches before the first are drawn too, so that memory and generators are where they were then.
+            if batch >= first_batch:
+                yield self._own_rows(stream, replayed, seeds)
+            if self.observe and self.memory is not None:
+                self.memory.observe(self.experience, indices)
+
+    def _draw(self, n_stream: int) -> list[tuple[int, int]]:
+        if self.memory is None:
+            return []
+        return self.memory.draw(n_stream if self.batch_size_mem is None else self.batch_size_mem)
+
+    def _own_rows(
+        self, stream: list[tuple[int, int]], replayed: list[tuple[int, int]], seeds: list[list[int]]
+    ) -> list[Key]:
+        """Every ``world_size``-th image of the stream, then of the memory, starting at ``rank``."""
+        n = len(stream)
+        mine = slice(self.rank, None, self.world_size)
+        rows = [
+            Key(*image, seed)
+            for view in seeds
+            for images, view_seeds in ((stream, view[:n]), (replayed, view[n:]))
+            for image, seed in zip(images[mine], view_seeds[mine], strict=True)
+        ]
+        return rows or [Key(*stream[0], seeds[0][0], padding=True)]
+
+
+class StreamDataset(Dataset[Any]):
+    """Samples of several experiences by `Key`, each augmented under its own seed.
+
+    Args:
+        datasets: dataset of each experience; samples are ``(image, target, …)``.
+    """
+
+    def __init__(self, datasets: Mapping[int, Any]) -> None:
+        self.datasets = dict(datasets)
+
+    def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
+        with preserve_rng_state():
+            return [self._load(key) for key in keys]
+
+    def _load(self, key: Key) -> Any:
+        seed_cpu_generators(key.seed)
+        sample = self.datasets[key.experience][key.index]
+        if key.padding:
+            image, target, *rest = sample
+            return (image, torch.full_like(target, torch.nan), *rest)
+        return sample
+
+
+def make_train_loader(
+    strategy: Any,
+    *,
+    memory: MemorySettings | None = None,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    pin_memory: bool | None = None,
+    num_workers: int = 0,
+    persistent_workers: bool = False,
+) -> DataLoader[Any]:
+    """Make the loader of a strategy's current experience.
+
+    Args:
+        strategy: Avalanche strategy whose ``experience`` and ``adapted_dataset`` are set. Its ``seed``, or
+            else torch's generator, decides the order.
+        memory: memory to replay from, with the experience opened in it.
+        shuffle: whether to shuffle the stream.
+        drop_last: whether to drop a last batch that is not full.
+        pin_memory: see ``DataLoader``; if None, on for CUDA devices.
+        num_workers: number of processes that load images.
+        persistent_workers: whether these stay alive between epochs.
+    """
+    experience, dataset = strategy.experience.current_experience, strategy.adapted_dataset
+    seed = getattr(strategy, "seed", None)
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
+    replay: dict[str, Any] = {}
+    if memory is not None:
+        replay = {
+            "memory": memory.storage_policy,
+            "batch_size_mem": memory.batch_size_mem,
+            "views": memory.views,
+            "observe": memory.observe_stream,
+        }
+    sampler = StreamSampler(
+        len(dataset),
+        experience=experience,
+        batch_size=strategy.train_mb_size,
+        seed=draw_shared_seed() if seed is None else seed,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        rank=rank,
+        world_size=world_size,
+        **replay,
+    )
+    stored = {} if memory is None else memory.storage_policy.datasets
+    return DataLoader(
+        StreamDataset({**stored, experience: dataset}),
+        batch_sampler=sampler,
+        collate_fn=dataset.collate_fn,
+        num_workers=num_workers,
+        pin_memory=strategy.device.type == "cuda" if pin_memory is None else pin_memory,
+        persistent_workers=persistent_workers and num_workers > 0,
+        generator=torch.Generator(),  # the loader would otherwise advance torch's global generator
+    )
+
+
+def make_generator(*seeds: int) -> torch.Generator:
+    """Make a generator from several numbers, none of them negative.
+
+    Example:
+        >>> a, b = make_generator(0, 1), make_generator(1, 0)
+        >>> bool(torch.rand((), generator=a) == torch.rand((), generator=b))
+        False
+    """
+    state = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0] >> 1))
+
+
+def draw_shared_seed() -> int:
+    """Draw a seed from torch's generator; all processes get the first one's."""
+    seed = torch.randint(MAX_SEED, ())
+    if is_distributed():
+        device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
+        seed = seed.to(device)
+        dist.broadcast(seed, src=0)
+    return int(seed)
+
+
+def is_distributed() -> bool:
+    """Whether a process group of ``torch.distributed`` is running."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def seed_cpu_generators(seed: int) -> None:
+    """Seed Python, NumPy and torch on the CPU, which transforms draw from.
+
+    Args:
+        seed: below `MAX_SEED`.
+    """
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the generator that transforms use
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed the GPU
+
+
+@contextmanager
+def preserve_rng_state() -> Iterator[None]:
+    """Restore the generators of Python, NumPy and torch on the CPU afterwards."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])

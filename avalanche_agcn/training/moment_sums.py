@@ -1,0 +1,230 @@
+"""Sums of products of features and targets over images: what feature statistics and drift maps are made of.
+
+One matrix per set of images holds all sums, with f the features of an image and y its targets:
+
+    Σ [1, f, y]ᵀ [1, f, y]
+
+Its blocks are n, Σf, Σffᵀ, Σf yᵀ, Σy and Σy yᵀ. Sums add up, whatever the order and the split of the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from avalanche_agcn.training.loader import is_distributed
+
+BLOCK_ROWS = 256
+"""Rows that are multiplied at a time: writing D² sums for a batch of 8 costs more than its product."""
+ROUNDING = 1e-9
+"""Share of a sum that may be missing after a removal because float64 rounds."""
+
+
+class MomentSums:
+    """Sums Σ [1, f, y]ᵀ [1, f, y] in float64, added row by row.
+
+    Rows wait until `BLOCK_ROWS` of them can be multiplied at once, or until the sums are read. The sums
+    are kept where the rows are, or on the CPU if that device has no float64.
+
+    With `torch.distributed` each process adds its own rows, and `synchronize` adds up what the processes
+    have added since the last call.
+
+    Args:
+        n_targets: length K of y.
+        target_products: whether Σy [1, f, y] are kept, the last K rows of the matrix; else it is
+            Σ [1, f]ᵀ [1, f, y].
+
+    Example:
+        >>> import torch
+        >>> sums = MomentSums(n_targets=1)
+        >>> sums.add(torch.tensor([[2.0], [3.0]]), torch.tensor([[1.0], [0.0]]))
+        >>> sums.total()  # rows and columns are 1, f, y
+        tensor([[ 2.,  5.,  1.],
+                [ 5., 13.,  2.],
+                [ 1.,  2.,  1.]], dtype=torch.float64)
+    """
+
+    def __init__(self, n_targets: int, *, target_products: bool = True) -> None:
+        self.n_targets = n_targets
+        self.target_products = target_products
+        self._shared: Tensor | None = None  # the same in all processes
+        self._own: Tensor | None = None  # rows of this process since the last synchronize()
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def width(self) -> int | None:
+        """Number of features, None before the first row."""
+        for part in (self._shared, self._own):
+            if part is not None:
+                return part.shape[1] - 1 - self.n_targets
+        return self._waiting[0][0].shape[1] if self._waiting else None
+
+    @property
+    def count(self) -> int:
+        """Number of rows, found without multiplying those that wait."""
+        parts = [part[0, 0].item() for part in (self._shared, self._own) if part is not None]
+        return round(sum(parts)) + sum(len(rows) for rows, _ in self._waiting)
+
+    def add(self, features: Tensor, targets: Tensor) -> None:
+        """Add rows, ``[B, D]`` and ``[B, n_targets]``; they must not be changed afterwards."""
+        device = float64_device(features.device)
+        self._waiting.append((features.detach().to(device), targets.detach().to(device)))
+        if sum(len(rows) for rows, _ in self._waiting) >= BLOCK_ROWS:
+            self._multiply_waiting()
+
+    def total(self) -> Tensor | None:
+        """The sums, None before the first row. Do not write to them; rows added later do not change them."""
+        self._multiply_waiting()
+        total = add_moments(self._shared, self._own)
+        if self._own is not None and not is_distributed():
+            self.replace(total)  # so that they are added once, not at every call
+        return total
+
+    def replace(self, total: Tensor | None) -> None:
+        """Hold these sums instead; in several processes all must give the same."""
+        self._shared, self._own, self._waiting = total, None, []
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Sums and waiting rows, so that saving does not change which rows are multiplied together."""
+        total = add_moments(self._shared, self._own)
+        state = {} if total is None else {"sums": total.clone()}
+        if self._waiting:
+            features, targets = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
+            state |= {"features": features, "targets": targets}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore sums and waiting rows."""
+        self.replace(state["sums"].detach().clone() if "sums" in state else None)
+        if not is_distributed():  # go on adding to the same matrix, or the last bits would differ
+            self._shared, self._own = None, self._shared
+        if "features" in state:
+            self._waiting = [(state["features"].clone(), state["targets"].clone())]
+
+    def synchronize(self) -> None:
+        """Add up the sums of all processes: a collective call, to be made by every process.
+
+        Each row counts once however often this is called. With one process nothing changes.
+        """
+        if not is_distributed():
+            return
+        self._multiply_waiting()
+        device = _collective_device()
+        width = _largest(-1 if self.width is None else self.width, device)
+        if width < 0:
+            return  # no process has a row
+        self._own = self.zeros(width, device) if self._own is None else self._own.to(device)
+        torch.distributed.all_reduce(self._own)
+        self.replace(add_moments(self._shared, self._own))
+
+    def _multiply_waiting(self) -> None:
+        if not self._waiting:
+            return
+        features, targets = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
+        features = features.double()
+        right = torch.cat([features.new_ones(len(features), 1), features, targets.to(features)], dim=1)
+        own = self.zeros(features.shape[1], right.device) if self._own is None else self._own.to(right.device)
+        self._own = own.addmm_(right[:, : len(own)].T, right)
+        self._waiting = []
+
+    def zeros(self, width: int, device: torch.device | None = None) -> Tensor:
+        """Sums over no images."""
+        columns = 1 + width + self.n_targets
+        rows = columns if self.target_products else 1 + width
+        return torch.zeros(rows, columns, dtype=torch.float64, device=device)
+
+
+def add_moments(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Sums over both sets of images, None where neither has any; ``second`` is never returned itself."""
+    if first is None or second is None:
+        return first if second is None else second.clone()
+    return first + second.to(first.device)
+
+
+def subtract_moments(
+    total: Tensor | None, removed: Tensor | None, n_targets: int, name: str
+) -> Tensor | None:
+    """Sums over the images that are left.
+
+    Args:
+        total: sums before, with products of targets.
+        removed: sums over the images to remove.
+        n_targets: length of y; targets are 0 or 1.
+        name: what errors call the set of images.
+
+    Raises:
+        ValueError: if a count or a variance would fall below 0.
+    """
+    if removed is None or removed[0, 0] == 0:
+        return total
+    if total is None:
+        raise ValueError(f"{name} has no images, so none can be removed.")
+    left = total - removed.to(total.device)
+    _check_counts(left, n_targets, name)
+    _check_variances(left, total, n_targets, name)
+    return left if left[0, 0] > 0 else torch.zeros_like(left)  # no rounding errors remain
+
+
+def map_moments(total: Tensor, A: Tensor, shift: Tensor) -> Tensor:
+    """Sums as they would be with features fA + shift in place of f.
+
+    In coordinates [1, f, y] the map is one matrix B, [1, f, y] B = [1, fA + shift, y], so sums become BᵀZB.
+
+    Args:
+        total: sums with products of targets.
+        A: ``[D, D]``.
+        shift: ``[D]``.
+    """
+    width = len(shift)
+    B = torch.eye(len(total), dtype=total.dtype, device=total.device)
+    B[0, 1 : 1 + width] = shift
+    B[1 : 1 + width, 1 : 1 + width] = A
+    mapped = B.T @ total @ B
+    return (mapped + mapped.T) / 2
+
+
+def _check_counts(left: Tensor, n_targets: int, name: str) -> None:
+    n, positives = left[0, 0], left[0, len(left) - n_targets :]
+    if n < 0:
+        raise ValueError(f"{name} would have {n:.0f} images: more are removed than were added.")
+    wrong = ((positives < 0) | (positives > n)).nonzero().flatten().tolist()
+    if wrong:
+        raise ValueError(
+            f"{name} would have {positives[wrong[0]]:.0f} positives of its class {wrong[0]} on {n:.0f} "
+            "images: other images are removed than were added."
+        )
+
+
+def _check_variances(left: Tensor, before: Tensor, n_targets: int, name: str) -> None:
+    """n·Σf² − (Σf)² must not be negative; without images Σf² must vanish too."""
+    features = slice(1, len(left) - n_targets)
+    n, sums, squares = left[0, 0], left[0, features], left.diagonal()[features]
+    tolerance = ROUNDING * before.diagonal()[features]  # of Σf²
+    wrong = n * squares - sums**2 < -tolerance * n.clamp(min=1)
+    if n == 0:
+        wrong |= squares.abs() > tolerance
+    if bool(wrong.any()):
+        raise ValueError(
+            f"{name} would have a variance below 0 in feature {int(wrong.nonzero()[0])}: other images are "
+            "removed than were added."
+        )
+
+
+def float64_device(device: torch.device) -> torch.device:
+    """The device itself, or the CPU in place of one without float64, such as Apple's."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def _collective_device() -> torch.device:
+    """Where processes exchange tensors: NCCL knows none on the CPU."""
+    on_gpu = torch.distributed.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def _largest(value: int, device: torch.device) -> int:
+    """Largest value of all processes."""
+    values = torch.tensor(value, device=device)
+    torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
+    return int(values)

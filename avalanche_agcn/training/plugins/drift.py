@@ -1,0 +1,138 @@
+"""Moves sums of features along as the network that computes them is trained."""
+
+from typing import Any
+
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from avalanche_agcn.benchmarks.experience import check_whole_experience
+from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, unwrap
+from avalanche_agcn.training.drift import DriftMap
+from avalanche_agcn.training.loader import is_distributed, make_generator
+from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
+from avalanche_agcn.training.teacher import FrozenTeacher
+
+RIDGE = 1000.0  # of the map; 300 to 1,000 are equally good on photos
+HELD_IMAGES = 256
+
+
+class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Keeps the sums of a `FeatureStatisticsPlugin` valid for a network that is trained.
+
+    During an experience the sums are collected in the space of the teacher, the network as it was when the
+    experience began, which does not move. At its end, a linear map from the teacher's to the student's
+    features moves the sums of all experiences.
+
+    Args:
+        n_images: images of the current experience that are held until its end, to compare teacher and student
+            as it is then. They are dropped afterwards, so nothing is remembered across experiences. With 0
+            the map is fitted to the features of the training steps, which needs no image twice, but the
+            student still moved while they were collected.
+        ridge: regularisation of the map towards the identity plus a shift.
+        teacher: teacher to share with another plugin; its own if None.
+        seed: seed of the choice of held images.
+
+    Raises:
+        ValueError: if ``n_images`` is negative or ``ridge`` not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_images: int = HELD_IMAGES,
+        ridge: float = RIDGE,
+        teacher: FrozenTeacher | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if n_images < 0:
+            raise ValueError(f"n_images must be 0 or more, but is {n_images}.")
+        if not ridge > 0:
+            raise ValueError(f"ridge must be positive, but is {ridge}.")
+        self.n_images, self.ridge, self.seed = n_images, ridge, seed
+        self.owns_teacher = teacher is None
+        self.teacher = teacher or FrozenTeacher()
+        self.teacher.from_first = True
+        self.drift = DriftMap()
+        self._features = OutputRecorder()
+
+    def before_train_dataset_adaptation(
+        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
+    ) -> None:
+        """Copy the teacher and have its features counted.
+
+        Raises:
+            ValueError: if no plugin collects statistics, or this is a part of an experience.
+        """
+        check_whole_experience(strategy.experience, "Drift compensation")
+        find_statistics(strategy).teacher = self.teacher
+        if self.owns_teacher:
+            self.teacher.begin_experience(strategy)
+
+    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Record the student's features, if the map is fitted to those of the steps."""
+        if not self.n_images:
+            self._features.start(unwrap(strategy.model).backbone)
+
+    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Add the pairs of the step."""
+        student = self._features.stop()
+        if student is not None:
+            self.drift.update(self.teacher.features(strategy), student)
+
+    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Fit the map and move the sums of all experiences."""
+        if self.n_images:
+            self._compare_held_images(strategy)
+        self.drift.synchronize(unwrap(strategy.model).backbone.num_features)
+        find_statistics(strategy).statistics.map(*self.drift.solve(self.ridge))
+        self.drift = DriftMap()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The pairs of the current experience, and the teacher unless another plugin saves it."""
+        state = {f"drift.{name}": tensor for name, tensor in self.drift.state_dict().items()}
+        teacher = self.teacher.state_dict() if self.owns_teacher else {}
+        return state | {f"teacher.{name}": tensor for name, tensor in teacher.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore pairs and teacher."""
+        parts: dict[str, dict[str, Tensor]] = {"drift": {}, "teacher": {}}
+        for name, tensor in state.items():
+            part, _, key = name.partition(".")
+            parts[part][key] = tensor
+        self.drift.load_state_dict(parts["drift"])
+        if self.owns_teacher:
+            self.teacher.load_state_dict(parts["teacher"])
+
+    def _compare_held_images(self, strategy: SupervisedTemplate) -> None:
+        dataset = strategy.experience.dataset.eval()
+        generator = make_generator(self.seed, strategy.experience.current_experience)
+        held = torch.randperm(len(dataset), generator=generator)[: self.n_images]
+        if is_distributed():
+            held = held[torch.distributed.get_rank() :: torch.distributed.get_world_size()]
+        loader = DataLoader(
+            dataset.subset(held.tolist()), batch_size=strategy.eval_mb_size, collate_fn=dataset.collate_fn
+        )
+        student = unwrap(strategy.model)
+        with torch.no_grad(), evaluation_mode(student):
+            for images, *_ in loader:
+                images = images.to(strategy.device)
+                self.drift.update(self.teacher.model.features(images), student.features(images))
+
+
+def find_statistics(strategy: SupervisedTemplate) -> FeatureStatisticsPlugin:
+    """Return the plugin of a strategy that collects statistics.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    for plugin in strategy.plugins:
+        if isinstance(plugin, FeatureStatisticsPlugin):
+            return plugin
+    raise ValueError(
+        f"{type(strategy).__name__} collects no feature statistics: add a StatisticalNegativesPlugin, or use "
+        "StreamingRidge."
+    )

@@ -1,0 +1,152 @@
+"""Sums of features of the stream, and the negatives of new classes that they supply."""
+
+from typing import Any
+
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
+
+from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.models.forward import OutputRecorder, unwrap
+from avalanche_agcn.training.feature_statistics import FeatureStatistics
+from avalanche_agcn.training.gaussian_negatives import statistical_negative_loss
+from avalanche_agcn.training.provenance import Provenance, describe_provenance
+from avalanche_agcn.training.teacher import FrozenTeacher
+
+
+class FeatureStatisticsPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Adds the features and labels of each image of the stream to `FeatureStatistics`, once.
+
+    Features are those that the model computed for its logits. Replayed images, further views and later epochs
+    do not count. `DriftCompensationPlugin` replaces them by the teacher's features.
+
+    Attributes:
+        statistics: the sums.
+        teacher: network whose features are counted instead of the model's, or None.
+        provenance: network, transform and classes that the features come from; None before training.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statistics = FeatureStatistics()
+        self.teacher: FrozenTeacher | None = None
+        self.provenance: Provenance | None = None
+        self._recorder = OutputRecorder()
+        self._features: Tensor | None = None  # of the current batch, [B, D]
+        self._counted: list[int] = []  # experiences whose images are all in the sums
+
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Open the experience, unless it is open already."""
+        check_has_classifiers(strategy.model, type(self).__name__)
+        n_new = count_seen(strategy.experience) - self.statistics.n_classes
+        if n_new > 0:
+            self.statistics.begin(n_new)
+        if self.provenance is None:
+            self.provenance = describe_provenance(unwrap(strategy.model).backbone, strategy.experience)
+
+    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Record the features of the batch."""
+        self._recorder.start(unwrap(strategy.model).backbone)
+
+    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Keep the recorded features for the end of the step."""
+        features = self._recorder.stop()
+        assert features is not None
+        self._features = features.detach()
+
+    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Add the batch to the sums."""
+        if strategy.experience.current_experience in self._counted:
+            return
+        features = self._features if self.teacher is None else self.teacher.features(strategy)
+        assert features is not None
+        own_columns = self.statistics.columns(self.statistics.n_experiences - 1)
+        self.statistics.update(features, strategy.mb_y[:, own_columns])
+
+    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """All images of the experience are counted."""
+        self._features = None
+        if strategy.experience.current_experience not in self._counted:
+            self._counted.append(strategy.experience.current_experience)
+            self.statistics.synchronize()
+            self.statistics.flush()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums, see `FeatureStatistics`, and where they come from."""
+        return {
+            "statistics": self.statistics.state_dict(),
+            "counted": list(self._counted),
+            "provenance": None if self.provenance is None else list(self.provenance),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the sums."""
+        self._counted = list(state["counted"])
+        self.provenance = None if state["provenance"] is None else Provenance(*state["provenance"])
+        self.statistics.load_state_dict(state["statistics"])
+
+
+class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Trains new classifiers to stay silent on earlier experiences, without a stored image.
+
+    Each earlier experience is taken as a Gaussian with the mean and covariance of its features. The expected
+    loss of the new classifiers on it, with all labels negative, is added to the loss
+    (`statistical_negative_loss`). It works with every model that has one weight vector per class, and beside
+    a replay memory. Place it after `AGCNPlugin`, so that λ₁ does not scale it.
+
+    Args:
+        weight: weight of the expected loss.
+
+    Raises:
+        ValueError: if ``weight`` is negative or not finite.
+    """
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        if not 0 <= weight < float("inf"):
+            raise ValueError(f"weight must be a finite number of 0 or more, but is {weight}.")
+        self.weight = weight
+        self._older: tuple[Tensor, Tensor, Tensor] | None = None  # means, covariances, counts
+
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Open the experience and compute the Gaussians of the earlier ones."""
+        super().before_training_exp(strategy, *args, **kwargs)
+        self._older = self._gaussians(strategy.device)
+
+    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Add the expected loss of the new classifiers."""
+        if self._older is None or not self.weight:
+            return
+        weight, bias = unwrap(strategy.model).classifiers()
+        new = self.statistics.columns(self.statistics.n_experiences - 1)
+        loss = statistical_negative_loss(weight[new], None if bias is None else bias[new], *self._older)
+        strategy.loss = strategy.loss + self.weight * loss
+
+    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Free the covariances."""
+        self._older = None
+
+    def _gaussians(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Means, covariances and counts of the earlier experiences with images, in float32."""
+        older = [t for t in range(self.statistics.n_experiences - 1) if self.statistics.count(t)]
+        if not older:
+            return None
+        means = torch.stack([self.statistics.mean(t) for t in older])
+        covariances = torch.stack([self.statistics.covariance(t).float() for t in older])
+        counts = torch.tensor([self.statistics.count(t) for t in older])
+        return means.to(device, torch.float32), covariances.to(device), counts.to(device)
+
+
+def check_has_classifiers(model: torch.nn.Module, user: str) -> None:
+    """Check that a model has a backbone and one weight vector per class.
+
+    Raises:
+        TypeError: naming the model and those that do.
+    """
+    model = unwrap(model)
+    if not (hasattr(model, "backbone") and hasattr(model, "classifiers")):
+        raise TypeError(
+            f"{user} needs a model with a backbone and one weight vector per class, not "
+            f"{type(model).__name__}: use MultiLabelClassifier or AGCNModel."
+        )

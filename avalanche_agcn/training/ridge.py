@@ -1,0 +1,230 @@
+"""Ridge classifiers in closed form from feature statistics.
+
+Classifiers of experience t, with features standardised and a constant appended that is not regularised:
+
+    W_t = ((1−γ) G_t + γ Σ_s G_s + λI)⁻¹ C_t
+
+Own images count fully, those of other experiences with the weight γ as negatives: nobody said what is on
+them, but most classes are not. γ = 0 uses own images only, γ = 1 takes unlabelled for negative.
+
+=======  ===================================================================  ===================
+symbol   meaning                                                              here
+=======  ===================================================================  ===================
+G_t C_t  Σffᵀ and Σf yᵀ of experience t                                       `FeatureStatistics`
+γ        weight of images of other experiences                                ``gamma``
+λ        regularisation; by generalised cross-validation if None               ``ridge``
+n        n_t + γ Σ_{s≠t} n_s                                                  ``Problem.n``
+=======  ===================================================================  ===================
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from avalanche_agcn.training.calibration import Calibration, calibrate
+from avalanche_agcn.training.feature_statistics import FeatureStatistics
+
+RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)
+"""Values of λ that generalised cross-validation chooses from."""
+CONSTANT_FEATURE = 1e-12
+"""A feature whose variance is below this share of its mean square does not vary: float64 rounds there."""
+
+
+class RidgeClassifiers(NamedTuple):
+    """Linear classifiers of all C classes, float64: what `solve_ridge` returns."""
+
+    weight: Tensor
+    """[C, D]"""
+    bias: Tensor
+    """[C]"""
+    calibration: Calibration
+    """How scores become probabilities, [C] each."""
+    ridge: Tensor
+    """[T], the λ of each experience."""
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Scores ``[N, C]`` of features ``[N, D]``: about 1 for positives, 0 for negatives."""
+        return features.to(self.weight) @ self.weight.T + self.bias
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Probabilities ``[N, C]``, increasing in the scores."""
+        return torch.sigmoid(scores * self.calibration.scale + self.calibration.offset)
+
+    def calibrated(self) -> tuple[Tensor, Tensor]:
+        """Weight ``[C, D]`` and bias ``[C]`` whose scores are the logits of `probabilities`."""
+        scale, offset = self.calibration.scale, self.calibration.offset
+        return self.weight * scale[:, None], self.bias * scale + offset
+
+
+class Problem(NamedTuple):
+    """Weighted and centred least squares of one experience, in standardised features."""
+
+    n: float
+    """Sum of weights."""
+    mean: Tensor
+    """[D], the weighted mean feature, as the network gives it."""
+    inverse_std: Tensor
+    """[D], 0 for features that do not vary."""
+    gram: Tensor
+    """[D, D], centred."""
+    cross: Tensor
+    """[D, K], centred."""
+    positives: Tensor
+    """[K], Σy = Σy²."""
+
+
+class Solution(NamedTuple):
+    """Solution of a `Problem`."""
+
+    weight: Tensor
+    """[D, K], for standardised features."""
+    ridge: float
+    """λ."""
+    freedom: float
+    """Degrees of freedom, 1 + tr(G (G + λI)⁻¹)."""
+
+
+def solve_ridge(
+    statistics: FeatureStatistics, *, gamma: float = 0.3, ridge: float | None = None
+) -> RidgeClassifiers:
+    """Classifiers of all experiences, each from its own sums and those of all others.
+
+    A class without positives gets the constant 0 as its score. A feature that does not vary gets weight 0.
+
+    Args:
+        statistics: sums of features; at least one image.
+        gamma: weight of images of other experiences, 0 to 1.
+        ridge: λ of all experiences, above 0; chosen per experience by generalised cross-validation if None.
+
+    Returns:
+        Classifiers in the space of the features as they are, float64.
+
+    Raises:
+        ValueError: if an argument is out of range or there are no images.
+
+    Example:
+        >>> import torch
+        >>> statistics = FeatureStatistics()
+        >>> statistics.begin(1)
+        >>> statistics.update(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[0.0], [0.0], [1.0]]))
+        >>> solve_ridge(statistics, ridge=3.0).weight  # half of the least-squares slope: λ = n
+        tensor([[0.2500]], dtype=torch.float64)
+    """
+    _check(gamma, ridge)
+    total = sum_of_moments(statistics)
+    inverse_std = inverse_deviations(total)
+    parts = []
+    for t in range(statistics.n_experiences):
+        moments = statistics.moments(t)
+        problem = pose(moments, total, inverse_std, gamma)
+        solution = solve_by_gcv(problem) if ridge is None else solve_given(problem, ridge)
+        weight, bias = to_features(problem, solution.weight)
+        leverage = solution.freedom / problem.n
+        calibration = calibrate(weight, bias, moments, total, leverage=leverage)
+        parts.append((weight, bias, *calibration, weight.new_tensor([solution.ridge])))
+    weight, bias, *calibrations, ridges = (torch.cat(part) for part in zip(*parts, strict=True))
+    return RidgeClassifiers(weight, bias, Calibration(*calibrations), ridges)
+
+
+def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
+    """Σ [1, f]ᵀ [1, f] over the images of all experiences, ``[1 + D, 1 + D]``.
+
+    Raises:
+        ValueError: if there are no images.
+    """
+    if statistics.width is None:
+        raise ValueError("The statistics have no images yet, so there is nothing to solve.")
+    size = 1 + statistics.width
+    moments = (statistics.moments(t) for t in range(statistics.n_experiences))
+    total = next(moments)[:size, :size].clone()
+    for other in moments:
+        total += other[:size, :size].to(total.device)
+    return total
+
+
+def inverse_deviations(total: Tensor) -> Tensor:
+    """1 / standard deviation of each feature, 0 where it does not vary, ``[D]``."""
+    n = total[0, 0].clamp(min=1)
+    squares, mean = total.diagonal()[1:] / n, total[0, 1:] / n
+    variance = squares - mean**2
+    return torch.where(variance > CONSTANT_FEATURE * squares, variance.rsqrt(), 0.0)
+
+
+def pose(moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float) -> Problem:
+    """Least squares of one experience.
+
+    Args:
+        moments: sums of the experience, ``[1 + D + K, 1 + D + K]``.
+        total: sums of all experiences, ``[1 + D, 1 + D]``.
+        inverse_std: of each feature, ``[D]``.
+        gamma: weight of images of other experiences.
+    """
+    width = len(total)
+    weighted = torch.lerp(moments[:width, :width], total, gamma)  # (1−γ) G_t + γ Σ_s G_s
+    n = max(weighted[0, 0].item(), 1.0)
+    mean, positives = weighted[0, 1:] / n, moments[0, width:]
+    # The best constant, not regularised, takes out the weighted means.
+    gram = weighted[1:, 1:].addr(mean, mean, alpha=-n)
+    cross = moments[1:width, width:] - torch.outer(mean, positives)
+    gram.mul_(inverse_std).mul_(inverse_std[:, None])
+    return Problem(n, mean, inverse_std, gram, cross * inverse_std[:, None], positives)
+
+
+def solve_given(problem: Problem, ridge: float) -> Solution:
+    """Solution for a given λ, by Cholesky factorisation."""
+    regularised = problem.gram.clone()
+    regularised.diagonal().add_(ridge)
+    factor = torch.linalg.cholesky(regularised)
+    inverse_trace = torch.cholesky_inverse(factor).trace().item()
+    freedom = 1 + len(factor) - ridge * inverse_trace  # 1 + tr(G (G + λI)⁻¹)
+    return Solution(torch.cholesky_solve(problem.cross, factor), ridge, freedom)
+
+
+def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> Solution:
+    """Solution with the λ of smallest generalised cross-validation error.
+
+    One eigendecomposition serves all values of the grid.
+    """
+    values, vectors = torch.linalg.eigh(problem.gram)
+    values, grid = values.clamp(min=0), grid.to(values)  # rounding leaves eigenvalues just below 0
+    rotated = vectors.T @ problem.cross  # [D, K]
+    errors = gcv_errors(values, rotated, problem, grid)
+    ridge = grid[errors <= errors.min()].max().item()  # the strongest where all are equal
+    weight = vectors @ (rotated / (values + ridge)[:, None])
+    return Solution(weight, ridge, 1 + (values / (values + ridge)).sum().item())
+
+
+def gcv_errors(values: Tensor, rotated: Tensor, problem: Problem, grid: Tensor) -> Tensor:
+    """Generalised cross-validation error n·RSS / (n − df)² of each λ, summed over the classes.
+
+    Args:
+        values: eigenvalues of the centred Gram matrix, ``[D]``.
+        rotated: centred Σf yᵀ in the basis of its eigenvectors, ``[D, K]``.
+        problem: where they come from.
+        grid: values of λ, ``[L]``.
+
+    Returns:
+        ``[L]``; infinite where the solution has as many degrees of freedom as there are images.
+    """
+    shrunk = values + grid[:, None]  # [L, D]
+    spread = (problem.positives - problem.positives**2 / problem.n).sum()  # Σ(y − mean)²
+    explained = rotated.square().sum(dim=1)  # [D]
+    rss = spread - (explained * (values + 2 * grid[:, None]) / shrunk**2).sum(dim=1)
+    left = problem.n - 1 - (values / shrunk).sum(dim=1)  # n − df
+    return torch.where(left > 1e-9 * problem.n, problem.n * rss.clamp(min=0) / left**2, torch.inf)
+
+
+def to_features(problem: Problem, standardised: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights ``[K, D]`` and biases ``[K]`` for features as the network gives them."""
+    weight = (standardised * problem.inverse_std[:, None]).T
+    return weight, problem.positives / problem.n - weight @ problem.mean
+
+
+def _check(gamma: float, ridge: float | None) -> None:
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma must be between 0 and 1, not {gamma}.")
+    if ridge is not None and not ridge > 0:
+        raise ValueError(f"ridge must be above 0, not {ridge}; None chooses it.")

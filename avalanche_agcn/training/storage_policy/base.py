@@ -1,0 +1,244 @@
+"""The base of all replay memories."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from avalanche.benchmarks.utils import AvalancheDataset, concat_datasets
+from avalanche.training.storage_policy import ExemplarsBuffer
+from torch import Tensor
+
+Key = tuple[int, int]
+"""An image: its experience and its index in the dataset of that experience."""
+
+
+class OnlineBuffer(ExemplarsBuffer, ABC):
+    """An Avalanche storage policy that can be updated batch by batch.
+
+    It stores which images to replay, not their pixels: a replayed image is loaded and augmented again, and
+    its target is NaN outside the columns of the experience that it came from.
+
+    It is filled by `observe`, batch by batch (`OnlineReplayPlugin`), or by Avalanche's own ``ReplayPlugin``,
+    which calls `post_adapt` at the end of an experience. An image that is offered again, in a second epoch or
+    because an experience is trained on twice, is ignored.
+
+    Args:
+        max_size: largest number of images; 0 stores nothing.
+        seed: seed of the buffer's own generators, for what is stored and what is replayed.
+
+    Raises:
+        ValueError: if ``max_size`` is negative.
+    """
+
+    def __init__(self, max_size: int, *, seed: int = 0) -> None:
+        if max_size < 0:
+            raise ValueError(f"max_size must be 0 or more images, but is {max_size}.")
+        super().__init__(max_size)
+        self._datasets: dict[int, AvalancheDataset] = {}
+        self._offered: dict[int, Tensor] = {}  # per experience, [n_images] bool
+        self._size = 0
+        self._keys = torch.empty(0, 2, dtype=torch.long)  # [capacity, 2]
+        self._labels = torch.empty(0, 0, dtype=torch.float64)  # [capacity, n_classes], 1 where positive
+        self._n_seen = 0  # images of the stream so far
+        self._class_counts = torch.zeros(0, dtype=torch.float64)  # n_i: positives in the stream so far
+        # Two generators, so that what is stored does not depend on how much is replayed.
+        self._storing = torch.Generator().manual_seed(seed)
+        self._replaying = torch.Generator().manual_seed(seed + 1)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def keys(self) -> Tensor:
+        """Experience and index of each stored image, ``[n, 2]``."""
+        return self._keys[: self._size]
+
+    @property
+    def labels(self) -> Tensor:
+        """Positives of each stored image, ``[n, n_classes]``; unlabelled cells count as 0."""
+        return self._labels[: self._size]
+
+    @property
+    def class_counts(self) -> Tensor:
+        """n_i: how many images of the stream had class i so far, ``[n_classes]``."""
+        return self._class_counts
+
+    @property
+    def datasets(self) -> dict[int, AvalancheDataset]:
+        """Datasets of the experiences that were opened."""
+        return self._datasets
+
+    @property
+    def buffer(self) -> AvalancheDataset:
+        """The stored images as a dataset, oldest experience first."""
+        experiences, indices = self.keys.unbind(1)
+        return concat_datasets(
+            [
+                self._datasets[e].subset(indices[experiences == e].tolist())
+                for e in experiences.unique().tolist()
+            ]
+        )
+
+    def open(self, experience: int, dataset: AvalancheDataset) -> None:
+        """Register the dataset of an experience, before its images are observed.
+
+        Raises:
+            ValueError: if there was another experience of this number.
+        """
+        if experience in self._datasets and not _same_labels(self._datasets[experience], dataset):
+            raise ValueError(
+                f"Experience {experience} had {len(self._datasets[experience])} images and now has "
+                f"{len(dataset)} others: the memory finds its images by the number of their experience and "
+                "their index in it, so an experience must keep its dataset. Are these pieces of online "
+                "streams, each counted from 0? Split the whole train_stream at once."
+            )
+        if experience not in self._datasets:
+            self._offered[experience] = torch.zeros(len(dataset), dtype=torch.bool)
+        self._datasets[experience] = dataset
+
+    def observe(self, experience: int, indices: Tensor) -> None:
+        """Offer the next images of the stream to the memory.
+
+        Args:
+            experience: number of an experience that was opened.
+            indices: of the images in its dataset, ``[B]``.
+
+        Raises:
+            ValueError: if the experience is unknown or has no multi-hot targets.
+        """
+        if experience not in self._datasets:
+            raise ValueError(f"Experience {experience} is not open: call open({experience}, dataset) first.")
+        indices = indices[~self._offered[experience][indices]]
+        if len(indices) == 0:
+            return
+        self._offered[experience][indices] = True
+        labels = _positives(self._datasets[experience], indices)
+        if len(self._class_counts) == 0:
+            self._class_counts = torch.zeros(labels.shape[1], dtype=torch.float64)
+        keys = torch.stack([torch.full_like(indices, experience), indices], dim=1)
+        self._insert(keys, labels)
+
+    def post_adapt(self, agent_state: Any, exp: Any) -> None:
+        """Offer a whole experience in random order, in batches of the strategy's size."""
+        self.open(exp.current_experience, exp.dataset.train())
+        order = torch.randperm(len(exp.dataset), generator=self._storing)
+        for batch in order.split(getattr(agent_state, "train_mb_size", 1)):
+            self.observe(exp.current_experience, batch)
+
+    def draw(self, n: int) -> list[Key]:
+        """``n`` different stored images for replay, or all if there are fewer."""
+        positions = torch.randperm(self._size, generator=self._replaying)[:n]
+        return [(experience, index) for experience, index in self.keys[positions].tolist()]
+
+    def resize(self, strategy: Any, new_size: int) -> None:
+        """Change the capacity; excess images are removed by the memory's own rule."""
+        while self._size > new_size:
+            self._drop(self._select_removal())
+        self.max_size = new_size
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Stored keys, counts and generators, as plain tensors; no images."""
+        return {
+            "keys": self.keys.clone(),
+            "n_seen": torch.tensor(self._n_seen),
+            "class_counts": self._class_counts.clone(),
+            "storing": self._storing.get_state(),
+            "replaying": self._replaying.get_state(),
+            **{f"offered.{experience}": mask.clone() for experience, mask in self._offered.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor], train_stream: Sequence[Any]) -> None:
+        """Restore what `state_dict` returned.
+
+        Args:
+            state: of a memory no larger than this one.
+            train_stream: the benchmark's, to find the stored images in.
+
+        Raises:
+            ValueError: if the stored images do not fit the memory or the stream.
+        """
+        keys = state["keys"]
+        if len(keys) > self.max_size:
+            raise ValueError(f"{len(keys)} images were saved, but this memory holds {self.max_size}.")
+        self._size, self._datasets, self._offered = 0, {}, {}
+        for name in (name for name in state if name.startswith("offered.")):
+            experience = int(name.removeprefix("offered."))
+            if experience >= len(train_stream) or len(train_stream[experience].dataset) != len(state[name]):
+                raise ValueError(
+                    f"The memory was filled from {len(state[name])} images of experience {experience}, which "
+                    "this stream does not have: give the train_stream of the same benchmark and seed."
+                )
+            self.open(experience, train_stream[experience].dataset.train())
+            self._offered[experience] = state[name].clone()
+        for key in keys:
+            experience, index = key.tolist()
+            self._put(self._size, key, _positives(self._datasets[experience], torch.tensor([index]))[0])
+        self._n_seen = int(state["n_seen"])
+        self._class_counts = state["class_counts"].clone()
+        self._storing.set_state(state["storing"])
+        self._replaying.set_state(state["replaying"])
+
+    @abstractmethod
+    def _insert(self, keys: Tensor, labels: Tensor) -> None:
+        """Count new images, ``[B, 2]`` and ``[B, n_classes]``, and decide which to store."""
+
+    @abstractmethod
+    def _select_removal(self) -> int:
+        """Position of the stored image to remove next."""
+
+    def _put(self, position: int, key: Tensor, labels: Tensor) -> None:
+        """Store an image after the others or in place of one."""
+        if position == len(
+            self._keys
+        ):  # double the capacity, so that each row is copied once or twice in all
+            capacity = min(max(2 * position, 64), self.max_size)
+            self._keys = _enlarged(self._keys, capacity, 2)
+            self._labels = _enlarged(self._labels, capacity, len(labels))
+        self._keys[position], self._labels[position] = key, labels
+        self._size = max(self._size, position + 1)
+
+    def _drop(self, position: int) -> None:
+        """Remove an image; the last one takes its place."""
+        self._size -= 1
+        self._keys[position], self._labels[position] = self._keys[self._size], self._labels[self._size]
+
+    def _uniform(self, *shape: int) -> Tensor:
+        """Numbers in [0, 1) that decide what is stored."""
+        return torch.rand(*shape, generator=self._storing, dtype=torch.float64)
+
+
+def target_shares(class_counts: Tensor, rho: float) -> Tensor:
+    """p_i = n_i^ρ / Σ n_j^ρ over the classes seen; 0 for the others.
+
+    Example:
+        >>> target_shares(torch.tensor([100.0, 0.0, 1.0]), rho=0.5)
+        tensor([0.9091, 0.0000, 0.0909])
+    """
+    weights = torch.where(class_counts > 0, class_counts**rho, 0.0)
+    return weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+
+
+def _positives(dataset: AvalancheDataset, indices: Tensor) -> Tensor:
+    targets: Any = getattr(dataset, "targets", None)
+    if not hasattr(targets, "codes"):  # of a MultiLabelAttribute
+        raise ValueError(
+            f"The dataset's targets are {type(targets).__name__}, but a memory needs a MultiLabelAttribute: "
+            "make the benchmark with multilabel_benchmark(...)."
+        )
+    return (targets[indices] == 1).double()
+
+
+def _same_labels(a: AvalancheDataset, b: AvalancheDataset) -> bool:
+    if len(a) != len(b):
+        return False
+    labels = [getattr(dataset, "targets", None) for dataset in (a, b)]
+    if not all(hasattr(targets, "codes") for targets in labels):
+        return True  # `observe` rejects them
+    return torch.equal(*(targets[:].nan_to_num(-1) for targets in labels))  # type: ignore[index]
+
+
+def _enlarged(rows: Tensor, capacity: int, width: int) -> Tensor:
+    larger = rows.new_zeros(capacity, width)
+    larger[: len(rows), : rows.shape[1]] = rows  # at first a 0×0 matrix
+    return larger

@@ -1,0 +1,179 @@
+import io
+import struct
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from avalanche_agcn.benchmarks.image_files import ImageFiles, load_image, paper_transforms
+
+RED, GREEN, BLUE = (250, 10, 10), (10, 250, 10), (10, 10, 250)
+
+
+def quadrants(width=32, height=16):
+    """Left half red, right half green, with a blue lower right corner."""
+    image = Image.new("RGB", (width, height), RED)
+    image.paste(GREEN, (width // 2, 0, width, height))
+    image.paste(BLUE, (width // 2, height // 2, width, height))
+    return image
+
+
+def assert_colours(image, *, upper_left=RED, upper_right=GREEN, lower_right=BLUE, tolerance=40):
+    assert image.mode == "RGB"
+    width, height = image.size
+    corners = {(1, 1): upper_left, (width - 2, 1): upper_right, (width - 2, height - 2): lower_right}
+    for corner, colour in corners.items():
+        assert np.abs(np.subtract(image.getpixel(corner), colour)).max() <= tolerance
+
+
+@pytest.mark.parametrize(
+    ("name", "convert"),
+    [
+        ("rgb.jpg", lambda image: image),
+        ("rgb.png", lambda image: image),
+        ("palette.png", lambda image: image.quantize(8)),
+        ("palette.gif", lambda image: image.quantize(8)),
+        ("cmyk.jpg", lambda image: image.convert("CMYK")),
+        ("alpha.png", lambda image: image.convert("RGBA")),
+    ],
+)
+def test_colour_files_come_out_as_rgb(tmp_path, name, convert):
+    convert(quadrants()).save(tmp_path / name)
+    assert_colours(load_image(tmp_path / name))
+
+
+def test_grey_16_bit_and_transparent_files_come_out_as_rgb(tmp_path):
+    Image.new("L", (2, 2), 77).save(tmp_path / "grey.png")
+    assert load_image(tmp_path / "grey.png").getpixel((1, 1)) == (77, 77, 77)
+    Image.new("RGBA", (2, 2), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert load_image(tmp_path / "clear.png").getpixel((1, 1)) == (255, 255, 255)
+    values = np.array([[0, 0x4000], [0x8000, 0xFFFF]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    image = np.asarray(load_image(tmp_path / "deep.png"))  # scaled, not clipped
+    assert image[..., 0].tolist() == [[0, 0x40], [0x80, 0xFF]]
+    assert (image == image[..., :1]).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_exif_orientation_comes_out_upright(tmp_path, orientation):
+    stored = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    image = quadrants(64, 32)
+    turned = image.transpose(stored[orientation]) if orientation in stored else image
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned.save(tmp_path / "turned.jpg", exif=exif, quality=95)
+    loaded = load_image(tmp_path / "turned.jpg")
+    assert loaded.size == (64, 32)
+    assert_colours(loaded)
+
+
+def exif_of(*tags):
+    """EXIF of tags, each a number, a type, a count and four bytes, valid or not."""
+    entries = [struct.pack("<HHI", *head) + value for *head, value in tags]
+    return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + b"".join(entries) + bytes(4)
+
+
+LYING = (0x0112, 3, 1, b"\6\0\0\0")  # orientation 6
+
+
+@pytest.mark.parametrize(
+    ("exif", "turned"),
+    [
+        (b"Exif\0\0no such thing", False),
+        (b"Exif\0\0II*", False),
+        (exif_of((0x0112, 2, 2, b"6\0\0\0")), False),
+        (exif_of((0x0112, 99, 1, b"\6\0\0\0")), False),
+        (exif_of(LYING), True),
+        (exif_of(LYING, (0xA005, 2, 4, b"abc\0")), True),  # Pillow cannot write it again
+        (exif_of(LYING, (0x8825, 9, 1, struct.pack("<i", -5))), True),  # likewise
+    ],
+    ids=["no EXIF", "cut off", "a text", "unknown type", "whole", "text as pointer", "negative pointer"],
+)
+def test_photo_with_broken_exif_is_turned_where_its_orientation_can_be_read(tmp_path, exif, turned):
+    image = quadrants(64, 32)
+    stored = image.transpose(Image.Transpose.ROTATE_90) if turned else image
+    stored.save(tmp_path / "photo.jpg", exif=exif, dpi=(72, 72), quality=95)
+    loaded = load_image(tmp_path / "photo.jpg")
+    assert loaded.size == (64, 32)
+    assert_colours(loaded)
+
+
+@pytest.fixture
+def truncated_file(tmp_path):
+    data = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(data, "jpeg")
+    path = tmp_path / "truncated.jpg"
+    path.write_bytes(data.getvalue()[: len(data.getvalue()) // 2])
+    return path
+
+
+def test_truncated_file_is_read_in_part_or_rejected(truncated_file):
+    with pytest.warns(UserWarning, match=r"truncated\.jpg is truncated"):
+        pixels = np.asarray(load_image(truncated_file))
+    assert pixels.shape == (64, 64, 3)
+    assert pixels[:16].std() > 20  # the part that is there
+    assert pixels[-8:].std() == 0  # the missing part
+    with pytest.raises(OSError, match=r"truncated\.jpg is truncated.*truncated='warn'"):
+        load_image(truncated_file, truncated="error")
+    with pytest.raises(ValueError, match="'warn' or 'error', not 'ignore'"):
+        ImageFiles("", [], truncated="ignore")
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"\xff\xd8\xff\xe0 a JPEG that is only a header"])
+def test_unreadable_file_is_named(tmp_path, content):
+    (tmp_path / "broken.jpg").write_bytes(content)
+    with pytest.raises(OSError, match=r"broken\.jpg.*download it again"):
+        load_image(tmp_path / "broken.jpg")
+    with pytest.raises(FileNotFoundError, match=r"no image .*missing\.jpg"):
+        load_image(tmp_path / "missing.jpg")
+
+
+def test_image_too_large_for_pillow_is_named(tmp_path, monkeypatch):
+    quadrants().save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(OSError, match=r"large\.png cannot be read \(DecompressionBombError: .*512 pixels"):
+        load_image(tmp_path / "large.png")
+
+
+def test_files_are_opened_by_their_name_whatever_its_letters(tmp_path):
+    names = ["plain.png", "straße/ñandú.png"]
+    (tmp_path / "straße").mkdir()
+    for name, colour in zip(names, (RED, GREEN)):
+        Image.new("RGB", (4, 4), colour).save(tmp_path / name)
+    files = ImageFiles(tmp_path, names, torch.eye(2))
+    assert [(image.getpixel((0, 0)), target.tolist()) for image, target in (files[0], files[1])] == [
+        (RED, [1, 0]),
+        (GREEN, [0, 1]),
+    ]
+
+
+def test_paper_transforms_scale_flip_and_normalise():
+    image, mean, std = quadrants(40, 20), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    transforms = paper_transforms(8)
+    torch.manual_seed(0)
+    first_rows = {tuple(transforms["train_transform"](image)[0, 0].tolist()) for _ in range(20)}
+    assert len(first_rows) == 2  # flipped or not
+    plain = transforms["eval_transform"](image)
+    assert (plain.shape, plain.dtype) == ((3, 8, 8), torch.float32)
+    expected = (torch.tensor(RED) / 255 - torch.tensor(mean)) / torch.tensor(std)
+    torch.testing.assert_close(plain[:, 1, 1], expected)
+    unscaled = paper_transforms(None, mean=[0, 0, 0], std=[1, 1, 1])["eval_transform"](image)
+    torch.testing.assert_close(
+        unscaled.mul(255).round().byte(), torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    )
+
+
+def test_given_transforms_replace_the_papers():
+    transforms = paper_transforms(8, train_transform=len)
+    assert transforms["train_transform"] is len
+    assert transforms["eval_transform"] is not len

@@ -1,0 +1,154 @@
+import shutil
+import zipfile
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+import torch
+
+from avalanche_agcn.benchmarks.published import (
+    LabelsDisagree,
+    benchmark_from_lists,
+    load_split_lists,
+    read_split_lists,
+)
+
+LISTS = {
+    "Split/task0/train.csv": ["a.jpg,1,0", "b.jpg,0,1"],
+    "Split/task0/test.csv": ["x.jpg,1,0"],
+    "Split/task1/train.csv": ["c.jpg,1", ""],
+    "Split/task1/test.csv": ["x.jpg,1,0,1", "y.jpg,0,0,1"],
+}
+
+
+def test_rows_become_tasks_with_their_labels(write_lists):
+    lists = read_split_lists(write_lists(LISTS))
+    assert lists.classes_per_experience == [2, 1]
+    assert [(images, labels.tolist()) for images, labels in lists.train] == [
+        (["a.jpg", "b.jpg"], [[1, 0], [0, 1]]),
+        (["c.jpg"], [[1]]),
+    ]
+    assert [(images, labels.tolist()) for images, labels in lists.test] == [
+        (["x.jpg"], [[1, 0, 1]]),  # with its label of the later task
+        (["y.jpg"], [[0, 0, 1]]),
+    ]
+
+
+def test_zip_is_read_like_its_folder(write_lists, tmp_path):
+    folder = write_lists(LISTS)
+    with zipfile.ZipFile(tmp_path / "lists.zip", "w") as archive:
+        for path in sorted(folder.rglob("*.csv")):
+            archive.write(path, path.relative_to(folder))
+            archive.writestr(f"__MACOSX/{path.relative_to(folder)}", b"\xff not a list")
+    assert str(read_split_lists(tmp_path / "lists.zip")) == str(read_split_lists(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("task1/test.csv", None, r"lacks \['task1/test.csv'\]"),
+        ("task0/train.csv", [], r"task0/train.csv is empty"),
+        ("task0/train.csv", ["a.jpg,1,0", "b.jpg,1"], r"row 2: expected as many 0/1 columns"),
+        ("task0/train.csv", ["a.jpg,1,2"], r"row 1: labels must be 0 or 1, got '1,2'"),
+        ("task0/train.csv", ["a.jpg,1;0"], r"row 1: labels must be 0 or 1, got '1;0'"),
+        ("task0/train.csv", ["a.jpg"], r"row 1: expected as many 0/1 columns"),
+        ("task1/train.csv", ["a.jpg,1"], "1 train images are listed more than once"),
+        ("task1/test.csv", ["y.jpg,0,0,1"], "must be cumulative, but x.jpg"),
+        ("task1/test.csv", ["x.jpg,0,1,1"], "task0/test.csv contradicts the last task's list on x.jpg"),
+        ("task1/test.csv", ["x.jpg,1,0", "y.jpg,0,1"], "task1/test.csv has 2 classes, but .* have 3"),
+    ],
+)
+def test_malformed_lists_are_named(write_lists, name, rows, message):
+    lists = LISTS | {f"Split/{name}": rows}
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read_split_lists(write_lists({name: rows for name, rows in lists.items() if rows is not None}))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_two_sets_of_lists_below_one_folder_are_rejected(write_lists, tmp_path, zipped):
+    folder = write_lists(LISTS | {"other/task1/train.csv": ["c.jpg,1"]})
+    if zipped:
+        folder = Path(shutil.make_archive(str(tmp_path / "both"), "zip", folder))
+    with pytest.raises(ValueError, match=r"two lists of one task, Split/task1/train\.csv and other/task1"):
+        read_split_lists(folder)
+
+
+def test_missing_lists_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"has no split lists; expected task0/train.csv"):
+        read_split_lists(tmp_path)
+    with pytest.raises(FileNotFoundError, match="neither a folder nor a zip"):
+        read_split_lists(tmp_path / "absent.zip")
+
+
+def test_test_image_listed_twice_is_kept_once_with_a_warning(write_lists):
+    rows = [*LISTS["Split/task1/test.csv"], "y.jpg,0,0,1"]
+    with pytest.warns(UserWarning, match=r"\['y.jpg'\] more than once; each is kept once"):
+        lists = read_split_lists(write_lists(LISTS | {"Split/task1/test.csv": rows}))
+    assert lists.test[1].images == ["y.jpg"]
+
+
+def test_request_must_not_contradict_the_lists(write_lists):
+    folder = write_lists(LISTS)
+    nothing = {"n_classes": None, "n_experiences": None, "class_order": None, "validation_size": 0}
+    assert load_split_lists(folder, **nothing).n_classes == 3
+    assert load_split_lists(folder, n_classes=3, n_experiences=2).n_classes == 3
+    with pytest.raises(ValueError, match="leave out class_order, validation_size"):
+        load_split_lists(folder, **nothing | {"class_order": [0], "validation_size": 0.1})
+    with pytest.raises(ValueError, match="n_classes=2 contradicts the split lists, which have 3"):
+        load_split_lists(folder, **nothing | {"n_classes": 2})
+    with pytest.raises(ValueError, match="n_experiences=3 contradicts the split lists, which have 2"):
+        load_split_lists(folder, **nothing | {"n_experiences": 3})
+
+
+def from_lists(folder, labels, names):
+    files = ["c.jpg", "y.jpg", "b.jpg", "x.jpg", "a.jpg"]
+    options = {"truncated": "warn", "labels": labels, "class_names": names}
+    return benchmark_from_lists(folder, read_split_lists(folder), files, files.index, **options)
+
+
+def test_columns_get_the_names_and_the_other_labels_of_the_data(write_lists, files_of):
+    # classes of the data: r is the third column of the lists, p the first, q the second
+    labels = {
+        "c.jpg": [1, 1, 0],
+        "y.jpg": [1, 0, 0],
+        "b.jpg": [1, 0, 1],
+        "x.jpg": [1, 1, 0],
+        "a.jpg": [0, 1, 0],
+    }
+    benchmark = from_lists(
+        write_lists(LISTS), torch.tensor([*labels.values()], dtype=torch.int8), ["r", "p", "q"]
+    )
+    assert benchmark.class_names == ["p", "q", "r"]
+    assert [files_of(e.dataset) for e in benchmark.train_stream] == [["a.jpg", "b.jpg"], ["c.jpg"]]
+    assert [files_of(e.dataset) for e in benchmark.test_stream] == [["x.jpg"], ["y.jpg"]]
+    assert benchmark.complete_train_dataset.targets.data.tolist() == [[1, 0, 0], [0, 1, 1], [1, 0, 1]]
+
+
+def test_columns_unlike_the_data_are_rejected(write_lists):
+    folder = write_lists(LISTS)
+    with pytest.raises(LabelsDisagree, match="column 0, with 2 positives, is most like 'p', but differs"):
+        from_lists(folder, torch.zeros(5, 3, dtype=torch.int8), ["p", "q", "r"])
+    twice = write_lists({"task0/train.csv": ["a.jpg,1,1"], "task0/test.csv": ["x.jpg,1,1"]}, "twice")
+    with pytest.raises(LabelsDisagree, match=r"two of their columns are most like the same class.*'p', 'p'"):
+        from_lists(twice, torch.ones(5, 1, dtype=torch.int8), ["p"])
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "train", "nested"),
+    [
+        (
+            *("Split-COCO", 4, [11611, 6299, 6227, 6118, 6260, 6102, 6134, 6161, 6000, 4160]),
+            [2664, 5328, 7992, 10580, 13202, 15858, 18570, 21279, 24431, 27172],
+        ),
+        (
+            *("Split-WIDE", 3, [32994, 20639, 20723, 8249, 24710, 23931, 13612]),
+            [5872, 11799, 17642, 23520, 29382, 35278, 41146],
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*'COCO_val2014_000000273855.jpg'. more than once")
+def test_published_lists_have_the_known_sizes(shared_data, name, size, train, nested):
+    lists = read_split_lists(shared_data / "agcn_splits" / f"{name}.zip")
+    assert [len(images) for images, _ in lists.train] == train
+    assert list(accumulate(len(images) for images, _ in lists.test)) == nested
+    assert lists.classes_per_experience == [size] * len(train)

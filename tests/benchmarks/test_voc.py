@@ -1,0 +1,180 @@
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+from avalanche_agcn.benchmarks import SplitVOC
+from avalanche_agcn.benchmarks.voc import SUBSETS, VOC_CLASSES, read_voc
+
+# Objects of each image; a star marks a difficult one. Every class is shown in training.
+TRAIN = {
+    "000005": "aeroplane bicycle* bird boat bottle",
+    "000007": "bus car cat chair cow* cow",
+    "000009": "diningtable dog horse motorbike person",
+    "000012": "pottedplant sheep sofa train tvmonitor aeroplane*",
+    "000016": "bicycle person person*",
+}
+TEST = {
+    "000001": "dog person*",
+    "000002": "train",
+    "000003": "aeroplane* boat sofa",
+    "000004": "bicycle*",
+    "000006": "horse tvmonitor*",
+    "000008": "bus bus*",
+}
+KEEP = {"train_transform": lambda image: image, "eval_transform": lambda image: image}
+
+
+def shown(text, name, difficult="negative"):
+    return name in text.split() or (difficult == "positive" and f"{name}*" in text.split())
+
+
+def annotation(image, text):
+    objects = "".join(
+        f"<object><name>{box.rstrip('*')}</name><difficult>{int('*' in box)}</difficult>"
+        "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>5</xmax><ymax>5</ymax></bndbox></object>"
+        for box in text.split()
+    )
+    return f"<annotation><filename>{image}.jpg</filename>{objects}</annotation>"
+
+
+def write_voc(root, year=2007, train=TRAIN, test=TEST, label_files=True):
+    """A release as it is published: JPEG images, XML annotations, image sets with label files."""
+    release = root / "VOCdevkit" / f"VOC{year}"
+    for folder in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (release / folder).mkdir(parents=True)
+    for subset, images in zip(SUBSETS[year], (train, test)):
+        sets = release / "ImageSets" / "Main"
+        (sets / f"{subset}.txt").write_text("".join(f"{image}\n" for image in images))
+        for image, text in images.items():
+            (release / "Annotations" / f"{image}.xml").write_text(annotation(image, text))
+            Image.new("RGB", (20, 10), (int(image) * 10, 0, 0)).save(release / "JPEGImages" / f"{image}.jpg")
+        for name in VOC_CLASSES if label_files else ():
+            lines = [f"{image} {code(text, name):2d}\n" for image, text in images.items()]
+            (sets / f"{name}_{subset}.txt").write_text("".join(lines))
+    return release
+
+
+def code(text, name):
+    return 1 if shown(text, name) else 0 if f"{name}*" in text.split() else -1
+
+
+@pytest.mark.parametrize("label_files", [True, False])
+@pytest.mark.parametrize("difficult", ["negative", "positive"])
+@pytest.mark.parametrize("year", [2007, 2012])
+def test_streams_equal_a_reading_of_the_files(tmp_path, files_of, year, difficult, label_files):
+    write_voc(tmp_path, year, label_files=label_files)
+    benchmark = SplitVOC(tmp_path, year=year, difficult=difficult)
+    assert benchmark.class_names == sorted(VOC_CLASSES)
+    assert benchmark.classes_per_experience == [4] * 5
+    for t, experience in enumerate(benchmark.train_stream):
+        own = VOC_CLASSES[4 * t : 4 * t + 4]
+        expected = {
+            f"JPEGImages/{image}.jpg": [
+                float(name in own and shown(text, name, difficult)) for name in VOC_CLASSES
+            ]
+            for image, text in TRAIN.items()
+            if any(shown(text, name, difficult) for name in own)
+        }
+        targets = experience.dataset.targets.data.tolist()
+        assert dict(zip(files_of(experience.dataset), targets, strict=True)) == expected
+    seen = {}
+    for t, experience in enumerate(benchmark.test_stream):
+        targets = experience.dataset.targets.data.tolist()
+        seen |= dict(zip(files_of(experience.dataset), targets, strict=True))
+        classes = VOC_CLASSES[: 4 * t + 4]
+        assert seen == {
+            f"JPEGImages/{image}.jpg": [float(shown(text, name, difficult)) for name in VOC_CLASSES]
+            for image, text in TEST.items()
+            if any(shown(text, name, difficult) for name in classes)
+        }
+
+
+def test_images_are_those_of_their_files(tmp_path):
+    write_voc(tmp_path)
+    benchmark = SplitVOC(tmp_path, **KEEP)
+    colours = [round(x.getpixel((10, 5))[0], -1) for x, _, _ in benchmark.train_stream[0].dataset]
+    assert colours == [50, 160]  # images 5 and 16, by their colour
+    assert SplitVOC(tmp_path).test_stream[0].dataset[0][0].shape == (3, 224, 224)
+
+
+@pytest.mark.parametrize("inside", [".", "VOCdevkit", "VOCdevkit/VOC2007"])
+def test_any_of_the_three_folders_can_be_given(tmp_path, inside):
+    write_voc(tmp_path)
+    assert SplitVOC(tmp_path / inside).n_experiences == 5
+
+
+def test_protocol_and_its_settings_are_in_force(tmp_path):
+    write_voc(tmp_path)
+    benchmark = SplitVOC(tmp_path, protocol="B10-C2")
+    assert benchmark.classes_per_experience == [10, 2, 2, 2, 2, 2]
+    assert "difficult: negative" in str(benchmark.protocol).splitlines()
+    assert "crowds" not in str(benchmark.protocol)
+    masked = SplitVOC(tmp_path, protocol="B10-C2", unlabelled_as_negative=False)
+    assert torch.isnan(masked.train_stream[1].dataset.targets.data[:, :10]).all()
+    with pytest.raises(ValueError, match="Pass n_experiences= or classes_per_experience="):
+        SplitVOC(tmp_path, protocol="paper")
+
+
+def remove(path):
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (["ImageSets"], r"no VOCdevkit/VOC2007/ImageSets/Main; give the folder"),
+        (["JPEGImages"], r"VOC2007 has no JPEGImages; unpack VOC 2007 again\."),
+        (["ImageSets/Main/test.txt"], r"no image set .*test\.txt; unpack the part"),
+        (
+            ["ImageSets/Main/cow_test.txt", "ImageSets/Main/cat_test.txt"],
+            r"lacks cat_test\.txt, cow_test\.txt",
+        ),
+    ],
+)
+def test_missing_parts_are_named(tmp_path, missing, message):
+    release = write_voc(tmp_path)
+    for part in missing:
+        remove(release / part)
+    with pytest.raises(FileNotFoundError, match=message):
+        SplitVOC(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("ImageSets/Main/cat_test.txt", "000001 -1\n", "has 1 images that are not the 6 of its"),
+        ("ImageSets/Main/cat_test.txt", "000001  2\n", r"line 1: expected an image and -1, 0 or 1, got"),
+        ("ImageSets/Main/test.txt", "1\n1\n", "different images, but has 2 lines and 1 images"),
+    ],
+)  # fmt: skip
+def test_damaged_image_sets_are_rejected(tmp_path, file, content, message):
+    release = write_voc(tmp_path)
+    (release / file).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        SplitVOC(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"neither label files in ImageSets/Main nor an annotation .*000001\.xml"),
+        ("<annotation><object>", r"000001\.xml is not a complete XML file"),
+        (annotation("000001", "dog unicorn"), r"unknown classes \['unicorn'\]; VOC's are \['aeroplane'"),
+    ],
+)
+def test_damaged_annotations_are_rejected(tmp_path, content, message):
+    release = write_voc(tmp_path, label_files=False)
+    file = release / "Annotations" / "000001.xml"
+    file.unlink() if content is None else file.write_text(content)
+    with pytest.raises((FileNotFoundError, ValueError), match=message):
+        read_voc(release, "test")
+
+
+def test_other_years_are_rejected(tmp_path):
+    release = write_voc(tmp_path)
+    with pytest.raises(ValueError, match=r"year must be one of \(2007, 2012\), not 2010"):
+        SplitVOC(tmp_path, year=2010)
+    with pytest.raises(ValueError, match="is not the release of 2012; pass year=2007"):
+        SplitVOC(release, year=2012)

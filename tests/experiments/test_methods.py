@@ -1,0 +1,110 @@
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+from avalanche.training.plugins import EvaluationPlugin
+from matplotlib.colors import to_rgb
+from torch.optim import SGD
+
+from avalanche_agcn.experiments.methods import (
+    ABLATIONS,
+    FULL,
+    METHODS,
+    VARIANTS,
+    LogUniform,
+    name_of,
+    style_of,
+)
+from avalanche_agcn.experiments.paper import TABLE_1, TABLE_3
+from avalanche_agcn.experiments.settings import KINDS, change_settings, make_settings
+from avalanche_agcn.models import MultiLabelClassifier, Precomputed
+from avalanche_agcn.training import strategies
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+NEWER = {"ocdm", "multitask_ridge", "streaming_ridge"}
+WEIGHTS = ("lambda_cls", "lambda_dst", "lambda_gph")
+
+
+def test_every_strategy_is_registered_and_in_the_readme():
+    others = {"MultiLabelTemplate", "Replay", "TrainsJointly", "multi_task_experience"}
+    assert {method.strategy for method in METHODS.values()} == set(strategies.__all__) - others
+    assert all(f"`{method.strategy}`" in README for method in METHODS.values())
+
+
+def test_every_method_of_the_paper_is_registered():
+    assert set(TABLE_1["SplitCOCO"]) == set(TABLE_1["SplitWIDE"]) == set(METHODS) - NEWER
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_arguments_are_those_the_constructor_takes(method, tmp_path):
+    own = METHODS[method].arguments
+    assert not set(own) & set(inspect.signature(strategies.MultiLabelTemplate).parameters)
+    if METHODS[method].model == "linear":
+        model = MultiLabelClassifier(Precomputed(2), 2)
+        optimizer = SGD(model.parameters(), lr=1.0)
+        defaults = {name: argument.default for name, argument in own.items()}
+        METHODS[method].strategy_class(
+            model=model, optimizer=optimizer, evaluator=EvaluationPlugin(), **defaults
+        )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_searches_and_variants_have_settings_that_the_method_takes(method):
+    for name, choice in METHODS[method].search.items():
+        settings = [{name: choice.low}] if isinstance(choice, LogUniform) else choice
+        for given in settings:
+            make_settings("coco", method=method, **given)
+    for variant in VARIANTS.values():
+        assert set(variant.settings) | set(variant.scale) <= set(KINDS) | set(
+            METHODS[variant.method].arguments
+        )
+
+
+def test_log_uniform_stays_in_its_bounds_and_is_even_in_the_logarithm():
+    generator = np.random.default_rng(0)
+    drawn = [LogUniform(1e-4, 1e-2).draw(generator) for _ in range(2000)]
+    assert 1e-4 <= min(drawn) < max(drawn) <= 1e-2
+    assert 0.45 < np.mean(np.array(drawn) < 1e-3) < 0.55
+
+
+def test_with_the_papers_settings_the_weights_are_those_of_its_table_3():
+    paper = make_settings("coco")
+    variants = [variant for variant in ABLATIONS.values() if variant.table == "3"]
+    used = [change_settings(paper, **v.changes(paper.method_settings)).method_settings for v in variants]
+    weights = {tuple(own[name] for name in WEIGHTS) for own in (paper.method_settings, *used)}
+    assert weights == set(TABLE_3)
+
+
+def test_other_settings_are_varied_around_their_own_weights():
+    own = dict(zip(WEIGHTS, (0.35, 0.65, 1e3), strict=True))
+    nine_sevenths = VARIANTS["agcn-lambda1-9/7-lambda3-0"].changes(own)
+    assert nine_sevenths == pytest.approx({"lambda_cls": 0.45, "lambda_dst": 0.55, "lambda_gph": 0.0})
+    assert VARIANTS["agcn-lambda3-10"].changes(own) == {"lambda_gph": 1e4}
+
+
+def test_names_are_written_as_in_the_paper():
+    assert [name_of(label) for label in ("agem", "agcn-lambda3-0", "mine")] == ["A-GEM", "AGCN 0×λ₃", "mine"]
+    assert name_of("agcn + er + negatives") == "AGCN + ER + negatives"
+    assert name_of("agcn official + prs") == "AGCN official + PRS"
+    assert all(label.isascii() and variant.method in METHODS for label, variant in VARIANTS.items())
+
+
+def test_every_method_and_variant_has_a_look_of_its_own():
+    styles = [style_of(label) for label in (*METHODS, *VARIANTS)]
+    assert len(set(styles)) == len(styles)
+    assert style_of("mine") is None
+    for part in (0, 1):  # colours and markers
+        assert len({method.style[part] for method in METHODS.values()}) == len(METHODS)
+    assert all(style_of(label).line != style_of(FULL).line for label in VARIANTS)
+
+
+def simulate_deuteranopia(colour):
+    """A colour as readers without green cones see it (Machado et al. 2009, severity 1)."""
+    matrix = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]]
+    return np.clip(np.array(matrix) @ to_rgb(colour), 0, 1)
+
+
+def test_method_colours_differ_for_colour_blind_readers():
+    seen = [simulate_deuteranopia(method.style.colour) for method in METHODS.values()]
+    assert min(np.abs(a - b).max() for k, a in enumerate(seen) for b in seen[:k]) > 0.05

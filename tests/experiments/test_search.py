@@ -1,0 +1,150 @@
+"""Trials with one budget, the choice among them, and the runs that follow."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from avalanche_agcn.experiments.methods import LogUniform
+from avalanche_agcn.experiments.search import Entry, Study, read_choices
+from avalanche_agcn.experiments.settings import make_settings
+
+TINY = {"n_classes": 4, "n_experiences": 2, "n_train": 80, "n_test": 30, "image_size": 16}
+
+
+def test_trials_are_the_same_each_time_and_differ_between_entries():
+    space = {"lr": LogUniform(1e-4, 1e-2), "weights": [{"lambda_cls": 0.3}, {"lambda_cls": 0.5}]}
+    entry = Entry(label="a", space=space)
+    trials = entry.draw_trials(20)
+    assert trials == entry.draw_trials(20)
+    assert trials[:5] == entry.draw_trials(5)
+    assert trials != Entry(label="b", space=space).draw_trials(20)
+    assert {trial["lambda_cls"] for trial in trials} == {0.3, 0.5}
+    assert all(set(trial) == {"lr", "lambda_cls"} for trial in trials)
+
+
+def test_a_small_space_is_tried_in_full():
+    space = {"lr": [{"lr": 1.0}, {"lr": 2.0}], "pool": [{"pool": "avg"}, {"pool": "max"}]}
+    trials = Entry(label="a", space=space).draw_trials(4)
+    assert trials == [{"lr": lr, "pool": pool} for lr in (1.0, 2.0) for pool in ("avg", "max")]
+
+
+def make_study():
+    return Study(
+        base=make_settings("scenes", **TINY),
+        entries=[
+            Entry(label="tuned", settings={"method": "finetuning"}, space={"lr": LogUniform(1e-6, 1e-2)}),
+            Entry(label="the same", settings={"method": "finetuning"}, like="tuned"),
+            Entry(label="fixed", settings={"method": "finetuning", "lr": 2e-3}),
+        ],
+        trials=3,
+        seeds=(0, 1),
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("study")
+    messages = []
+    return out, make_study().run(out, log=messages.append), messages
+
+
+def test_every_entry_runs_with_every_seed_and_the_chosen_settings(finished):
+    out, results, _ = finished
+    chosen = read_choices(out)["tuned"]
+    runs = {(result.label, result.seed): result for result in results}
+    assert set(runs) == {(label, seed) for label in ("tuned", "the same", "fixed") for seed in (0, 1)}
+    for seed in (0, 1):
+        assert runs["tuned", seed].settings["lr"] == chosen["settings"]["lr"]
+        assert runs["the same", seed].nested == runs["tuned", seed].nested
+        assert runs["fixed", seed].settings["lr"] == 2e-3
+
+
+def test_the_best_on_held_out_training_images_is_chosen(finished):
+    out, _, _ = finished
+    chosen = read_choices(out)["tuned"]
+    assert len(chosen["tried"]) == 3
+    best = max(chosen["tried"], key=lambda trial: trial["validation mAP"])
+    assert chosen["settings"] == {"lr": best["lr"]}
+    for path in (out / "trials").rglob("results.json"):
+        settings = json.loads(path.read_text())["settings"]
+        assert settings["validation_size"] == 0.2
+        assert settings["seed"] not in (0, 1)
+
+
+def test_what_is_done_is_not_done_again_and_no_state_is_left(finished):
+    out, results, messages = finished
+    assert any("3 runs, 3 of them missing" in message for message in messages)
+    assert list(out.rglob("state.bin")) == []
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("results.json")}
+    again: list[str] = []
+    assert [r.nested for r in make_study().run(out, log=again.append)] == [r.nested for r in results]
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("results.json")} == files
+    assert any("6 runs, 0 of them missing" in message for message in again)
+
+
+def test_runs_in_the_table_need_no_folder(finished, tmp_path):
+    out, results, _ = finished
+    for name in ("results.jsonl", "chosen.json"):
+        shutil.copy(out / name, tmp_path)
+    shutil.copytree(out / "trials", tmp_path / "trials")
+    messages: list[str] = []
+    assert [r.nested for r in make_study().run(tmp_path, log=messages.append)] == [r.nested for r in results]
+    assert any("6 runs, 0 of them missing" in message for message in messages)
+    assert not list(tmp_path.glob("*/results.json"))
+
+
+def test_variants_of_the_registry_change_what_was_chosen_for_the_full_method():
+    entries = [
+        Entry(label="agcn"),
+        Entry(label="agcn-lambda3-10", like="agcn"),
+        Entry(label="mine", like="agcn"),
+    ]
+    study = Study(base=make_settings("scenes"), entries=entries, trials=1, seeds=(5,))
+    full, variant, mine = study.final_settings({"agcn": {"settings": {"lambda_gph": 7.0, "lr": 0.5}}})
+    assert [s.method_settings["lambda_gph"] for s in (full, variant, mine)] == [7.0, 70.0, 7.0]
+    assert [(s.seed, s.lr, s.label) for s in (variant, mine)] == [
+        (5, 0.5, "agcn-lambda3-10"),
+        (5, 0.5, "mine"),
+    ]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_fails_is_named_and_those_not_begun_are_left(tmp_path, jobs):
+    broken = Entry(label="broken", settings={"method": "finetuning", "backbone": "nothing"})
+    fixed = Entry(label="fixed", settings={"method": "finetuning"})
+    study = Study(base=make_settings("scenes", **TINY), entries=[broken, fixed], trials=1, seeds=range(8))
+    messages: list[str] = []
+    with pytest.raises(ValueError, match="There is no backbone 'nothing'"):
+        study.run(tmp_path, jobs=jobs, log=messages.append)
+    assert re.fullmatch(r"broken-seed\d failed\. .*", messages[-1])
+    assert len(list(tmp_path.rglob("results.json"))) < 8
+
+
+IN_TWO_PROCESSES = """
+import sys
+from pathlib import Path
+from test_search import make_study
+if __name__ == "__main__":
+    make_study().run(Path(sys.argv[1]), jobs=2)
+"""
+
+
+def test_a_killed_study_leaves_no_worker_and_goes_on_to_the_same_results(finished, tmp_path):
+    script, out = tmp_path / "script.py", tmp_path / "study"
+    script.write_text(IN_TWO_PROCESSES)
+    command = [sys.executable, str(script), str(out)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert parent.stdout is not None
+    assert "3 runs, 3 of them missing" in parent.stdout.readline()
+    assert parent.stdout.readline().startswith("1 of 3: ")
+    parent.kill()
+    parent.communicate(timeout=60)  # until the workers, which have the same standard output, have ended
+    _, results, _ = finished
+    assert [r.nested for r in make_study().run(out, log=lambda message: None)] == [r.nested for r in results]

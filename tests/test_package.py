@@ -1,0 +1,36 @@
+"""Names that users and other projects rely on."""
+
+import importlib
+
+import pytest
+
+import avalanche_agcn
+
+PUBLIC = {
+    "benchmarks": "SplitCOCO SplitWIDE SplitScenes multilabel_benchmark",
+    "models": "AGCNModel MultiLabelClassifier GCN create_backbone load_word_vectors",
+    "training": "AGCN MultiTask FineTuning EWC LwF AGEM ER PRS OCDM SCR StreamingRidge "
+    "AugmentedCorrelationMatrix adjacency FeatureStatistics PartialBCEWithLogitsLoss",
+    "training.plugins": "ACMPlugin AGCNPlugin StatisticalNegativesPlugin DriftCompensationPlugin "
+    "OnlineReplayPlugin",
+    "evaluation": "multilabel_evaluator mean_average_precision_metrics f1_metrics nested_metrics",
+    "evaluation.functional": "average_precision mean_average_precision precision_recall_f1 nested_summary",
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_can_be_imported(module):
+    imported = importlib.import_module(f"avalanche_agcn.{module}")
+    for name in PUBLIC[module].split():
+        assert callable(getattr(imported, name))
+
+
+def test_names_of_all_layers_can_be_imported_from_the_package():
+    from avalanche_agcn import AGCN, SplitCOCO, multilabel_evaluator
+
+    assert AGCN is importlib.import_module("avalanche_agcn.training").AGCN
+    assert SplitCOCO.__module__ == "avalanche_agcn.benchmarks.coco"
+    assert "multilabel_evaluator" in dir(avalanche_agcn)
+    assert callable(multilabel_evaluator)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = avalanche_agcn.Nothing

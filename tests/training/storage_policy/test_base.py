@@ -1,0 +1,201 @@
+import pytest
+import torch
+from avalanche.training.plugins import ReplayPlugin
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+from avalanche_agcn.benchmarks import multilabel_benchmark
+from avalanche_agcn.training.storage_policy import (
+    ExperienceReservoirBuffer,
+    OCDMBuffer,
+    PRSBuffer,
+    ReservoirBuffer,
+)
+from avalanche_agcn.training.storage_policy.base import target_shares
+
+BUFFERS = [ReservoirBuffer, ExperienceReservoirBuffer, PRSBuffer, OCDMBuffer]
+
+
+def make_benchmark(n=60, n_classes=6, n_experiences=3, seed=0, **settings):
+    """Image k is filled with the value k, so that it can be recognised."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = (torch.rand(n, n_classes, generator=generator) < 0.3).int()
+    labels[torch.arange(n), torch.arange(n) % n_classes] = 1
+    data = TensorDataset(torch.arange(n).float()[:, None, None, None].expand(n, 3, 2, 2))
+    data.targets = labels
+    return multilabel_benchmark(data, data, n_experiences=n_experiences, **settings)
+
+
+def stream_into(buffer, benchmark, batch_size=4):
+    for t, experience in enumerate(benchmark.train_stream):
+        buffer.open(t, experience.dataset)
+        for batch in torch.arange(len(experience.dataset)).split(batch_size):
+            buffer.observe(t, batch)
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+@settings(max_examples=15)
+@given(max_size=st.integers(0, 70), batch_size=st.integers(1, 25))
+def test_memory_never_over_capacity_and_full_when_it_can_be(kind, max_size, batch_size):
+    buffer = kind(max_size)
+    stream_into(buffer, make_benchmark(), batch_size)
+    assert len(buffer) == len(buffer.buffer) == min(max_size, 60)
+    assert len({tuple(key) for key in buffer.keys.tolist()}) == len(buffer)
+    assert buffer._n_seen == 60
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_stored_image_keeps_its_own_target_and_columns(kind):
+    benchmark = make_benchmark()
+    buffer = kind(20)
+    stream_into(buffer, benchmark)
+    wanted = [benchmark.train_stream[e].dataset[i] for e, i in sorted(buffer.keys.tolist())]
+    stored = sorted((buffer.buffer[i] for i in range(20)), key=lambda item: item[0][0, 0, 0])
+    for (x, y, _), (wanted_x, wanted_y, _) in zip(stored, sorted(wanted, key=lambda item: item[0][0, 0, 0])):
+        torch.testing.assert_close(x, wanted_x)
+        torch.testing.assert_close(y, wanted_y, equal_nan=True)
+        assert y.isnan().sum() == 4
+    for (e, i), row in zip(buffer.keys.tolist(), buffer.labels):
+        assert torch.equal(row == 1, benchmark.train_stream[e].dataset[i][1] == 1)
+
+
+def test_augmentation_is_drawn_anew_when_a_stored_image_is_opened():
+    benchmark = make_benchmark(train_transform=lambda image: image + torch.rand(1))
+    buffer = ReservoirBuffer(5)
+    stream_into(buffer, benchmark)
+    assert not torch.equal(buffer.buffer[0][0], buffer.buffer[0][0])
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_image_offered_again_is_no_new_item(kind):
+    benchmark = make_benchmark()
+    once, twice = kind(10, seed=3), kind(10, seed=3)
+    for t, experience in enumerate(benchmark.train_stream):
+        for buffer, epochs in ((once, 1), (twice, 3)):
+            buffer.open(t, experience.dataset)
+            for _ in range(epochs):
+                for batch in torch.arange(len(experience.dataset)).split(4):
+                    buffer.observe(t, batch)
+    assert torch.equal(once.keys, twice.keys)
+    assert torch.equal(once.class_counts, twice.class_counts)
+    assert once._n_seen == twice._n_seen == 60
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_post_adapt_takes_in_the_whole_experience_by_avalanches_own_plugin(kind):
+    benchmark = make_benchmark()
+    plugin = ReplayPlugin(mem_size=15, storage_policy=kind(15, seed=1))
+    again = kind(15, seed=1)
+    for experience in benchmark.train_stream:
+        strategy = type("Strategy", (), {"experience": experience, "train_mb_size": 4})()
+        plugin.after_training_exp(strategy)
+        again.post_adapt(strategy, experience)
+    assert len(plugin.storage_policy.buffer) == 15
+    assert torch.equal(plugin.storage_policy.keys, again.keys)
+    labels = torch.cat([(e.dataset.targets[:] == 1).double() for e in benchmark.train_stream])
+    assert torch.equal(again.class_counts, labels.sum(0))
+
+
+def test_draw_gives_different_stored_images_and_no_more_than_there_are():
+    buffer = ReservoirBuffer(6, seed=0)
+    assert buffer.draw(4) == []
+    stream_into(buffer, make_benchmark())
+    stored = {tuple(key) for key in buffer.keys.tolist()}
+    assert set(buffer.draw(6)) == set(buffer.draw(100)) == stored
+    assert len(set(buffer.draw(4))) == 4
+    assert len({tuple(buffer.draw(3)) for _ in range(20)}) > 1
+
+
+def test_what_is_stored_does_not_depend_on_how_much_is_replayed():
+    benchmark = make_benchmark()
+    quiet, busy = PRSBuffer(10), PRSBuffer(10)
+    stream_into(quiet, benchmark)
+    for t, experience in enumerate(benchmark.train_stream):
+        busy.open(t, experience.dataset)
+        for batch in torch.arange(len(experience.dataset)).split(4):
+            busy.draw(3)
+            busy.observe(t, batch)
+    assert torch.equal(quiet.keys, busy.keys)
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_seed_decides(kind):
+    buffers = [kind(10, seed=seed) for seed in (0, 0, 1)]
+    for buffer in buffers:
+        stream_into(buffer, make_benchmark())
+    assert torch.equal(buffers[0].keys, buffers[1].keys)
+    assert not torch.equal(buffers[0].keys, buffers[2].keys)
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_state_goes_on_as_if_never_interrupted(kind, tmp_path):
+    benchmark = make_benchmark()
+    whole, first, second = kind(12), kind(12), kind(12, seed=99)
+    for buffer in (whole, first):
+        for t in (0, 1):
+            buffer.open(t, benchmark.train_stream[t].dataset)
+            buffer.observe(t, torch.arange(len(benchmark.train_stream[t].dataset) - 3))
+    first.draw(5), whole.draw(5)
+    torch.save(first.state_dict(), tmp_path / "memory.pt")
+    second.load_state_dict(torch.load(tmp_path / "memory.pt", weights_only=True), benchmark.train_stream)
+    assert torch.equal(second.labels, whole.labels)
+    for buffer in (whole, second):
+        stream_into(buffer, benchmark)
+    assert torch.equal(whole.keys, second.keys)
+    assert torch.equal(whole.class_counts, second.class_counts)
+    assert whole.draw(5) == second.draw(5)
+
+
+def test_state_of_a_larger_memory_or_another_stream_is_refused():
+    buffer = ReservoirBuffer(12)
+    stream_into(buffer, make_benchmark())
+    with pytest.raises(ValueError, match="12 images were saved, but this memory holds 5"):
+        ReservoirBuffer(5).load_state_dict(buffer.state_dict(), make_benchmark().train_stream)
+    with pytest.raises(ValueError, match="same benchmark"):
+        ReservoirBuffer(12).load_state_dict(buffer.state_dict(), make_benchmark(n=30).train_stream)
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_resize_keeps_a_part_of_what_was_stored(kind):
+    buffer = kind(20)
+    stream_into(buffer, make_benchmark())
+    before = {tuple(key) for key in buffer.keys.tolist()}
+    buffer.resize(None, 8)
+    assert len(buffer) == buffer.max_size == 8
+    assert {tuple(key) for key in buffer.keys.tolist()} < before
+    buffer.resize(None, 30)
+    assert len(buffer) == 8
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_memory_of_none_and_experience_of_one_image(kind):
+    nothing, one = kind(0), kind(5)
+    benchmark = make_benchmark(n=2, n_classes=2, n_experiences=2)
+    for buffer in (nothing, one):
+        stream_into(buffer, benchmark)
+    assert len(nothing) == len(nothing.buffer) == 0
+    assert nothing.draw(3) == []
+    assert sorted(one.keys.tolist()) == [[0, 0], [1, 0]]
+
+
+def test_wrong_use_is_refused_with_a_reason():
+    with pytest.raises(ValueError, match="must be 0 or more images, but is -1"):
+        ReservoirBuffer(-1)
+    buffer, dataset = ReservoirBuffer(4), make_benchmark().train_stream[0].dataset
+    with pytest.raises(ValueError, match="Experience 0 is not open"):
+        buffer.observe(0, torch.tensor([0]))
+    buffer.open(0, dataset)
+    with pytest.raises(ValueError, match="must keep its dataset"):
+        buffer.open(0, dataset.subset([0]))
+    buffer.open(1, TensorDataset(torch.zeros(3)))
+    with pytest.raises(ValueError, match="MultiLabelAttribute"):
+        buffer.observe(1, torch.tensor([0]))
+
+
+def test_target_shares_by_hand():
+    counts = torch.tensor([100.0, 25.0, 0.0])
+    torch.testing.assert_close(target_shares(counts, 0.0), torch.tensor([0.5, 0.5, 0.0]))
+    torch.testing.assert_close(target_shares(counts, 1.0), torch.tensor([0.8, 0.2, 0.0]))
+    torch.testing.assert_close(target_shares(counts, -0.5), torch.tensor([1 / 3, 2 / 3, 0.0]))
+    assert target_shares(torch.zeros(3), 0.0).tolist() == [0, 0, 0]

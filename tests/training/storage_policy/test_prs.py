@@ -1,0 +1,136 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from torch.utils.data import TensorDataset
+
+from avalanche_agcn.benchmarks import multilabel_benchmark
+from avalanche_agcn.training.storage_policy import PRSBuffer
+from avalanche_agcn.training.storage_policy.prs import choose_removal, entry_probability
+
+
+def literal_prs(labels, m, rho, draws):
+    """The paper's algorithm word by word, on lists and dictionaries."""
+    n, memory = {}, []
+
+    def shares():
+        total = sum(count**rho for count in n.values())
+        return {c: count**rho / total for c, count in n.items()}
+
+    def distance(images, p):
+        held = {c: sum(c in classes for _, classes in images) for c in n}
+        return sum(abs(held[c] - p[c] * sum(held.values())) for c in n)
+
+    for index, (row, (u_in, u_class, u_tie)) in enumerate(zip(labels, draws)):
+        classes = {c for c, value in enumerate(row) if value == 1}
+        for c in classes:
+            n[c] = n.get(c, 0) + 1
+        if len(memory) < m:
+            memory.append((index, classes))
+            continue
+        p = shares()
+        weights = {c: math.exp(-n[c] + min(n[d] for d in classes)) for c in classes}
+        s = sum(w / sum(weights.values()) * min(1, m * p[c] / n[c]) for c, w in weights.items())
+        if u_in >= s:
+            continue
+        held = {c: sum(c in image for _, image in memory) for c in n}
+        delta = {c: held[c] - p[c] * sum(held.values()) for c in n}
+        present = sorted(c for c in n if held[c] > 0)
+        highest = max(delta[c] for c in present)
+        exponentials = {c: math.exp(delta[c] - highest) for c in present}
+        cumulative, drawn = 0.0, None
+        for c in present:
+            cumulative += exponentials[c] / sum(exponentials.values())
+            if drawn is None and u_class < cumulative:
+                drawn = c
+        candidates = [k for k, (_, image) in enumerate(memory) if drawn in image]
+        lacking = {k: sum(delta[c] <= 0 and c not in memory[k][1] for c in n) for k in candidates}
+        candidates = [k for k in candidates if lacking[k] == max(lacking.values())]
+        left = {k: distance(memory[:k] + memory[k + 1 :], p) for k in candidates}
+        ties = [k for k in candidates if left[k] <= min(left.values()) + 1e-9]
+        memory[ties[int(u_tie * len(ties))]] = (index, classes)
+    return [index for index, _ in memory]
+
+
+@settings(max_examples=60)
+@given(
+    n=st.integers(5, 60),
+    m=st.integers(0, 12),
+    n_classes=st.integers(1, 6),
+    rho=st.sampled_from([-0.5, -0.03, 0.0, 0.5, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_equals_the_literal_algorithm_under_the_same_draws(fill, long_tailed, n, m, n_classes, rho, seed):
+    labels = long_tailed(max(n, n_classes), n_classes, seed)
+    buffer = fill(PRSBuffer(m, rho=rho, seed=seed), labels, batch_size=5)
+    draws = torch.rand(len(labels), 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert buffer.keys[:, 1].tolist() == literal_prs(labels.tolist(), m, rho, draws.tolist())
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 1.0])
+def test_shares_approach_the_target_on_a_long_tailed_stream(fill, long_tailed, rho):
+    labels = long_tailed(2000, 8, seed=0)
+    buffer = fill(PRSBuffer(150, rho=rho), labels)
+    counts = labels.sum(0).double()
+    target = counts**rho / (counts**rho).sum()
+    # No memory can have more of a class than the stream had.
+    reachable = torch.minimum(target * buffer.labels.sum(), counts)
+    reachable = reachable / reachable.sum()
+    shares = buffer.labels.sum(0) / buffer.labels.sum()
+    random = labels[torch.randperm(2000, generator=torch.Generator().manual_seed(0))[:150]].sum(0).double()
+    distance = (shares - reachable).abs().sum() / 2
+    assert distance < 0.06
+    if rho < 1:
+        assert distance < (random / random.sum() - reachable).abs().sum() / 4
+
+
+def test_rho_0_is_near_uniform_where_classes_are_plenty(fill, long_tailed):
+    labels = long_tailed(2000, 6, seed=1, decay=0.6)
+    shares = (buffer := fill(PRSBuffer(100, rho=0.0), labels)).labels.sum(0) / buffer.labels.sum()
+    assert shares.min() > 0.8 / 6
+    assert shares.max() < 1.2 / 6
+
+
+def test_single_class_is_reservoir_sampling(fill):
+    n, m, counts = 20, 5, torch.zeros(20)
+    for seed in range(100):
+        counts[fill(PRSBuffer(m, seed=seed), torch.ones(n, 1)).keys[:, 1]] += 1
+    assert chisquare(counts).pvalue > 1e-3
+
+
+def test_entry_probability_by_hand():
+    counts = torch.tensor([30.0, 10.0, 0.0], dtype=torch.float64)
+    both = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    # Equal shares: m p / n = 4 / 30 and 4 / 10; e^-10 against e^-30 leaves the rarer class alone.
+    assert entry_probability(both, counts, 8, 0.0) == pytest.approx(0.4, abs=1e-8)
+    assert entry_probability(both, counts, 100, 0.0) == pytest.approx(1.0)
+    assert entry_probability(both, counts, 0, 0.0) == 0.0
+
+
+def test_removal_spares_images_with_classes_that_lack():
+    # Class 0 has too many; of its images one also has class 1, which has too few.
+    labels = torch.tensor([[1, 1], [1, 0], [1, 0], [1, 0]], dtype=torch.float64)
+    shares = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    assert {choose_removal(labels, shares, 0.5, tie) for tie in (0.0, 0.4, 0.9)} == {1, 2, 3}
+
+
+def test_class_never_seen_has_no_share_and_is_never_drawn():
+    labels = torch.tensor([[1, 0, 0], [1, 0, 1]], dtype=torch.float64)
+    shares = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
+    for draw in (0.0, 0.5, 1 - 2**-53):
+        assert choose_removal(labels, shares, draw, 0.0) in (0, 1)
+
+
+def test_image_without_a_label_does_not_enter():
+    labels = torch.tensor([[1, 0], [0, 0], [0, 1]])
+    data = TensorDataset(torch.zeros(3, 1))
+    data.targets = torch.ones(3, 2, dtype=torch.int)
+    dataset = multilabel_benchmark(data, data, n_experiences=1).train_stream[0].dataset
+    dataset.targets.codes.copy_(labels)
+    buffer = PRSBuffer(5)
+    buffer.open(0, dataset)
+    buffer.observe(0, torch.arange(3))
+    assert buffer.keys[:, 1].tolist() == [0, 2]

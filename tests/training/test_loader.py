@@ -1,0 +1,236 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avalanche_agcn.training.loader import (
+    Key,
+    StreamDataset,
+    StreamSampler,
+    draw_shared_seed,
+    make_generator,
+    make_train_loader,
+    preserve_rng_state,
+    seed_cpu_generators,
+)
+from avalanche_agcn.training.plugins import OnlineReplayPlugin
+from avalanche_agcn.training.storage_policy import ReservoirBuffer
+
+
+class Listed(torch.utils.data.Dataset):
+    """Samples that say which image they are and what their augmentation drew."""
+
+    def __init__(self, experience, n):
+        self.experience, self.n = experience, n
+        self.targets = type(
+            "Targets", (), {"codes": None, "__getitem__": self._rows, "__len__": lambda _: n}
+        )()
+
+    def _rows(self, indices):
+        return torch.ones(self.n, 2)[indices]
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, index):
+        drawn = random.random() + np.random.rand() + torch.rand(()).item()  # noqa: NPY002
+        return torch.tensor([self.experience, index, drawn]), torch.tensor([0.0, 1.0])
+
+    collate_fn = staticmethod(torch.utils.data.default_collate)
+
+
+def make_memory(mem_size=6, n_stream=11):
+    """A memory with images of experience 0, and experience 1 open."""
+    memory = ReservoirBuffer(mem_size, seed=3)
+    memory.open(0, Listed(0, 20))
+    memory.observe(0, torch.arange(20))
+    memory.open(1, Listed(1, n_stream))
+    return memory
+
+
+def sample(n=11, *, memory=True, **changes):
+    options = {"experience": 1, "batch_size": 4, "seed": 7, **changes}
+    if memory:
+        options = {"memory": make_memory(n_stream=n), "batch_size_mem": 3, "observe": True, **options}
+    return StreamSampler(n, **options)
+
+
+sizes = {
+    "n": st.integers(1, 23),
+    "batch_size": st.integers(1, 9),
+    "batch_size_mem": st.sampled_from([None, 0, 1, 3, 50]),
+    "views": st.integers(1, 3),
+    "drop_last": st.booleans(),
+    "shuffle": st.booleans(),
+    "seed": st.integers(0, 2**40),
+}
+
+
+@given(**sizes)
+@settings(max_examples=60, deadline=None)
+def test_epoch_has_every_image_once_per_view_followed_by_memory(
+    n, batch_size, batch_size_mem, views, **options
+):
+    sampler = sample(n, batch_size=batch_size, batch_size_mem=batch_size_mem, views=views, **options)
+    batches = list(sampler)
+    n_kept = n // batch_size * batch_size if options["drop_last"] else n
+    assert len(batches) == -(-n_kept // batch_size)
+    seen = []
+    for number, batch in enumerate(batches):
+        n_stream, n_rows = sampler.count_stream_rows(number), len(batch) // views
+        seen += batch[:n_stream]
+        assert n_rows - n_stream == min(n_stream if batch_size_mem is None else batch_size_mem, 6)
+        images = [key[:2] for key in batch]
+        assert images == images[:n_rows] * views
+        assert all(key.experience == 1 for key in batch[:n_stream])
+        assert len(set(images[n_stream:n_rows])) == n_rows - n_stream
+    assert len({key.index for key in seen}) == len(seen) == n_kept
+    assert options["shuffle"] or [key.index for key in seen] == list(range(n_kept))
+
+
+@given(position=st.integers(0, 30), epoch=st.integers(0, 2), **sizes)
+@settings(max_examples=60, deadline=None)
+def test_resuming_at_any_batch_gives_the_rest_and_the_same_memory(n, position, epoch, **options):
+    whole, resumed = sample(n, **options), sample(n, **options)
+    for _ in range(epoch):
+        list(whole), list(resumed)
+    batches = list(whole)
+    position = min(position, len(batches))
+    resumed.set_position(epoch, position)
+    assert len(resumed) == len(batches) - position
+    assert list(resumed) == batches[position:]
+    assert torch.equal(resumed.memory.keys, whole.memory.keys)
+    assert len(resumed) == whole.n_batches  # the next epoch is whole
+    assert list(resumed) == list(whole)
+
+
+@given(world_size=st.integers(1, 5), memory=st.booleans(), **sizes)
+@settings(max_examples=60, deadline=None)
+def test_processes_divide_each_global_batch_exactly(n, world_size, **options):
+    one = sample(n, **options)
+    ranks = [sample(n, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    for number, (batch, *parts) in enumerate(zip(one, *ranks, strict=True)):
+        rows = [key for part in parts for key in part if not key.padding]
+        assert sorted(rows) == sorted(batch)
+        for rank, part in zip(ranks, parts, strict=True):
+            assert part
+            assert len(part) == 1 or not any(key.padding for key in part)
+            n_stream = 0 if part[0].padding else rank.count_stream_rows(number)
+            assert all(key.experience == 1 for key in part[:n_stream])
+        assert sum(rank.count_stream_rows(number) for rank in ranks) == one.count_stream_rows(number)
+
+
+def test_order_depends_on_seed_experience_and_epoch_alone():
+    torch.manual_seed(0)
+    orders = {
+        (seed, experience, epoch): tuple(key.index for batch in sampler for key in batch)
+        for seed in (0, 1)
+        for experience in (0, 1)
+        for sampler in [StreamSampler(50, experience=experience, batch_size=8, seed=seed)]
+        for epoch in (0, 1)
+    }
+    assert len(set(orders.values())) == 8
+    torch.manual_seed(1)
+    sampler = StreamSampler(50, experience=1, batch_size=3, seed=1)
+    sampler.set_position(epoch=1)
+    assert tuple(key.index for batch in sampler for key in batch) == orders[1, 1, 1]
+
+
+def test_every_row_has_a_seed_of_its_own():
+    sampler = sample(views=2)
+    seeds = [key.seed for _ in range(3) for batch in sampler for key in batch]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_epoch_that_was_stopped_is_followed_by_the_next():
+    stopped, whole = sample(memory=False), sample(memory=False)
+    next(iter(stopped))
+    list(whole)
+    assert list(stopped) == list(whole)
+
+
+def test_memory_takes_in_a_batch_before_the_next_is_drawn():
+    sampler = sample(11)
+    counts = [int(sampler.memory.state_dict()["n_seen"]) for _ in sampler]
+    assert counts == [20, 24, 28]
+    assert sampler.memory.state_dict()["n_seen"] == 31
+    unobserved = sample(11, observe=False)
+    list(unobserved)
+    assert unobserved.memory.state_dict()["n_seen"] == 20
+
+
+def test_sample_depends_on_its_key_alone_and_leaves_generators_alone():
+    dataset = StreamDataset({1: Listed(1, 5)})
+    torch.manual_seed(0)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
+    a, b, again = dataset.__getitems__([Key(1, 2, 10), Key(1, 2, 11), Key(1, 2, 10)])
+    assert a[0][2] == again[0][2] != b[0][2]
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
+    assert before[:2] == after[:2]
+    assert torch.equal(before[2], after[2])
+
+
+def test_padding_has_no_label():
+    image, target = StreamDataset({0: Listed(0, 5)}).__getitems__([Key(0, 3, 1, padding=True)])[0]
+    assert image[1] == 3
+    assert target.isnan().all()
+
+
+def test_generators_are_restored_after_an_error():
+    before = random.getstate()
+    with pytest.raises(ValueError, match="Seed must be"), preserve_rng_state():
+        seed_cpu_generators(2**32)  # NumPy rejects it once Python's generator was seeded
+    assert random.getstate() == before
+
+
+def test_shared_seed_follows_torchs_generator():
+    torch.manual_seed(5)
+    first = draw_shared_seed()
+    assert first != draw_shared_seed()
+    torch.manual_seed(5)
+    assert draw_shared_seed() == first
+
+
+def test_generator_depends_on_every_number():
+    draws = [
+        torch.rand((), generator=make_generator(*seeds)).item() for seeds in ((1, 2), (2, 1), (1,), (12,))
+    ]
+    assert len(set(draws)) == 4
+
+
+class Strategy:
+    """As much of a strategy as the loader looks at."""
+
+    device, train_mb_size, seed = torch.device("cpu"), 4, 5
+
+    def __init__(self, n=11):
+        self.experience = type("Experience", (), {"current_experience": 1})
+        self.adapted_dataset = Listed(1, n)
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_batches_are_the_same_with_any_number_of_workers(memory):
+    epochs = []
+    for num_workers in (0, 1, 2):
+        plugin = None
+        if memory:
+            plugin = OnlineReplayPlugin(make_memory(), batch_size_mem=3, views=2)
+        torch.manual_seed(0)
+        loader = make_train_loader(Strategy(), memory=plugin, num_workers=num_workers)
+        epochs.append([x for _ in range(2) for x, _ in loader] + [torch.rand(3)])
+    assert len(epochs[0]) == 7
+    for epoch in epochs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(epochs[0], epoch, strict=True))
+
+
+def test_loader_honours_its_settings():
+    loader = make_train_loader(
+        Strategy(), shuffle=False, drop_last=True, pin_memory=False, num_workers=1, persistent_workers=True
+    )
+    assert loader.persistent_workers
+    assert not loader.pin_memory
+    for _ in range(2):
+        assert [x[:, 1].tolist() for x, _ in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
