@@ -32,7 +32,7 @@ from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
-from avalanche_agcn.training.strategies.multi_task import multi_task_experience
+from avalanche_agcn.training.strategies.multi_task import TrainsJointly, multi_task_experience
 
 BATCH, BATCHES = 8, (8, 32)
 SLACK = 1.05
@@ -41,6 +41,7 @@ MEMORY = {"mem_size": 200}
 
 PASSES: dict[str, tuple[dict[str, Any], float, str]] = {
     "multitask": ({}, 1, "the plain step"),
+    "multitask_ridge": ({}, 0.45, "a forward pass alone, and the sums"),
     "finetuning": ({}, 1, "the plain step"),
     "ewc": (
         {"fisher_images": 1},
@@ -55,6 +56,8 @@ PASSES: dict[str, tuple[dict[str, Any], float, str]] = {
     "scr": ({**MEMORY, "batch_size_mem": BATCH}, 4, "as many from memory, two views of each"),
     "agcn": ({}, TEACHER, "a forward pass more: the teacher's"),
     "streaming_ridge": ({}, 0.45, "a forward pass alone, and the sums"),
+    "l3a": ({}, 0.45, "a forward pass alone, and the sums"),
+    "csc": ({}, 1.4, "a forward pass more: the teacher's, and its GCN, for which AGCN needs none"),
 }
 """For each method its settings, its passes against the plain step, and why."""
 BACKBONES: dict[str, dict[str, Any]] = {
@@ -91,8 +94,9 @@ def measure_methods(repeats: int) -> list[Row]:
     for name, (settings, _, _) in PASSES.items():
         strategies[name] = make_method(METHODS[name].strategy_class, network, BATCH, settings)
     experiences: dict[str, Any] = dict.fromkeys(strategies, benchmark.train_stream[1])
-    experiences["multitask"] = _all_labels(benchmark)
-    for name in strategies.keys() - {"multitask"}:
+    joint = {name for name, strategy in strategies.items() if isinstance(strategy, TrainsJointly)}
+    experiences |= dict.fromkeys(joint, _all_labels(benchmark))
+    for name in strategies.keys() - joint:
         strategies[name].train(benchmark.train_stream[0], eval_streams=[])
     seconds = step_times(strategies, experiences, repeats)
     return [

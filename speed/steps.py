@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark, multilabel_benchmark
 from avalanche_agcn.models import AGCNModel, Backbone, MultiLabelClassifier, create_backbone
-from avalanche_agcn.training import AGCN, PartialBCEWithLogitsLoss
+from avalanche_agcn.training import AGCN, CSC, PartialBCEWithLogitsLoss
 
 NETWORKS = {"efficientnet_lite0": "EfficientNet-Lite0", "resnet18": "ResNet-18"}
 IMAGE_SIZE = 128
@@ -79,7 +79,7 @@ def make_method(
 ) -> Any:
     """A strategy of the package over the same network."""
     body = _make_backbone(network, backbone)
-    if method is AGCN:
+    if method in (AGCN, CSC):
         model: Any = AGCNModel(body, torch.randn(N_OLD + N_NEW, WORD_DIMENSION))
         optimizer = Adam(model.parameter_groups(), fused=True)
     else:

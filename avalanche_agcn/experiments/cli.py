@@ -22,6 +22,7 @@ from avalanche_agcn.experiments.settings import (
     BenchmarkName,
     Settings,
     change_settings,
+    is_b_protocol,
     make_settings,
     method_arguments,
     read_config,
@@ -30,6 +31,7 @@ from avalanche_agcn.experiments.settings import (
 )
 
 SCENES_NOTICE = "No --data: these are drawn scenes, not {name}. Compare these scores with each other only."
+DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "scenes": "photos"}
 FLAGS = {
     "dataset_root": "data",
     "train_mb_size": "batch-size",
@@ -133,11 +135,13 @@ def settings_of(
     methods = list(METHODS) if "all" in methods else methods
     named: BenchmarkName = shared.pop("benchmark")
     benchmark: BenchmarkName = named if shared.get("dataset_root") else "scenes"
-    negatives = shared.pop("negatives", ())
+    negatives, pseudo_labels = shared.pop("negatives", ()), shared.pop("pseudo_labels", False)
     check_accepted(required, methods)
     wanted = [make_settings(benchmark, own, **shared, method=m, seed=seed) for m in methods for seed in seeds]
     if negatives:
         wanted = _give_negatives(wanted, negatives)
+    if pseudo_labels:
+        wanted = _give_pseudo_labels(wanted, pseudo_labels)
     if variants is not None:
         wanted = _variants_of(wanted, variants)
     check_folders(wanted)
@@ -158,11 +162,15 @@ def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], se
     if "method" in given:
         config = {**config, "label": None}  # it belongs to the config's method, as some of its settings do
     options = {name: value for name, value in given.items() if name in KINDS or name in OWN_FLAGS}
+    named = dict(map(_named_value, given["set"]))
+    smoke = dict(SMOKE) if given.get("smoke") else {}
+    if is_b_protocol({**config, **options, **named}.get("protocol")):
+        smoke.pop("n_experiences", None)  # the protocol says how many
     layers = [
         (config, "method" not in given),
-        (SMOKE if given.get("smoke") else {}, False),
+        (smoke, False),
         (options, True),
-        (dict(map(_named_value, given["set"])), True),
+        (named, True),
     ]
     for layer, must_fit in layers:
         of_all, of_methods = split_settings(layer)
@@ -191,6 +199,14 @@ def _give_negatives(wanted: Sequence[Settings], negatives: Sequence[str]) -> lis
         change_settings(settings, negatives=sorted(usable_negatives(settings) & set(negatives)))
         for settings in wanted
     ]
+
+
+def _give_pseudo_labels(wanted: Sequence[Settings], value: Any) -> list[Settings]:
+    """Pseudo-labels for all methods that can use them, which must not be none."""
+    able = {s.method for s in wanted if METHODS[s.method].takes_pseudo_labels}
+    if not able:
+        change_settings(wanted[0], pseudo_labels=value)  # raises the error that says why
+    return [change_settings(s, pseudo_labels=value) if s.method in able else s for s in wanted]
 
 
 def _variants_of(wanted: Sequence[Settings], variants: Mapping[str, Variant]) -> list[Settings]:
@@ -240,7 +256,7 @@ def main(
     except (ValueError, OSError) as error:
         parser.error(str(error))
     if wanted[0].benchmark == "scenes":
-        print(SCENES_NOTICE.format(name="COCO" if benchmark == "coco" else "NUS-WIDE"))
+        print(SCENES_NOTICE.format(name=DATA_NAMES[benchmark]))
     out = getattr(arguments, "out", Path("results"))
     try:
         _run_all(wanted, out, resume=getattr(arguments, "resume", False))

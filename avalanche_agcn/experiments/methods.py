@@ -45,8 +45,11 @@ class Method:
         name: as tables and plots show it.
         description: one line about it.
         style: its curve, the same in every plot.
-        model: ``"linear"``, a linear classifier over the backbone, or ``"agcn"``, a GCN over word vectors.
+        model: ``"linear"``, a linear classifier over the backbone; ``"random"``, one over random features of
+            it; or ``"agcn"``, a GCN over word vectors.
         takes_statistics: whether negatives from feature statistics can be added to its loss.
+        takes_pseudo_labels: whether pseudo-labels can be added to its targets: it trains by gradient, one
+            experience after the other, and has none of its own.
         search: settings that a study chooses, beside the learning rate of a linear classifier.
     """
 
@@ -54,8 +57,9 @@ class Method:
     name: str
     description: str
     style: Style
-    model: Literal["linear", "agcn"] = "linear"
+    model: Literal["linear", "random", "agcn"] = "linear"
     takes_statistics: bool = True
+    takes_pseudo_labels: bool = True
     search: Space = field(default_factory=dict)
 
     @property
@@ -101,7 +105,7 @@ def alternatives(kind: Any) -> list[Any]:
 # λ₁ + λ₂ = 1, as in the paper.
 _WEIGHTS = [{"lambda_cls": x, "lambda_dst": round(1 - x, 2)} for x in (0.07, 0.2, 0.35, 0.5, 0.7)]
 
-# Okabe and Ito's palette without its yellow, and three of Tol's muted colours: safe for colour-blind readers.
+# Okabe and Ito's palette without its yellow, and five of Tol's colours: safe for colour-blind readers.
 METHODS: dict[str, Method] = {
     "multitask": Method(
         "MultiTask",
@@ -109,6 +113,7 @@ METHODS: dict[str, Method] = {
         "all images and labels at once",
         Style("#000000", "*"),
         takes_statistics=False,
+        takes_pseudo_labels=False,
     ),
     "multitask_ridge": Method(
         "MultiTaskRidge",
@@ -116,6 +121,7 @@ METHODS: dict[str, Method] = {
         "all images and labels at once, in closed form",
         Style("#DDCC77", "p"),
         takes_statistics=False,
+        takes_pseudo_labels=False,
     ),
     "finetuning": Method("FineTuning", "Fine-Tuning", "plain training on the stream", Style("#7F7F7F", "v")),
     "ewc": Method(
@@ -161,6 +167,26 @@ METHODS: dict[str, Method] = {
         "classifiers in closed form from sums of features",
         Style("#332288", "d"),
         takes_statistics=False,
+        takes_pseudo_labels=False,
+    ),
+    "l3a": Method(
+        "L3A",
+        "L3A",
+        "classifiers in closed form from weighted random features",
+        Style("#117733", ">"),
+        model="random",
+        takes_statistics=False,
+        takes_pseudo_labels=False,
+        search={"ridge": LogUniform(1, 1e5)},
+    ),
+    "csc": Method(
+        "CSC",
+        "CSC (counted graph)",
+        "pseudo-labels, a graph of label relations, and a penalty on confident outputs",
+        Style("#661100", "8"),
+        model="agcn",
+        takes_pseudo_labels=False,
+        search={"lr_gcn": LogUniform(3e-5, 1e-3), "beta": LogUniform(1e-3, 0.3)},
     ),
 }
 """In the order of the paper's Table 1, then those that the paper does not have."""

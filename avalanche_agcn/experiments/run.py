@@ -15,7 +15,7 @@ from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
-from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitWIDE
+from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitVOC, SplitWIDE
 from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
@@ -39,25 +39,32 @@ from avalanche_agcn.experiments.results import (
     none_if_nan,
     train_cooccurrence,
 )
-from avalanche_agcn.experiments.settings import Settings, check_format, differences
+from avalanche_agcn.experiments.settings import Settings, check_format, differences, is_b_protocol
 from avalanche_agcn.models import (
     AGCNModel,
     MultiLabelClassifier,
     Precomputed,
+    RandomFeatures,
     create_backbone,
     load_word_vectors,
 )
 from avalanche_agcn.models.backbones import Backbone
-from avalanche_agcn.training import AGCN
+from avalanche_agcn.training import AGCN, CSC, AsymmetricLoss
 from avalanche_agcn.training.plugins import (
     DecoupledTrainingPlugin,
     DriftCompensationPlugin,
+    PseudoLabelPlugin,
     StatisticalNegativesPlugin,
 )
 from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
 
 STATE_FILE, RESULTS_FILE = "state.bin", "results.json"
-BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "scenes": "SplitScenes"}
+BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "voc": "SplitVOC", "scenes": "SplitScenes"}
+MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
+    "coco": SplitCOCO,
+    "wide": SplitWIDE,
+    "voc": SplitVOC,
+}
 SHARED = ("train_mb_size", "eval_mb_size", "train_epochs", "device", "seed")
 """Settings that all strategies have under the same name."""
 AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -71,6 +78,8 @@ def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmar
         "seed": settings.seed,
         "validation_size": settings.validation_size,
     }
+    if settings.protocol is not None:
+        shared["protocol"] = settings.protocol
     if settings.benchmark == "scenes":
         shared |= {"image_size": settings.image_size, "n_train": settings.n_train, "n_test": settings.n_test}
         benchmark: MultiLabelBenchmark = SplitScenes(**shared)
@@ -79,9 +88,11 @@ def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmar
             f"the benchmark {settings.benchmark!r} needs its images: give their folder by --data."
         )
     else:
-        make = SplitCOCO if settings.benchmark == "coco" else SplitWIDE
-        shared |= paper_transforms(settings.image_size, mean=backbone.mean, std=backbone.std)
-        benchmark = make(settings.dataset_root, split_lists=settings.split_lists, **shared)
+        if settings.split_lists is not None:
+            shared["split_lists"] = settings.split_lists
+        flip = not is_b_protocol(settings.protocol)
+        shared |= paper_transforms(settings.image_size, flip=flip, mean=backbone.mean, std=backbone.std)
+        benchmark = MAKERS[settings.benchmark](settings.dataset_root, **shared)
     return benchmark if settings.limit is None else assemble(benchmark.plan.limited(settings.limit))
 
 
@@ -112,6 +123,8 @@ def make_strategy(
         model = AGCNModel(backbone, words, decoupled=_is_decoupled(settings))
         groups = model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
     else:
+        if method.model == "random":
+            backbone = RandomFeatures(backbone, settings.random_features, seed=settings.seed)
         model = MultiLabelClassifier(backbone, len(class_names), decoupled=_is_decoupled(settings))
         lr_head = settings.lr if settings.lr_head is None else settings.lr_head
         groups = model.parameter_groups(lr_backbone=settings.lr, lr_head=lr_head)
@@ -119,7 +132,12 @@ def make_strategy(
         model=model,
         optimizer=torch.optim.Adam(groups, fused=True),
         amp=AMP[settings.amp],
-        plugins=[*_statistics_plugins(settings), *plugins],
+        criterion=AsymmetricLoss() if settings.loss == "asl" else None,
+        plugins=[
+            *([PseudoLabelPlugin()] if settings.pseudo_labels else []),
+            *_statistics_plugins(settings),
+            *plugins,
+        ],
         evaluator=evaluator,
         **{name: getattr(settings, name) for name in SHARED},
         **settings.method_settings,
@@ -279,7 +297,7 @@ class Run:
         nested = find_nested(self.strategy)
         stream, names = self._evaluation_stream.name, self.benchmark.class_names
         history, ap = nested.history[stream], nested.average_precision[stream].tolist()
-        acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, AGCN) else None
+        acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
         truth = train_cooccurrence(self.benchmark.plan) if acm else None
         return Results(
             benchmark=BENCHMARK_NAMES[self.settings.benchmark],

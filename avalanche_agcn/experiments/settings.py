@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from avalanche_agcn.experiments.methods import METHODS, PLAIN, alternatives
 
-BenchmarkName = Literal["scenes", "coco", "wide"]
+BenchmarkName = Literal["scenes", "coco", "wide", "voc"]
 Amp = Literal["bf16", "fp16"]
 Negatives = Literal["memory", "statistics"]
 Pool = Literal["max", "avg"]  # as in models/, which would import torch here
 Missing = Literal["error", "random"]
+Loss = Literal["bce", "asl"]
 
 FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
@@ -26,17 +27,19 @@ RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes"})
 """Settings that change how a run is carried out, not its results: it may be resumed with others."""
 RUN_ARGUMENTS = frozenset({"newer_as_negative"})
 """Arguments of strategies that follow from a setting of the run: ``negatives``."""
+B_IMAGE_SIZE = 224  # as in benchmarks/protocols.py, which would import torch here
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """Data."""
 
-    benchmark: Annotated[BenchmarkName, "coco, wide, or scenes, which are drawn"] = "coco"
+    benchmark: Annotated[BenchmarkName, "coco, wide, voc, or scenes, which are drawn"] = "coco"
     dataset_root: Annotated[str | None, "folder of the data set; without it scenes are drawn"] = None
     split_lists: Annotated[str | None, "published split lists, a folder or zip"] = None
-    n_classes: Annotated[int, "number of classes"] = 40
-    n_experiences: Annotated[int, "number of experiences"] = 10
+    protocol: Annotated[str | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
+    n_classes: Annotated[int | None, "number of classes; with B0-C10 and the like all"] = 40
+    n_experiences: Annotated[int | None, "number of experiences; with B0-C10 and the like theirs"] = 10
     validation_size: Annotated[float, "share of the train images to evaluate on, not the test images"] = 0.0
     limit: Annotated[int | None, "use at most this many images of each experience"] = None
     n_train: Annotated[int, "number of drawn train scenes"] = 6000
@@ -61,6 +64,7 @@ class ModelSettings:
     word_vectors: Annotated[str, "of AGCN: embedded, glove-6b-50d, random, or a GloVe file"] = "embedded"
     missing_words: Annotated[Missing, "for class names without word vector: an error, or random"] = "error"
     orthogonal_words: Annotated[bool, "make word vectors orthogonal and of unit length"] = False
+    random_features: Annotated[int, "number of random features of L3A"] = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,8 @@ class TrainingSettings:
     train_mb_size: Annotated[int, "images per step"] = 8
     eval_mb_size: Annotated[int, "images per batch of evaluation"] = 32
     train_epochs: Annotated[int, "passes over each experience"] = 1
+    loss: Annotated[Loss, "binary cross-entropy, or the asymmetric loss"] = "bce"
+    pseudo_labels: Annotated[bool, "label old classes of new images by the previous model"] = False
     negatives: Annotated[
         tuple[Negatives, ...], "negatives of newer classes, from memory, statistics or both"
     ] = ()
@@ -125,6 +131,7 @@ KINDS: dict[str, Any] = get_type_hints(Settings)
 DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "coco": {},
     "wide": {"n_classes": 21, "n_experiences": 7},
+    "voc": {"protocol": "B0-C4", "n_classes": None, "n_experiences": None},
     "scenes": {
         "backbone": "small",
         "pretrained": False,
@@ -154,6 +161,7 @@ SMOKE: dict[str, Any] = {
     "limit": 24,
     "mem_size": 8,
     "batch_size_mem": 4,
+    "random_features": 64,
 }
 """Settings that show in seconds whether a run works; for methods that have them."""
 
@@ -161,6 +169,27 @@ SMOKE: dict[str, Any] = {
 def ascii_name(text: str) -> str:
     """The text as the name of a file: ASCII letters, digits, dots and dashes."""
     return re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
+
+
+def is_b_protocol(name: str | None) -> bool:
+    """Whether a protocol is of the form ``B<n>-C<m>``, such as ``"B0-C10"``."""
+    return isinstance(name, str) and re.fullmatch(r"B\d+-C\d+", name) is not None
+
+
+def _protocol_defaults(benchmark: BenchmarkName, protocol: str | None) -> dict[str, Any]:
+    """What a protocol sets in place of a benchmark's defaults.
+
+    Raises:
+        ValueError: if there is no such protocol.
+    """
+    if protocol in (None, "paper"):
+        return {}
+    if not is_b_protocol(protocol):
+        raise ValueError(
+            f"the setting protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not {protocol!r}."
+        )
+    size = {} if benchmark == "scenes" else {"image_size": B_IMAGE_SIZE}
+    return {"n_classes": None, "n_experiences": None, **size}
 
 
 def method_arguments(method: str) -> dict[str, inspect.Parameter]:
@@ -201,7 +230,12 @@ def make_settings(
     method = given_shared.get("method", Settings.method)
     preset = {**more_own, **own}.get("preset", "paper")
     shared_defaults, own_defaults = _preset_defaults(method, preset, *split_settings(DEFAULTS[benchmark]))
-    shared = {**shared_defaults, **more_shared, **given_shared, "benchmark": benchmark}
+    protocol = {**shared_defaults, **more_shared, **given_shared}.get("protocol")
+    check_value("protocol", protocol, KINDS["protocol"])
+    if is_b_protocol(protocol):  # it says how many experiences there are, unless the user does
+        more_shared.pop("n_experiences", None)
+    by_protocol = _protocol_defaults(benchmark, protocol)
+    shared = {**shared_defaults, **by_protocol, **more_shared, **given_shared, "benchmark": benchmark}
     for name, value in shared.items():
         check_value(name, value, KINDS[name])
     negatives = shared.get("negatives", ())
@@ -210,13 +244,25 @@ def make_settings(
         shared.setdefault("pretrained", False)
     method_settings = _complete(method, own, own_defaults | more_own)
     settings = Settings(**shared, method_settings=method_settings)
+    _check_usable(settings)
+    return settings
+
+
+def _check_usable(settings: Settings) -> None:
+    """Raise a ValueError for settings that the method or the benchmark cannot use."""
     unusable = sorted(set(settings.negatives) - usable_negatives(settings))
     if unusable:
         raise ValueError(
             f"{settings.method} cannot use negatives from {', '.join(unusable)}: memory needs a method that "
             "replays images, or AGCN with --memory; statistics need one that trains by gradient."
         )
-    return settings
+    if settings.pseudo_labels and not METHODS[settings.method].takes_pseudo_labels:
+        raise ValueError(
+            f"{settings.method} cannot use pseudo_labels: they need a method that trains by gradient, one "
+            "experience after the other, and has none of its own."
+        )
+    if settings.benchmark == "voc" and settings.split_lists is not None:
+        raise ValueError("there are no published split lists of VOC: leave split_lists out.")
 
 
 def _preset_defaults(

@@ -215,6 +215,8 @@ def _is_papers_stream(results: Sequence[Results]) -> bool:
         )
     if any(result.settings.get("limit") or result.settings.get("validation_size") for result in results):
         return False  # a part of it
+    if any(result.settings.get("protocol") not in (None, "paper") for result in results):
+        return False
     stream = (len(results[0].class_names), len(results[0].nested["mAP"]))
     return STREAMS.get(results[0].benchmark) == stream
 

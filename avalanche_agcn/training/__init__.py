@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from avalanche_agcn.training.strategies import (
         AGCN,
         AGEM,
+        CSC,
         ER,
         EWC,
         L3A,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AGCN",
     "AGEM",
+    "CSC",
     "ER",
     "EWC",
     "L3A",
@@ -58,6 +60,7 @@ __all__ = [
 _MODULES = {
     "AGCN": "strategies",
     "AGEM": "strategies",
+    "CSC": "strategies",
     "ER": "strategies",
     "EWC": "strategies",
     "L3A": "strategies",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.models.base import MultiLabelModel
 from avalanche_agcn.models.forward import frozen_copy, unwrap
 
 
@@ -29,8 +30,9 @@ class FrozenTeacher:
         self.n_old = 0
         self._n_seen = 0
         self._saved: dict[str, Tensor] = {}
-        self._batch: Tensor | None = None  # images that `_features` belong to
+        self._batch: Tensor | None = None  # images that `_features` and `_logits` belong to
         self._features: Tensor | None = None
+        self._logits: Tensor | None = None
 
     def begin_experience(self, strategy: Any) -> None:
         """Copy the model; call this in ``before_train_dataset_adaptation``, before the model grows."""
@@ -44,18 +46,25 @@ class FrozenTeacher:
             self.model = frozen_copy(model)
             self.model.load_state_dict(self._saved)
         self._n_seen, self._saved = max(n_seen, self._n_seen), {}
-        self._batch = self._features = None
+        self._batch = self._features = self._logits = None
 
     def features(self, strategy: Any) -> Tensor:
         """Features of the current batch, ``[B, D]``; computed once per batch."""
         if self._batch is not strategy.mb_x:
             self._batch, self._features = strategy.mb_x, self._forward(self.model.features, strategy)
+            self._logits = None
         assert self._features is not None
         return self._features
 
     def logits(self, strategy: Any) -> Tensor:
-        """Logits of the current batch over the old classes, ``[B, n_old]``."""
-        return self._forward(self.model, strategy)[:, : self.n_old]
+        """Logits of the current batch over the old classes, ``[B, n_old]``; computed once per batch."""
+        if not isinstance(self.model, MultiLabelModel):
+            return self._forward(self.model, strategy)[:, : self.n_old]
+        features = self.features(strategy)
+        if self._logits is None:
+            with torch.no_grad(), torch.autocast(features.device.type, enabled=False):  # as in its forward
+                self._logits = self.model.logits(features)[:, : self.n_old]
+        return self._logits
 
     def _forward(self, function: Callable[[Tensor], Tensor], strategy: Any) -> Tensor:
         with torch.no_grad(), getattr(strategy, "autocast", nullcontext)():

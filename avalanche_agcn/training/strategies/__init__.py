@@ -3,6 +3,7 @@
 from avalanche_agcn.training.strategies.agcn import AGCN
 from avalanche_agcn.training.strategies.agem import AGEM
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+from avalanche_agcn.training.strategies.csc import CSC
 from avalanche_agcn.training.strategies.er import ER
 from avalanche_agcn.training.strategies.ewc import EWC
 from avalanche_agcn.training.strategies.fine_tuning import FineTuning
@@ -23,6 +24,7 @@ from avalanche_agcn.training.strategies.streaming_ridge import StreamingRidge
 __all__ = [
     "AGCN",
     "AGEM",
+    "CSC",
     "ER",
     "EWC",
     "L3A",
