@@ -65,8 +65,8 @@ CONCLUSION = """## What bounds it
 - A step is bound by the network's convolutions and their backward pass. A method adds passes or images, and
   the tables say which; all else it does must be small beside them.
 - AGCN adds its teacher's forward pass, which keeps nothing for a backward pass. The teacher's logits are
-  computed once for ℓ_dst and the ACM, its classifiers once per experience; the GCN runs once per step, for the
-  logits and ℓ_gph.
+  computed once for ℓ_dst and the ACM, its classifiers once per experience; the GCN runs once per step,
+  for the logits and ℓ_gph.
 - Small batches pay for what does not depend on them: Adam and the GCN go over all their weights in each step.
 - Folding the teacher's normalisations alone, while the student's stay, was tried: it gained a
   few per cent of a step at most, and would make the teacher another network than the student.

@@ -6,25 +6,23 @@ from typing import Any
 import torch
 from avalanche.benchmarks.utils import AvalancheDataset
 from avalanche.core import BasePlugin
-from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from avalanche_agcn.models.forward import evaluation_mode, unwrap
-from avalanche_agcn.models.linear import MultiLabelClassifier
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.label_relations import estimate_relations, make_refinement
 from avalanche_agcn.training.plugins.decoupled import DecoupledTrainingPlugin
 from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
 from avalanche_agcn.training.provenance import Provenance, digest_module, is_random
 from avalanche_agcn.training.ridge import solve_ridge
-from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+from avalanche_agcn.training.strategies.closed_form import ClosedForm
 
 GAMMA = 0.3  # chosen on held-out train photos of coco18; 0.2 to 0.3 are equally good
 REFINE = 0.2  # chosen likewise: +0.3 mAP on held-out photos, in each of three splits
 
 
-class StreamingRidge(MultiLabelTemplate):
+class StreamingRidge(ClosedForm):
     """Ridge regression on features, from sums that are updated batch by batch.
 
     Training only adds to the sums. The classifiers of all experiences are solved together when `train` ends
@@ -36,13 +34,11 @@ class StreamingRidge(MultiLabelTemplate):
     the sums valid, and an ``optimizer`` is needed.
 
     Args:
-        model: a `MultiLabelClassifier`, whose classifier is replaced by the solution.
-        optimizer: optimizer of the network, if it is trained.
         gamma: γ, weight of the images of other experiences, 0 to 1.
         ridge: λ; chosen per experience by generalised cross-validation if None.
         refine: β, weight of label relations in the scores; None leaves them out.
         plugins: further plugins; the list is not changed.
-        base_kwargs: see `MultiLabelTemplate`.
+        base_kwargs: see `ClosedForm`, and `MultiLabelTemplate`.
 
     Raises:
         ValueError: if ``gamma``, ``ridge`` or ``refine`` is out of range, or the optimizer is missing.
@@ -52,28 +48,18 @@ class StreamingRidge(MultiLabelTemplate):
     def __init__(
         self,
         *,
-        model: nn.Module,
-        optimizer: Optimizer | None = None,
         gamma: float = GAMMA,
         ridge: float | None = None,
         refine: float | None = REFINE,
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
-        _check_settings(model, gamma, ridge, refine)
+        _check_settings(gamma, ridge, refine)
         self.gamma, self.ridge, self.refine = gamma, ridge, refine
-        self.trains_network = any(isinstance(plugin, DecoupledTrainingPlugin) for plugin in plugins or [])
-        if self.trains_network and optimizer is None:
-            raise ValueError("A network that is trained needs an optimizer: pass optimizer=.")
-        unwrap(model).classifier.requires_grad_(False)
         self.collector = FeatureStatisticsPlugin()
-        self._solved = True
-        super().__init__(
-            model=model,
-            optimizer=optimizer or SGD(model.parameters(), lr=0.0),
-            plugins=[self.collector, *(plugins or [])],
-            **base_kwargs,
-        )
+        plugins = [self.collector, *(plugins or [])]
+        self.trains_network = any(isinstance(plugin, DecoupledTrainingPlugin) for plugin in plugins)
+        super().__init__(plugins=plugins, **base_kwargs)
 
     @property
     def statistics(self) -> FeatureStatistics:
@@ -85,15 +71,13 @@ class StreamingRidge(MultiLabelTemplate):
         """Network, transform and classes behind the sums; None before training."""
         return self.collector.provenance
 
-    def solve(self) -> None:
-        """Replace the model's classifiers by the solution of the current sums."""
+    def _set_solution(self) -> None:
         solution = solve_ridge(self.statistics, gamma=self.gamma, ridge=self.ridge)
         refinement = None
         if self.refine is not None:
             relations = estimate_relations(self.statistics, solution)
             refinement = make_refinement(solution, relations, self.refine)
         unwrap(self.model).set_classifiers(*solution.calibrated(), refinement)
-        self._solved = True
 
     def merge(self, other: "StreamingRidge") -> None:
         """Add the images that another strategy was trained on: the result is that of training on all of them.
@@ -137,44 +121,6 @@ class StreamingRidge(MultiLabelTemplate):
         self.statistics.subtract(removed)
         self.solve()
 
-    def forward(self) -> Tensor:
-        """Logits of the batch; without gradient where the network is frozen."""
-        if self.trains_network or not self.is_training:
-            return super().forward()
-        with torch.no_grad(), evaluation_mode(self.model):
-            return super().forward()
-
-    def criterion(self) -> Tensor:
-        """Loss of the batch: 0 in training, where plugins add what trains the network."""
-        return torch.zeros((), device=self.device) if self.is_training else super().criterion()
-
-    def backward(self) -> None:
-        """Compute gradients, if the network is trained."""
-        if self.trains_network:
-            super().backward()
-
-    def optimizer_step(self) -> None:
-        """Update the network, if it is trained."""
-        if self.trains_network:
-            super().optimizer_step()
-
-    def _before_training_exp(self, **kwargs: Any) -> None:
-        unwrap(self.model).refinement = None  # it covers the classes that were solved, not the new ones
-        self._solved = False
-        super()._before_training_exp(**kwargs)
-
-    def _after_training(self, **kwargs: Any) -> None:
-        super()._after_training(**kwargs)
-        self._solve_if_needed()
-
-    def _before_eval(self, **kwargs: Any) -> None:
-        self._solve_if_needed()
-        super()._before_eval(**kwargs)
-
-    def _solve_if_needed(self) -> None:
-        if not self._solved:
-            self.solve()
-
     def _features(self, dataset: AvalancheDataset) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and targets of a dataset, batch by batch."""
         model = unwrap(self.model)
@@ -208,12 +154,7 @@ def _check_one_experience(targets: Tensor, statistics: FeatureStatistics) -> Non
         )
 
 
-def _check_settings(model: nn.Module, gamma: float, ridge: float | None, refine: float | None) -> None:
-    if not isinstance(unwrap(model), MultiLabelClassifier):
-        raise TypeError(
-            f"StreamingRidge needs a linear classifier, not {type(unwrap(model)).__name__}: use "
-            "MultiLabelClassifier(backbone, n_classes)."
-        )
+def _check_settings(gamma: float, ridge: float | None, refine: float | None) -> None:
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma must be between 0 and 1, but is {gamma}.")
     for name, value in (("ridge", ridge), ("refine", refine)):
