@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: taking turns, rows with their bounds, tables, the command line."""
+"""Shared by the scripts of this folder: timing, rows with their bounds, tables, the command line."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Row:
     """One measured number.
 
     Attributes:
-        what: What was measured, and against what.
-        measured: The number; a ratio where nothing else is said.
-        bound: What it must not pass, if anything.
-        at_least: Whether it must not fall below the bound, instead of rise above.
-        unit: Of both numbers.
-        note: Why the bound is what it is, or what to make of the number.
+        what: what was measured, and against what.
+        measured: the number; a ratio where nothing else is said.
+        bound: what it must not pass, if anything.
+        at_least: whether it must not fall below the bound, instead of rise above.
+        unit: of both numbers.
+        note: why the bound is what it is, or what to make of the number.
     """
 
     what: str
@@ -59,9 +59,9 @@ class Topic:
     """Rows that belong together.
 
     Attributes:
-        title: Of their table.
-        about: What is compared, and how.
-        rows: The rows.
+        title: of their table.
+        about: what is compared, and how.
+        rows: the rows.
     """
 
     title: str
@@ -85,15 +85,15 @@ def run_script(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Read the command line, measure, print the tables and say whether all bounds hold.
+    """Read the command line, measure, print the tables and report whether all bounds hold.
 
     Args:
-        description: The script's docstring.
-        measure: From arguments (``repeats``, ``quick`` and the script's own) to topics.
-        repeats: How often each side has its turn, if not given.
-        threads: Threads of torch, if not given; as torch has it if None.
-        options: Further options, with what ``add_argument`` takes.
-        argv: The command line, if not the process's own.
+        description: the script's docstring.
+        measure: from arguments (``repeats``, ``quick`` and the script's own) to topics.
+        repeats: how often each side has its turn, if not given.
+        threads: threads of torch, if not given; as torch has it if None.
+        options: further options, with what ``add_argument`` takes.
+        argv: the command line, if not the process's own.
 
     Returns:
         1 if a bound is missed, else 0.
@@ -148,7 +148,7 @@ def best_times(
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function gives in a process of its own, for what cannot be undone or is of the whole process.
+    """Return what a function returns in a process of its own, for effects on the whole process.
 
     Where processes can be forked the child has all modules already; so nothing may have computed before, as
     threads of torch do not survive it.

@@ -2,8 +2,8 @@
 
     python speed/run_all.py                    # about a quarter of an hour on two cores that do nothing else
     python speed/run_all.py --quick            # two minutes: a rough look, printed and not kept
-    python speed/run_all.py --only switches    # some anew, the others as they were measured before
-    python speed/run_all.py --only             # none: the page anew from results.json
+    python speed/run_all.py --only switches    # some again, the others as measured before
+    python speed/run_all.py --only             # none: write the page from results.json
 
 Each script has a process of its own, one after the other. Numbers are kept in results.json, from which the
 page is made. Exits with 1 if a bound is missed or a script failed.
@@ -30,6 +30,7 @@ from measure import Topic, read_topics
 HERE = Path(__file__).parent
 SCRIPTS = (
     "methods",
+    "feature_sums",
     "parts",
     "graph",
     "memories",
@@ -49,7 +50,7 @@ Every cost as a ratio, measured in one run on one machine: against a peer that d
 theory allows. Both sides take turns, and the best turn of each counts.
 
 ```sh
-python speed/run_all.py            # all of this page anew, about a quarter of an hour
+python speed/run_all.py            # all of this page, about a quarter of an hour
 python speed/run_all.py --quick    # a rough look
 python speed/methods.py            # one script alone
 ```
@@ -64,7 +65,7 @@ CONCLUSION = """## What bounds it
 - A step is bound by the network's convolutions and their backward pass. A method adds passes or images, and
   the tables say which; all else it does must be small beside them.
 - AGCN adds its teacher's forward pass, which keeps nothing for a backward pass. The teacher's logits are
-  computed once for ℓ_dst and the ACM, its classifiers once an experience; the GCN runs once a step, for the
+  computed once for ℓ_dst and the ACM, its classifiers once per experience; the GCN runs once per step, for the
   logits and ℓ_gph.
 - Small batches pay for what does not depend on them: Adam and the GCN go over all their weights in each step.
 - Folding the teacher's normalisations alone, while the student's stay, was tried: it gained a

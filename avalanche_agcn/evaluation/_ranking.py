@@ -126,9 +126,8 @@ def _count_block(batches: Sequence[Batch], ends: Counts, threshold: float, block
 
 def _by_class(parts: Sequence[NDArray]) -> NDArray:
     """Copy parts of [images, classes] into one array of [classes, all images]."""
-    joined = np.empty(
-        (parts[0].shape[1], sum(map(len, parts))), dtype=np.result_type(*{p.dtype for p in parts})
-    )
+    dtype = np.result_type(*{part.dtype for part in parts})
+    joined = np.empty((parts[0].shape[1], sum(map(len, parts))), dtype)
     end = 0
     for part in parts:
         for start in range(0, len(part), TILE):
@@ -142,12 +141,8 @@ def _annotated_by_class(batches: Sequence[Batch], block: slice) -> Mask | None:
     """Which cells have a label, [classes, all images]; None if all have, which saves applying the mask."""
     if all(batch.annotated is None for batch in batches):
         return None
-    return _by_class(
-        [
-            np.ones_like(b.positive[:, block]) if b.annotated is None else b.annotated[:, block]
-            for b in batches
-        ]
-    )
+    parts = [(batch.positive[:, block], batch.annotated) for batch in batches]
+    return _by_class([np.ones_like(own) if mask is None else mask[:, block] for own, mask in parts])
 
 
 def _sort_together(ranked: Scores, enters: Counts, n_sets: int) -> None:

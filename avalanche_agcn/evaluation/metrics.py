@@ -10,15 +10,16 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Self, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from avalanche_agcn.evaluation import functional
-from avalanche_agcn.evaluation._ranking import Counts, count_sets
+from avalanche_agcn.evaluation._ranking import Batch, Counts, count_sets
 from avalanche_agcn.evaluation.functional import NestedScores, PrecisionRecallF1
 
 TResult = TypeVar("TResult", covariant=True)
@@ -30,6 +31,8 @@ class MultiLabelMetric(ABC, Generic[TResult]):
     A metric that ranks has to keep all scores: its records are `Batch`, a float32 and a byte for the label
     per image and class. They are joined class by class when they are ranked.
     """
+
+    _make_record: Callable[..., Any] = Batch  # from the arrays of a record
 
     def __init__(self) -> None:
         self.reset()
@@ -72,6 +75,22 @@ class MultiLabelMetric(ABC, Generic[TResult]):
         for metric in metrics:
             merged.merge_state(metric)
         return merged
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as plain lists and tensors."""
+        tensors = [
+            [[None if array is None else torch.from_numpy(array) for array in record] for record in records]
+            for records in self._increments
+        ]
+        return {"class_counts": list(self.class_counts), "increments": tensors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replace the state by that of another metric with the same settings."""
+        self.class_counts = list(state["class_counts"])
+        self._increments = [
+            [self._make_record(*(None if t is None else t.numpy() for t in record)) for record in records]
+            for records in state["increments"]
+        ]
 
     def _keep(self, increment: int, records: Iterable[Any]) -> None:
         """Append records to an increment, which is created if needed."""
@@ -126,13 +145,15 @@ class MeanAveragePrecision(_ClassRanking[float]):
 
 
 class MultiLabelF1(MultiLabelMetric[PrecisionRecallF1]):
-    """Class-wise and overall precision, recall and F1; its record is four counts per class.
+    """Class-wise and overall precision, recall and F1; its one record is four counts per class.
 
     Args:
         threshold: a score at or above it is predicted, in the unit of the scores: p ≥ 0.5 is 0.0 for logits
             and 0.5 for probabilities. Not NaN.
         top_k: keep only the k ≥ 1 highest scores of an image.
     """
+
+    _make_record = staticmethod(lambda *counts: np.stack(counts))
 
     def __init__(self, *, threshold: float, top_k: int | None = None) -> None:
         functional.check_decision(threshold, top_k)

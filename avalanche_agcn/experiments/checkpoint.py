@@ -63,6 +63,32 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
     set_random_state(state["random"])
 
 
+def save_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate) -> None:
+    """Save a strategy between two experiences, to train it on further ones in another process."""
+    save_state(path, capture(strategy))
+
+
+def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_stream: Any) -> None:
+    """Load what `save_strategy` or a run saved into a new strategy of the same kind.
+
+    The model may have been made for more classes than the saved one.
+
+    Args:
+        path: file of `save_strategy`, or ``state.bin`` of a finished run.
+        strategy: new strategy with the same plugins.
+        train_stream: stream whose first experiences are those of the saved strategy, for its memory.
+
+    Raises:
+        ValueError: if the strategy has other plugins than the saved one.
+    """
+    state = load_state(path)
+    if state["layout"] != layout(strategy):
+        raise ValueError(
+            f"{path} is of a strategy with plugins {state['layout']}, but this one has {layout(strategy)}."
+        )
+    restore(strategy, state, train_stream)
+
+
 class CheckpointPlugin(SupervisedPlugin):
     """Saves the state every few minutes within an experience, and resumes from it.
 

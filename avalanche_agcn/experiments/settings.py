@@ -298,6 +298,9 @@ def _complete(method: str, own: Mapping[str, Any], defaults: Mapping[str, Any]) 
 
 def change_settings(settings: Settings, **changes: Any) -> Settings:
     """Settings with some changed, fields or settings of the method; another method has its own defaults."""
+    if changes.get("preset") == "statistics":  # with the preset comes what it needs
+        shared, own = _preset_defaults("agcn", "statistics", {}, {})
+        changes = {**shared, **own, **changes}
     values = {item.name: getattr(settings, item.name) for item in fields(settings)}
     own = values.pop("method_settings") if changes.get("method", settings.method) == settings.method else {}
     return make_settings(values.pop("benchmark"), **{**values, "method_settings": own, **changes})

@@ -181,8 +181,11 @@ class AGCNModel(MultiLabelModel):
         return [*past, self.adjacency]
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
-        """Give buffers the size of the saved ones, which may differ."""
+        """Give buffers the size of the saved ones, which may differ; further word vectors are kept."""
+        saved = state_dict.get(f"{prefix}word_vectors", self.word_vectors)
+        further = self.word_vectors[len(saved) :]
         for name, buffer in list(self.named_buffers(recurse=False)):
             if prefix + name in state_dict:
                 setattr(self, name, buffer.new_empty(state_dict[prefix + name].shape))
-        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.word_vectors = torch.cat([self.word_vectors, further])

@@ -70,6 +70,22 @@ class MultiLabelModel(DynamicModule):
         weight, bias = self.classifiers()
         return nn.functional.linear(features.to(weight.dtype), weight, bias)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: object) -> None:
+        """Accept a state of fewer classes: rows that it does not have keep their values."""
+        for name, own in self._rows_per_class().items():
+            saved = state_dict.get(prefix + name)
+            if saved is not None and len(saved) < len(own):
+                state_dict[prefix + name] = torch.cat([saved, own[len(saved) :].detach().to(saved)])
+        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
+
+    def _rows_per_class(self) -> dict[str, Tensor]:
+        """Tensors with one row per class, by name."""
+        return {} if self.auxiliary is None else _named_rows("auxiliary", self.auxiliary)
+
+
+def _named_rows(name: str, layer: nn.Linear) -> dict[str, Tensor]:
+    return {f"{name}.{part}": tensor for part, tensor in layer.named_parameters()}
+
 
 def group_parameters(*parts: tuple[nn.Module | None, float]) -> list[dict[str, Any]]:
     """Make parameter groups from modules and their learning rates; those without parameters are left out."""

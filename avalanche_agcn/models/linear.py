@@ -108,7 +108,11 @@ class MultiLabelClassifier(MultiLabelModel):
         """Make the refinement that was saved, if any, before its tensors are loaded."""
         n = len(state_dict.get(f"{prefix}refinement.origin", ()))
         self.refinement = LogitRefinement(torch.zeros(n), torch.zeros(n), torch.zeros(n, n)) if n else None
-        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _rows_per_class(self) -> dict[str, Tensor]:
+        own = {f"classifier.{part}": tensor for part, tensor in self.classifier.named_parameters()}
+        return super()._rows_per_class() | own
 
 
 class LogitRefinement(nn.Module):

@@ -98,7 +98,7 @@ class MomentSums:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore sums and waiting rows."""
         self.replace(state["sums"].detach().clone() if "sums" in state else None)
-        if not is_distributed():  # go on adding to the same matrix, or the last bits would differ
+        if not is_distributed():  # continue adding to the same matrix, or the last bits would differ
             self._shared, self._own = None, self._shared
         if "features" in state:
             self._waiting = [(state["features"].clone(), state["targets"].clone())]

@@ -1,13 +1,14 @@
 """Every method on real photos: 18 classes of COCO in 6 experiences, EfficientNet-Lite0 at 128 pixels.
 
-    python runs/coco18/study.py --data ROOT                  # both parts: network frozen, all of it trained
-    python runs/coco18/study.py --data ROOT --part frozen    # the first alone, half an hour instead of hours
+    python runs/coco18/study.py --data ROOT                  # all parts
+    python runs/coco18/study.py --data ROOT --part frozen    # heads alone, half an hour instead of hours
+    python runs/coco18/study.py --data ROOT --part statistics  # statistics in place of stored images, minutes
     python runs/coco18/study.py                              # the page alone, from the tables of results
 
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
 training, with the same number of trials for each method; then each runs with three seeds. Finished runs are
-not repeated, so the same command continues after a stop. At the end the tables of results beside this file
-and RESULTS.md are written. It needs `pip install avalanche-agcn[lite]`.
+not repeated, so the same command continues after a stop. At the end the tables of results beside this file,
+RESULTS.md and the table in README.md are written. It needs `pip install avalanche-agcn[lite]`.
 """
 
 import argparse
@@ -16,18 +17,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.cli import expected_errors
-from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS
+from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, name_of
 from avalanche_agcn.experiments.report import Part, write_page
-from avalanche_agcn.experiments.results import find_results
+from avalanche_agcn.experiments.results import Results, find_results, group_by_label
 from avalanche_agcn.experiments.search import CHOSEN_FILE, Entry, LogUniform, Study, read_choices
 from avalanche_agcn.experiments.settings import Settings, change_settings, make_settings
+from avalanche_agcn.experiments.tables import Table, summary_text
 
 HERE = Path(__file__).parent
-PARTS = {"frozen": "Network frozen, heads trained", "whole": "Whole network trained"}
+PARTS = {
+    "statistics": "Statistics in place of stored images, network frozen",
+    "frozen": "Network frozen, heads trained",
+    "whole": "Whole network trained",
+}
+README_ROWS = (
+    "multitask_ridge",
+    "streaming_ridge",
+    "agcn statistics",
+    "finetuning + statistics",
+    "er + negatives",
+    "agcn",
+    "finetuning",
+)
+README_MARKS = "<!-- results -->\n", "<!-- end of results -->"
 MEMORY = {"mem_size": 200, "batch_size_mem": 8}  # as many images of the stream per step, also for SCR
 NEGATIVES = {"negatives": ("memory",)}
 RATES = {"lr": LogUniform(1e-4, 1e-2)}  # of a linear classifier over the frozen network
+WITHOUT_STATISTICS = {  # chosen by trials for AGCN with orthogonal words
+    "orthogonal_words": True, "lr_gcn": 2.8e-4, "lambda_cls": 0.7, "lambda_dst": 0.3, "lambda_gph": 48.0,
+}  # fmt: skip
 REPLAYING = ("er", "prs", "ocdm", "scr")
 HEADS = HERE / "heads"
 """What trials over the frozen network had chosen before the whole network was trained: where that begins."""
@@ -52,7 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.data:
             base = base_settings(dataset_root=arguments.data, cache=arguments.cache)
-            studies = {"frozen": frozen(base), "whole": whole(base, read_choices(HEADS))}
+            studies = {
+                "statistics": statistics(base),
+                "frozen": frozen(base),
+                "whole": whole(base, read_choices(HEADS)),
+            }
             for part in arguments.part:
                 studies[part].run(arguments.out / part, jobs=arguments.jobs)
         make_page(arguments.out, arguments.page, arguments.figures)
@@ -81,6 +105,27 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
     parts = {part: Part(PARTS[part], find_results([own]), read_choices(own)) for part, own in found.items()}
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
+    if "statistics" in parts:
+        fill_readme(out.parent / "README.md", parts["statistics"].results)
+
+
+def fill_readme(readme: Path, results: Sequence[Results]) -> None:
+    """Replace the table of results in README.md, if there is one between its marks."""
+    groups = group_by_label(results)
+    rows = [
+        [
+            name_of(label),
+            str(groups[label][0].settings["method_settings"].get("mem_size", 0)),
+            *(summary_text(groups[label], metric, "last") for metric in ("mAP", "CF1", "OF1")),
+        ]
+        for label in README_ROWS
+    ]
+    table = Table(["after the last experience, in percent", "stored photos", "mAP", "CF1", "OF1"], rows)
+    text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
+    before, start, rest = text.partition(README_MARKS[0])
+    _, end, after = rest.partition(README_MARKS[1])
+    if end:
+        write_text(readme, before + start + table.markdown() + end + after)
 
 
 def base_settings(**given: Any) -> Settings:
@@ -94,6 +139,29 @@ def base_settings(**given: Any) -> Settings:
         pool="avg",
         **given,
     )
+
+
+def statistics(base: Settings) -> Study:
+    """Methods with negatives from statistics beside those without, with fixed settings.
+
+    They were chosen on held-out train photos: those without statistics by the trials of the part ``frozen``.
+    """
+    frozen_base = change_settings(base, freeze_backbone=True)
+    gcn = {"method": FULL, "preset": "statistics"}
+    own: dict[str, dict[str, Any]] = {
+        "multitask_ridge": {"method": "multitask_ridge"},
+        "streaming_ridge": {"method": "streaming_ridge"},
+        "streaming_ridge fixed": {"method": "streaming_ridge", "ridge": 3000.0, "refine": None},
+        "agcn statistics": gcn,
+        "agcn statistics + er": {**gcn, **MEMORY},
+        "agcn statistics + er + negatives": {**gcn, **MEMORY, **NEGATIVES},
+        "finetuning + statistics": {"method": "finetuning", "negatives": ("statistics",), "lr": 3e-3},
+        "er + negatives": {"method": "er", **MEMORY, **NEGATIVES, "lr": 2.1e-3},
+        "agcn": {"method": FULL, **WITHOUT_STATISTICS},
+        "finetuning": {"method": "finetuning", "lr": 2.3e-3},
+    }
+    entries = [Entry(label=label, settings=settings) for label, settings in own.items()]
+    return Study(base=frozen_base, entries=entries, trials=0)
 
 
 def frozen(base: Settings) -> Study:
@@ -130,7 +198,7 @@ def whole(base: Settings, of_heads: Mapping[str, Mapping[str, Any]]) -> Study:
     of_agcn = ["agcn official", "agcn orthogonal words", "agcn orthogonal words + er + negatives"]
     entries = []
     for entry in frozen(base).entries:
-        if entry.label in [*METHODS, "er + negatives", *of_agcn]:
+        if entry.label in of_heads and entry.label in [*METHODS, "er + negatives", *of_agcn]:
             chosen = of_heads[entry.label]["settings"]
             own = {HEAD.get(name, name): value for name, value in chosen.items()}
             rates = [{"lr": 1e-5}, {"lr": 5e-5}]

@@ -50,7 +50,7 @@ def model():
 
 @pytest.fixture
 def make_strategy(model):
-    """A function that makes a strategy over `model`, of seven images a batch."""
+    """A function that makes a strategy over `model`, with seven images per batch."""
 
     def make(*metrics, evaluator=None, loggers=(), learner=None, **settings):
         learner = model if learner is None else learner

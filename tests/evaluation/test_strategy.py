@@ -7,7 +7,6 @@ import torch
 from avalanche.evaluation import metrics as stock
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
-from torch import nn
 
 from avalanche_agcn.evaluation import (
     f1_metrics,
@@ -16,7 +15,6 @@ from avalanche_agcn.evaluation import (
     nested_metrics,
 )
 from avalanche_agcn.evaluation._strategy import (
-    FeatureTap,
     benchmark_class_names,
     check_no_argmax_metrics,
     name_classes,
@@ -100,27 +98,9 @@ def test_class_names_are_those_given_those_of_the_benchmark_or_numbers():
         name_classes(values, named, ["cat"])
 
 
-class TwoGraphs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.backbone = nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.backbone(x).sum(dim=1)
-
-    def nested_logits(self, x=None, *, features=None):
-        return [features, 2 * features]
-
-
-def test_feature_tap_scores_the_last_batch_and_can_be_removed():
-    model, x = TwoGraphs(), torch.randn(4, 3)
-    tap = FeatureTap(model)
-    model(torch.randn(5, 3))
-    model(x)
-    once, twice = tap.nested_logits()
-    tap.remove()
-    assert torch.equal(once, model.backbone(x))
-    assert torch.equal(twice, 2 * model.backbone(x))
-    assert not model.backbone._forward_hooks
-    with pytest.raises(ValueError, match=r"needs a model with `backbone` and `nested_logits`.* not Linear"):
-        FeatureTap(nn.Linear(2, 2))
+def test_saved_graphs_need_a_model_that_has_them(benchmark, make_strategy):
+    strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[], saved_graphs=True))
+    with pytest.raises(
+        ValueError, match=r"needs a model with `backbone` and `nested_logits`.* not Sequential"
+    ):
+        strategy.eval(benchmark.test_stream)

@@ -207,3 +207,22 @@ def test_a_newer_setting_has_its_default_in_older_settings():
     assert differences(older, make_settings("coco", cross_blocks=False).as_dict()) == [
         "cross_blocks: True, now False"
     ]
+
+
+@pytest.mark.parametrize("benchmark", ["coco", "scenes"])
+def test_preset_of_statistics_brings_what_it_needs_unless_given(benchmark):
+    made = make_settings(benchmark, preset="statistics")
+    changed = change_settings(make_settings(benchmark), preset="statistics")
+    given = make_settings(benchmark, {"preset": "statistics"}, lr_gcn=1.0, lambda_cls=0.9)
+    for settings in (made, changed, given):
+        assert settings.orthogonal_words
+        assert settings.method_settings["lambda_gph"] == 1e3
+    assert (made.lr_gcn, changed.lr_gcn, given.lr_gcn) == (3e-4, 3e-4, 1.0)
+    weights = [settings.method_settings["lambda_cls"] for settings in (made, changed, given)]
+    assert weights == [0.5, 0.5, 0.9]
+
+
+@pytest.mark.parametrize("method", ["multitask", "multitask_ridge", "streaming_ridge"])
+def test_statistics_are_rejected_where_they_cannot_be_added(method):
+    with pytest.raises(ValueError, match="cannot use negatives from statistics"):
+        make_settings("coco", method=method, negatives=("statistics",))

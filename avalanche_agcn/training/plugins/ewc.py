@@ -1,5 +1,6 @@
 """Elastic weight consolidation (Kirkpatrick et al., 2017)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ class EWCPlugin(SupervisedPlugin):
     def penalty(self, model: nn.Module) -> Tensor:
         """Σ_t Σ_i F_ti (θ_i − θ*_ti)²."""
         parameters = dict(model.named_parameters())
-        self._move_to(next(iter(parameters.values())).device)
+        self._follow(parameters)
         terms = [
             (f * (parameters[name] - self.centre[name]).square()).sum() for name, f in self.fisher.items()
         ]
@@ -82,7 +83,7 @@ class EWCPlugin(SupervisedPlugin):
     @torch.no_grad()
     def add(self, fisher: Named, parameters: Named) -> None:
         """Add the penalty of an experience."""
-        self._move_to(next(iter(parameters.values())).device)
+        self._follow(parameters)
         for name, new in fisher.items():
             here = parameters[name].detach()
             if name not in self.fisher:
@@ -114,9 +115,17 @@ class EWCPlugin(SupervisedPlugin):
         self.offset = state["offset"].clone()
         self._generator.set_state(state["generator"])
 
-    def _move_to(self, device: torch.device) -> None:
-        """Follow the parameters: tensors loaded from a file are on the CPU at first."""
-        if self.offset.device != device:
-            self.offset = self.offset.to(device)
-            self.fisher = {name: tensor.to(device) for name, tensor in self.fisher.items()}
-            self.centre = {name: tensor.to(device) for name, tensor in self.centre.items()}
+    def _follow(self, parameters: Mapping[str, Tensor]) -> None:
+        """Move to the parameters' device, and add the rows of classes that they have since gained."""
+        self.offset = self.offset.to(next(iter(parameters.values())).device)
+        for name, fisher in self.fisher.items():
+            parameter = parameters[name].detach()
+            if fisher.device != parameter.device or fisher.shape != parameter.shape:
+                self.fisher[name] = _enlarge(fisher, torch.zeros_like(parameter))
+                self.centre[name] = _enlarge(self.centre[name], parameter.clone())
+
+
+def _enlarge(tensor: Tensor, like: Tensor) -> Tensor:
+    """Replace the first rows of ``like``."""
+    like[: len(tensor)] = tensor.to(like.device)
+    return like

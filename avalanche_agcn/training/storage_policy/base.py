@@ -175,9 +175,16 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
             experience, index = key.tolist()
             self._put(self._size, key, _positives(self._datasets[experience], torch.tensor([index]))[0])
         self._n_seen = int(state["n_seen"])
-        self._class_counts = state["class_counts"].clone()
+        self._class_counts = self._pad_counts(state["class_counts"])
         self._storing.set_state(state["storing"])
         self._replaying.set_state(state["replaying"])
+
+    def _pad_counts(self, counts: Tensor) -> Tensor:
+        """Counts with zeros for classes that the stream has gained since they were saved."""
+        widths = [dataset.targets[0].shape[-1] for dataset in self._datasets.values()]  # type: ignore[attr-defined]
+        padded = counts.new_zeros(max([len(counts), *widths]))
+        padded[: len(counts)] = counts
+        return padded
 
     @abstractmethod
     def _insert(self, keys: Tensor, labels: Tensor) -> None:

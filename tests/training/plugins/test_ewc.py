@@ -26,7 +26,7 @@ def test_avalanches_importance_is_this_fisher_for_batches_of_one_only(benchmark,
 
 
 def test_a_loaded_state_follows_the_model_to_its_device():
-    """The meta device stands for one that is not here: it, too, refuses tensors of the processor."""
+    """The meta device stands for one that is not here: it, too, rejects tensors of the processor."""
     model, plugin, loaded = nn.Linear(3, 2), EWCPlugin(ewc_lambda=1.0), EWCPlugin(ewc_lambda=1.0)
     plugin.add(
         {name: torch.ones_like(p) for name, p in model.named_parameters()}, dict(model.named_parameters())

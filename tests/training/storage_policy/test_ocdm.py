@@ -18,7 +18,7 @@ def divergence(counts, target):
 
 
 def brute_force(labels, target, draws):
-    """Compute the divergence anew for every image that could go."""
+    """Compute the divergence again for every image that could go."""
     left, order = list(range(len(labels))), []
     for draw in draws:
         values = [
