@@ -112,6 +112,21 @@ def test_settings_go_to_every_chosen_method_that_has_them():
     assert {s.method for s in runs if s.negatives} == {"er", "prs", "ocdm", "scr", "agcn"}
 
 
+def test_pseudo_labels_go_to_every_chosen_method_that_can_use_them():
+    runs = wanted("--method", "all", "--pseudo-labels", "--loss", "asl")
+    without = {"multitask", "multitask_ridge", "streaming_ridge", "l3a", "csc"}
+    assert {s.method for s in runs if not s.pseudo_labels} == without
+    assert {s.loss for s in runs} == {"asl"}
+
+
+def test_a_protocol_says_how_many_experiences_there_are():
+    (smoke,) = wanted("--smoke", "--protocol", "B0-C1")
+    assert (smoke.protocol, smoke.n_classes, smoke.n_experiences) == ("B0-C1", 4, None)
+    (given,) = wanted("--set", "protocol=B0-C10", "n_experiences=4", "--smoke")
+    assert (given.protocol, given.n_experiences) == ("B0-C10", 4)
+    assert wanted("--smoke", "--protocol", "paper")[0].n_experiences == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -121,6 +136,9 @@ def test_settings_go_to_every_chosen_method_that_has_them():
         ),
         (["--method", "er", "lwf", "--preset", "official"], r"unknown settings \['preset'\] for er, lwf"),
         (["--method", "ewc", "--negatives", "memory"], "ewc cannot use negatives from memory"),
+        (["--method", "l3a", "csc", "--pseudo-labels"], "l3a cannot use pseudo_labels"),
+        (["--protocol", "B10"], "protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not 'B10'"),
+        (["--loss", "focal"], "--loss: invalid choice: 'focal'"),
         (["--set", "polo=avg"], "polo"),
         (["--set", "pool"], "NAME=VALUE"),
         (["--seed", "1", "1"], "several runs would have the folder agcn-seed1"),

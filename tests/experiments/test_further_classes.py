@@ -38,7 +38,7 @@ def make_strategy(name, n_classes, **settings):
         model = AGCNModel(Precomputed(WIDTH), words, hidden_features=7)
     else:
         model = MultiLabelClassifier(Precomputed(WIDTH), n_classes)
-    if method.model == "agcn":
+    if "lambda_gph" in method.arguments:
         settings.setdefault("lambda_gph", 1.0)
     elif "mem_size" in method.arguments:
         settings["mem_size"] = 12
@@ -84,9 +84,15 @@ def test_every_method_learns_further_classes(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [("streaming_ridge", {}), ("agcn", {"preset": "statistics", "lambda_gph": 1.0})]
+    ("name", "settings"),
+    [
+        ("streaming_ridge", {}),
+        ("l3a", {}),
+        ("csc", {}),
+        ("agcn", {"preset": "statistics", "lambda_gph": 1.0}),
+    ],
 )
-def test_closed_form_and_agcn_equal_an_uninterrupted_run(tmp_path, name, settings):
+def test_closed_form_and_graph_methods_equal_an_uninterrupted_run(tmp_path, name, settings):
     train_and_save(tmp_path / "strategy.bin", name, **settings)
     whole, benchmark = make_strategy(name, 6, **settings), make_benchmark(3)
     for experience in benchmark.train_stream:

@@ -6,10 +6,15 @@ import sys
 import pytest
 import torch
 
+from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.run import STATE_FILE, Run
+from avalanche_agcn.experiments.run import MAKERS, STATE_FILE, Run, make_backbone, make_benchmark
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
+from avalanche_agcn.models import Precomputed, RandomFeatures
+from avalanche_agcn.training import AsymmetricLoss, PartialBCEWithLogitsLoss
+from avalanche_agcn.training.plugins import PseudoLabelPlugin
+from avalanche_agcn.training.strategies import TrainsJointly
 
 
 def smoke(method="agcn", **changes):
@@ -69,7 +74,8 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_and_its_seed_fixes_the_scores(tmp_path, method, whole):
     first = whole(smoke(method))
-    assert [len(row) for row in first.nested["mAP"]] == ([0, 2] if method == "multitask" else [1, 2])
+    jointly = issubclass(METHODS[method].strategy_class, TrainsJointly)
+    assert [len(row) for row in first.nested["mAP"]] == ([0, 2] if jointly else [1, 2])
     assert scores(run_to_end(smoke(method), tmp_path)) == scores(first)
     assert scores(run_to_end(smoke(method, seed=1), tmp_path)) != scores(first)
 
@@ -81,6 +87,9 @@ def test_every_method_runs_and_its_seed_fixes_the_scores(tmp_path, method, whole
         ("ewc", 5, {}),
         ("agcn", 2, {}),
         ("agcn", 4, {}),
+        ("l3a", 4, {}),
+        ("csc", 5, {}),
+        ("finetuning", 5, {"pseudo_labels": True, "loss": "asl", "protocol": "B0-C2"}),
         ("agcn", 9, {"train_epochs": 2, "storage_policy": "prs", "negatives": ["memory"]}),
     ],
 )
@@ -91,6 +100,65 @@ def test_a_stopped_run_ends_in_the_same_scores(tmp_path, monkeypatch, method, mo
 
 def test_negatives_from_memory_change_the_scores(whole):
     assert scores(whole(smoke("er"))) != scores(whole(smoke("er", negatives=["memory"])))
+
+
+def test_the_loss_and_pseudo_labels_change_the_scores_and_are_recorded(whole):
+    plain = whole(smoke("lwf"))
+    assert (plain.settings["loss"], plain.settings["pseudo_labels"]) == ("bce", False)
+    for changes in ({"loss": "asl"}, {"pseudo_labels": True}):
+        changed = whole(smoke("lwf", **changes))
+        assert scores(changed) != scores(plain)
+        assert changed.settings | changes == changed.settings
+
+
+def test_a_run_takes_the_loss_and_the_plugin_of_its_settings(tmp_path):
+    plain = make_run(smoke("lwf"), tmp_path).strategy
+    other = make_run(smoke("lwf", loss="asl", pseudo_labels=True), tmp_path).strategy
+    assert isinstance(plain._criterion, PartialBCEWithLogitsLoss)
+    assert isinstance(other._criterion, AsymmetricLoss)
+    kinds = [{type(plugin) for plugin in strategy.plugins} for strategy in (plain, other)]
+    assert kinds[1] - kinds[0] == {PseudoLabelPlugin}
+
+
+@pytest.mark.parametrize("method", ["agcn", "er", "ewc", "agem", "scr", "streaming_ridge", "l3a", "csc"])
+def test_a_b_protocol_is_that_of_the_benchmark(tmp_path, method):
+    run = make_run(smoke(method, protocol="B1-C1", loss="asl", train_epochs=2), tmp_path)
+    rules = run.benchmark.protocol
+    assert (rules.name, rules.repeat_images, rules.unlabelled_as_negative) == ("B1-C1", True, True)
+    assert run.benchmark.class_names == sorted(SplitScenes(n_classes=4, n_experiences=2).class_names)
+    result = run.run()
+    assert result.classes_per_experience == [1, 1, 1, 1]
+    assert result.settings["protocol"] == "B1-C1"
+    assert [len(row) for row in result.nested["mAP"]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_l3a_has_random_features_of_the_network_or_of_its_features(tmp_path, cache, frozen):
+    def features(seed):
+        settings = smoke("l3a", freeze_backbone=frozen, cache=cache, seed=seed)
+        return make_run(settings, tmp_path).strategy.model.backbone
+
+    first, other = features(0), features(1)
+    assert isinstance(first, RandomFeatures)
+    assert isinstance(first.backbone, Precomputed) == frozen
+    assert first.num_features == SMOKE["random_features"]
+    assert not torch.equal(first.weight, other.weight)
+
+
+def test_csc_leaves_its_matrix_in_the_results(whole):
+    assert len(whole(smoke("csc")).acm) == SMOKE["n_classes"]
+
+
+@pytest.mark.parametrize(("protocol", "flips"), [("paper", True), ("B0-C4", False), ("B10-C2", False)])
+def test_a_run_on_voc_has_the_protocols_classes_and_transforms(tmp_path, monkeypatch, protocol, flips):
+    made = {}
+    monkeypatch.setitem(MAKERS, "voc", lambda root, **given: made.update(given, root=root))
+    numbers = {"n_classes": 20, "n_experiences": 5} if protocol == "paper" else {}
+    settings = make_settings("voc", dataset_root="x", backbone="small", protocol=protocol, **numbers)
+    make_benchmark(settings, make_backbone(settings))
+    assert (made["root"], made["protocol"], made["n_classes"]) == ("x", protocol, numbers.get("n_classes"))
+    assert ("Flip" in repr(made["train_transform"])) == flips
+    assert "split_lists" not in made
 
 
 def test_other_settings_are_named_with_the_difference(tmp_path):

@@ -3,14 +3,17 @@ from typing import get_args
 
 import pytest
 
+from avalanche_agcn.benchmarks import protocols
 from avalanche_agcn.experiments import settings as module
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.settings import (
     FORMAT,
     KINDS,
+    SMOKE,
     Settings,
     change_settings,
     differences,
+    is_b_protocol,
     make_settings,
     read_config,
 )
@@ -36,6 +39,48 @@ def test_given_settings_come_before_a_benchmarks_own():
         "agcn-seed3",
         5,
     )
+
+
+def test_a_b_protocol_has_its_own_numbers_unless_they_are_given():
+    def numbers(benchmark, *defaults, **given):
+        settings = make_settings(benchmark, *defaults, **given)
+        return settings.n_classes, settings.n_experiences, settings.image_size
+
+    assert numbers("coco", protocol="paper") == numbers("coco") == (40, 10, 448)
+    assert numbers("coco", protocol="B0-C10") == (None, None, protocols.B_IMAGE_SIZE)
+    assert numbers("coco", protocol="B0-C4", n_classes=12, image_size=128) == (12, None, 128)
+    assert numbers("wide", protocol="B0-C9", n_experiences=3) == (None, 3, protocols.B_IMAGE_SIZE)
+    assert numbers("scenes", protocol="B0-C10") == (None, None, 64)
+    assert numbers("scenes", SMOKE, protocol="B0-C1") == (4, None, 32)
+
+
+def test_voc_has_the_protocol_of_its_published_results():
+    voc = make_settings("voc")
+    assert (voc.protocol, voc.n_classes, voc.n_experiences) == ("B0-C4", None, None)
+    assert change_settings(voc, seed=1).protocol == "B0-C4"
+    with pytest.raises(ValueError, match=r"^there are no published split lists of VOC: .*\.$"):
+        make_settings("voc", split_lists="lists.zip")
+
+
+@pytest.mark.parametrize("name", ["B10", "b0-c10", "KRT", "B0-C10 ", ""])
+def test_an_unknown_protocol_is_named(name):
+    with pytest.raises(ValueError, match=rf"^the setting protocol must be 'paper' or .*, not '{name}'\.$"):
+        make_settings("coco", protocol=name)
+
+
+@pytest.mark.parametrize("name", ["paper", "B0-C10", "B40-C10", "B10", "xB0-C1", "B-C1"])
+def test_b_protocols_are_those_of_the_benchmarks(name):
+    assert is_b_protocol(name) == (protocols.B_PROTOCOL.fullmatch(name) is not None)
+    assert module.B_IMAGE_SIZE == protocols.B_IMAGE_SIZE
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_pseudo_labels_are_for_methods_that_train_by_gradient_on_the_stream(method):
+    if method in ("multitask", "multitask_ridge", "streaming_ridge", "l3a", "csc"):
+        with pytest.raises(ValueError, match=rf"^{method} cannot use pseudo_labels: .*\.$"):
+            make_settings("scenes", method=method, pseudo_labels=True)
+    else:
+        assert make_settings("scenes", method=method, pseudo_labels=True).as_dict()["pseudo_labels"] is True
 
 
 def test_no_field_is_of_one_method():
@@ -78,6 +123,10 @@ def test_an_unknown_method_is_named():
         ("graph", "dense", "'paper' or 'official' or 'plain' or 'identity' or none"),
         ("negatives", "pictures", "'memory' or 'statistics'"),
         ("mem_size", 0.5, "a whole number"),
+        ("loss", "focal", "'bce' or 'asl'"),
+        ("pseudo_labels", "hard", "true or false"),
+        ("protocol", 10, "text or none"),
+        ("n_classes", "all", "a whole number or none"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_what_is_wanted(name, value, wanted):
