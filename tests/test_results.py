@@ -15,14 +15,24 @@ def test_the_page_is_what_the_results_give(tmp_path):
     )
     assert (tmp_path / "RESULTS.md").read_text() == (ROOT / "RESULTS.md").read_text()
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert len(drawn) == 6
+    assert len(drawn) == 9
     assert drawn <= {path.name for path in (ROOT / "figures").iterdir()}
 
 
 def test_no_result_is_of_a_part_of_the_photos_or_of_validation():
     results = find_results([ROOT / "runs" / "coco18"])
-    assert len(results) == 138
+    assert len(results) == 168
     for result in results:
         assert not result.settings["validation_size"]
         assert result.settings["limit"] is None
         assert result.seed in (0, 1, 2)
+
+
+def test_readmes_table_is_what_the_results_give(tmp_path):
+    study = runpy.run_path(str(ROOT / "runs" / "coco18" / "study.py"))
+    start, end = study["README_MARKS"]
+    (tmp_path / "README.md").write_text(f"{start}{end}\n")
+    study["fill_readme"](tmp_path / "README.md", find_results([ROOT / "runs" / "coco18" / "statistics"]))
+    filled = (tmp_path / "README.md").read_text()
+    assert filled.count("\n") == len(study["README_ROWS"]) + 4
+    assert filled.rstrip("\n") in (ROOT / "README.md").read_text()

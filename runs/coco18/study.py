@@ -48,6 +48,8 @@ RATES = {"lr": LogUniform(1e-4, 1e-2)}  # of a linear classifier over the frozen
 WITHOUT_STATISTICS = {  # chosen by trials for AGCN with orthogonal words
     "orthogonal_words": True, "lr_gcn": 2.8e-4, "lambda_cls": 0.7, "lambda_dst": 0.3, "lambda_gph": 48.0,
 }  # fmt: skip
+TUNED = ("multitask", "finetuning", "ewc", "lwf", "agem", "er", "prs", "ocdm", "scr")
+"""Methods beside AGCN that have trials in the parts ``frozen`` and ``whole``."""
 REPLAYING = ("er", "prs", "ocdm", "scr")
 HEADS = HERE / "heads"
 """What trials over the frozen network had chosen before the whole network was trained: where that begins."""
@@ -168,7 +170,7 @@ def frozen(base: Settings) -> Study:
     """Heads over features that are computed once: cheap enough for everything."""
     orthogonal = {"orthogonal_words": True}
     entries = [
-        *(make_entry(method) for method in METHODS if method != FULL),
+        *(make_entry(method) for method in TUNED),
         *(make_entry(method, " + negatives", NEGATIVES) for method in REPLAYING),
         make_entry(FULL),
         make_entry(FULL, " official", {"preset": "official"}),
@@ -198,7 +200,7 @@ def whole(base: Settings, of_heads: Mapping[str, Mapping[str, Any]]) -> Study:
     of_agcn = ["agcn official", "agcn orthogonal words", "agcn orthogonal words + er + negatives"]
     entries = []
     for entry in frozen(base).entries:
-        if entry.label in of_heads and entry.label in [*METHODS, "er + negatives", *of_agcn]:
+        if entry.label in [*TUNED, FULL, "er + negatives", *of_agcn]:
             chosen = of_heads[entry.label]["settings"]
             own = {HEAD.get(name, name): value for name, value in chosen.items()}
             rates = [{"lr": 1e-5}, {"lr": 5e-5}]

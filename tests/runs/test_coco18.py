@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.results import read_table
 from avalanche_agcn.experiments.search import read_choices
 from avalanche_agcn.experiments.settings import change_settings, differences
@@ -21,16 +20,22 @@ def coco18():
 @pytest.fixture(scope="module")
 def studies(coco18):
     base = coco18["base_settings"](dataset_root="../shared/data/coco18")
-    return {"frozen": coco18["frozen"](base), "whole": coco18["whole"](base, read_choices(coco18["HEADS"]))}
+    return {
+        "statistics": coco18["statistics"](base),
+        "frozen": coco18["frozen"](base),
+        "whole": coco18["whole"](base, read_choices(coco18["HEADS"])),
+    }
 
 
-def test_every_method_is_there_once_and_has_as_many_trials(studies):
-    for study in studies.values():
-        labels = [entry.label for entry in study.entries]
+def test_every_tuned_method_is_there_once_and_has_as_many_trials(coco18, studies):
+    for part in ("frozen", "whole"):
+        labels = [entry.label for entry in studies[part].entries]
         assert len(set(labels)) == len(labels)
-        assert set(METHODS) <= set(labels)
-        for entry in study.entries:
-            assert (len(entry.draw_trials(study.trials)) == study.trials) if entry.space else entry.like
+        assert {*coco18["TUNED"], "agcn"} <= set(labels)
+        for entry in studies[part].entries:
+            n_trials = studies[part].trials
+            assert (len(entry.draw_trials(n_trials)) == n_trials) if entry.space else entry.like
+    assert set(coco18["README_ROWS"]) <= {entry.label for entry in studies["statistics"].entries}
 
 
 def test_all_settings_of_all_trials_are_known(studies):
@@ -40,7 +45,7 @@ def test_all_settings_of_all_trials_are_known(studies):
                 change_settings(study.base, **{**entry.settings, **drawn})
 
 
-@pytest.mark.parametrize("part", ["frozen", "whole"])
+@pytest.mark.parametrize("part", ["statistics", "frozen", "whole"])
 def test_stored_results_are_those_of_the_study_so_that_none_is_run_again(studies, part):
     wanted = studies[part].final_settings(read_choices(FOLDER / part))
     stored = read_table(FOLDER / part / "results.jsonl")
