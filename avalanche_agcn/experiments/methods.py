@@ -273,6 +273,15 @@ VARIANTS: dict[str, Variant] = {
         {"orthogonal_words": True, "negatives": ("memory",)},
         Style("#332288", "d", LINES[1]),
     ),
+    "agcn statistics": Variant(
+        FULL, "AGCN statistics", {"preset": "statistics"}, Style("#D55E00", "D", LINES[2])
+    ),
+    "finetuning + statistics": Variant(
+        "finetuning",
+        "Fine-Tuning + statistics",
+        {"negatives": ("statistics",)},
+        Style("#7F7F7F", "^", LINES[2]),
+    ),
 }
 """By the label of their runs: the ablations of AGCN in the order of tables, then rows with a memory."""
 ABLATIONS = {label: variant for label, variant in VARIANTS.items() if variant.table}
