@@ -211,3 +211,21 @@ def test_one_image_per_experience_and_a_class_without_positives_are_defined():
     for experience in benchmark.train_stream:
         strategy.train(experience, eval_streams=[])
     assert scores(strategy, benchmark).isfinite().all()
+
+
+def test_interrupted_solution_leaves_the_classifiers_and_is_repeated(features, monkeypatch):
+    strategy = make_strategy()
+    strategy.train(features.train_stream[0], eval_streams=[])
+    before = scores(strategy, features)
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("avalanche_agcn.training.strategies.streaming_ridge.solve_ridge", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            strategy.train(features.train_stream[1], eval_streams=[])
+    assert torch.equal(scores(strategy, features)[:, :2], before)
+    strategy.eval(features.test_stream[:2])  # solves first
+    strategy.train(features.train_stream[2], eval_streams=[])
+    assert_same_scores(strategy, train(features), features)
