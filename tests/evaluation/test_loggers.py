@@ -199,7 +199,7 @@ def test_file_gets_a_status_as_often_as_asked_and_at_the_end(make_strategy, benc
         assert done == expected
         (loss,) = (value for name, value in results.items() if re.match(rf"Loss_.*/{phase}_phase", name))
         assert f"loss {loss:.4f}, " in last
-        assert re.search(r"\d+\.\d images/s\]$", last)
+        assert re.search(r"\d+\.\d images/s\] *$", last)
     assert not re.search(r"mAP|Start|\x1b", file.getvalue())  # progress alone, no cursor movements
 
 
