@@ -42,7 +42,8 @@ def test_all_settings_of_all_trials_are_known(studies):
     for study in studies.values():
         for entry in study.entries:
             for drawn in entry.draw_trials(2) if entry.space else [{}]:
-                change_settings(study.base, **{**entry.settings, **drawn})
+                made = change_settings(study.base, **{**entry.settings, **drawn})
+                assert made.method == entry.settings["method"]
 
 
 @pytest.mark.parametrize("part", ["statistics", "frozen", "whole"])
