@@ -15,7 +15,44 @@ from avalanche_agcn.training.provenance import Provenance, describe_provenance
 from avalanche_agcn.training.teacher import FrozenTeacher
 
 
-class FeatureStatisticsPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Base of plugins that add the features of each image of the stream to sums, once.
+
+    Attributes:
+        statistics: the sums, with ``synchronize`` and ``flush``.
+    """
+
+    statistics: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._recorder = OutputRecorder()
+        self._features: Tensor | None = None  # of the current batch, [B, D]
+        self._counted: list[int] = []  # experiences whose images are all in the sums
+
+    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Record the features of the batch."""
+        self._recorder.start(unwrap(strategy.model).backbone)
+
+    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Keep the recorded features for the end of the step."""
+        features = self._recorder.stop()
+        assert features is not None
+        self._features = features.detach()
+
+    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """All images of the experience are counted."""
+        self._features = None
+        if not self._is_counted(strategy):
+            self._counted.append(strategy.experience.current_experience)
+            self.statistics.synchronize()
+            self.statistics.flush()
+
+    def _is_counted(self, strategy: SupervisedTemplate) -> bool:
+        return strategy.experience.current_experience in self._counted
+
+
+class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # type: ignore[call-arg]
     """Adds the features and labels of each image of the stream to `FeatureStatistics`, once.
 
     Features are those that the model computed for its logits. Replayed images, further views and later epochs
@@ -32,9 +69,6 @@ class FeatureStatisticsPlugin(SupervisedPlugin, supports_distributed=True):  # t
         self.statistics = FeatureStatistics()
         self.teacher: FrozenTeacher | None = None
         self.provenance: Provenance | None = None
-        self._recorder = OutputRecorder()
-        self._features: Tensor | None = None  # of the current batch, [B, D]
-        self._counted: list[int] = []  # experiences whose images are all in the sums
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Open the experience, unless it is open already."""
@@ -45,32 +79,14 @@ class FeatureStatisticsPlugin(SupervisedPlugin, supports_distributed=True):  # t
         if self.provenance is None:
             self.provenance = describe_provenance(unwrap(strategy.model).backbone, strategy.experience)
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Record the features of the batch."""
-        self._recorder.start(unwrap(strategy.model).backbone)
-
-    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Keep the recorded features for the end of the step."""
-        features = self._recorder.stop()
-        assert features is not None
-        self._features = features.detach()
-
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Add the batch to the sums."""
-        if strategy.experience.current_experience in self._counted:
+        if self._is_counted(strategy):
             return
         features = self._features if self.teacher is None else self.teacher.features(strategy)
         assert features is not None
         own_columns = self.statistics.columns(self.statistics.n_experiences - 1)
         self.statistics.update(features, strategy.mb_y[:, own_columns])
-
-    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """All images of the experience are counted."""
-        self._features = None
-        if strategy.experience.current_experience not in self._counted:
-            self._counted.append(strategy.experience.current_experience)
-            self.statistics.synchronize()
-            self.statistics.flush()
 
     def state_dict(self) -> dict[str, Any]:
         """The sums, see `FeatureStatistics`, and where they come from."""
