@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.coco import SplitCOCO
+    from avalanche_agcn.benchmarks.csv_files import multilabel_csv
     from avalanche_agcn.benchmarks.experience import MultiLabelExperience
     from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, multilabel_benchmark
     from avalanche_agcn.benchmarks.nus_wide import SplitWIDE
@@ -21,6 +22,7 @@ __all__ = [
     "SplitVOC",
     "SplitWIDE",
     "multilabel_benchmark",
+    "multilabel_csv",
 ]
 
 # Imported at first use: models and metrics need experiences, but no data source.
@@ -33,6 +35,7 @@ _MODULES = {
     "SplitVOC": "voc",
     "SplitWIDE": "nus_wide",
     "multilabel_benchmark": "multilabel",
+    "multilabel_csv": "csv_files",
 }
 
 
