@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.experience import MultiLabelExperience
     from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, multilabel_benchmark
     from avalanche_agcn.benchmarks.nus_wide import SplitWIDE
+    from avalanche_agcn.benchmarks.photos import SplitPhotos
     from avalanche_agcn.benchmarks.scenes import SplitScenes
     from avalanche_agcn.benchmarks.targets import MultiLabelAttribute
     from avalanche_agcn.benchmarks.voc import SplitVOC
@@ -18,6 +19,7 @@ __all__ = [
     "MultiLabelBenchmark",
     "MultiLabelExperience",
     "SplitCOCO",
+    "SplitPhotos",
     "SplitScenes",
     "SplitVOC",
     "SplitWIDE",
@@ -31,6 +33,7 @@ _MODULES = {
     "MultiLabelBenchmark": "multilabel",
     "MultiLabelExperience": "experience",
     "SplitCOCO": "coco",
+    "SplitPhotos": "photos",
     "SplitScenes": "scenes",
     "SplitVOC": "voc",
     "SplitWIDE": "nus_wide",

@@ -110,9 +110,13 @@ def read_csv(
         ValueError: if a row does not fit; names file, row and value.
     """
     header, *rows = _read_rows(Path(path))
-    if IMAGE_FILE.fullmatch(header.cells[0].strip()):  # there is no header
-        header, rows = Row(0, ["file", "labels"]), [header, *rows]
     columns = [cell.strip() for cell in header.cells]
+    if any(IMAGE_FILE.fullmatch(name) for name in columns):  # there is no header
+        if any(name in VALUES for name in columns):
+            raise ValueError(
+                f"{path}, row {header.number}: there is no header; name the columns: file,cat,dog."
+            )
+        rows, columns = [header, *rows], ["file", "labels"]
     place = next((k for k, name in enumerate(columns) if name.lower() in FILE_COLUMNS), 0)
     content = _Content(path, Row(header.number, columns), rows, place)
     content.check_shape()
@@ -154,7 +158,7 @@ class _Content:
             file = row.cells[self.place].strip() if self.place < len(row.cells) else ""
             if not file or not file.isprintable():
                 raise self.error(row, f"expected the name of an image file, got {_short(file)}")
-            if _is_outside(file):
+            if is_outside(file):
                 reason = "is not below the folder of images; write names relative to it"
                 raise self.error(row, f"{_short(file)} {reason}")
             file = file.replace("\\", "/")
@@ -236,7 +240,7 @@ def _find_separator(cells: Sequence[Sequence[str]]) -> str:
     return found[0] if found else EACH_CELL if several else " "
 
 
-def _is_outside(file: str) -> bool:
+def is_outside(file: str) -> bool:
     """Whether a name, of this or another system, leaves the folder it is relative to."""
     absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or file.startswith("\\")
     return bool(absolute) or ".." in re.split(r"[/\\]", file)
