@@ -154,7 +154,7 @@ def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> T
         own = (targets[:, column].bool() & undecided).nonzero().flatten()
         drawn = own[torch.randperm(len(own), generator=generator)]
         wanted = test_size * len(own) + rest
-        n = max(0, min(int(wanted), len(own) - 1))  # one stays for training
+        n = max(0, min(int(wanted + 1e-9), len(own) - 1))  # one stays for training
         is_test[drawn[:n]] = True
         rest = wanted - n
         undecided[own] = False
@@ -198,7 +198,7 @@ def _read_folder(folder: Path, images: Path) -> tuple[LabelTable, str]:
     files = sorted(folder.glob("*.json"))
     if len(files) != 1:
         raise ValueError(
-            f"{folder} has {len(files)} JSON files and no XML file: give a folder of VOC's XML files, one JSON "
+            f"{folder} has {len(files)} JSON files and no XML file: give a folder of VOC's XML files, a JSON "
             "file of COCO's form, or a CSV file."
         )
     return _read_coco(files[0], images), "annotations of COCO's form"
