@@ -10,6 +10,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -293,12 +294,18 @@ def main(
 
 def _run_all(wanted: Sequence[Settings], out: Path, *, resume: bool) -> None:
     from avalanche_agcn.evaluation import ProgressBar
-    from avalanche_agcn.experiments.report import write_report
+    from avalanche_agcn.experiments.report import refresh_page, write_report
+    from avalanche_agcn.experiments.results import Results
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
 
     keep_freed_memory()
     loggers = [ProgressBar()]
-    write_report([Run(s, out, resume=resume, loggers=loggers).run() for s in wanted], out)
+    finished: list[Results] = []
+    refresh = partial(refresh_page, out, finished, len(wanted))
+    for settings in wanted:
+        run = Run(settings, out, resume=resume, loggers=loggers, after_experience=refresh)
+        finished.append(run.run())
+    write_report(finished, out)
 
 
 def _named_value(text: str) -> tuple[str, Any]:
