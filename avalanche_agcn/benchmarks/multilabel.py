@@ -192,8 +192,8 @@ def multilabel_benchmark(
         classes_per_experience: instead, the number of classes of each: ``[40, 10, 10, 10, 10]`` is the
             protocol written B40-C10 in the literature.
         class_names: names of the C columns of ``targets``; ``"class 0"`` and so on by default.
-        class_order: columns or names in order of appearance, or ``"alphabetical"``; by default the order of
-            the columns.
+        class_order: columns or names in order of appearance, ``"alphabetical"``, or ``"shuffled-3"``, drawn
+            with seed 3; by default the order of the columns.
         repeat_images: whether an image returns with every experience it has a label of.
         assignment: the rule for images that appear once.
         unlabelled_as_negative: whether train targets are 0 instead of NaN outside of the experience's own
