@@ -4,10 +4,14 @@ The names of benchmarks, models, training and evaluation can be imported from he
 when one of its names is first used.
 """
 
+import warnings
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+
+# Of Avalanche's import: only its GEM needs one.
+warnings.filterwarnings("ignore", "no QP solver found", UserWarning)
 
 _LAYERS = ("benchmarks", "models", "training", "evaluation")
 

@@ -17,20 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-# Okabe and Ito's palette, without its yellow, which is too light for lines. Each colour has a marker of its
-# own, and another kind of line when the colours repeat.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-LINES = ("-", "--", ":")
+from avalanche_agcn.evaluation.style import COLOURS, LINES, MARKERS, Style
+
 MAX_NAMES = 120  # of the classes of a matrix; more names would overlap
-
-
-class Style(NamedTuple):
-    """How a curve is drawn; not by colour alone, for colour-blind readers and for print."""
-
-    colour: str
-    marker: str
-    line: str = "-"
 
 
 class Plot(Figure):

@@ -30,6 +30,7 @@ from avalanche_agcn.experiments.settings import (
     usable_negatives,
 )
 
+USAGE = "%(prog)s [options]"
 SCENES_NOTICE = "No --data: these are drawn scenes, not {name}. Compare these scores with each other only."
 DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "scenes": "photos"}
 FLAGS = {
@@ -40,11 +41,17 @@ FLAGS = {
 }
 """Options with another name than their setting."""
 OWN_FLAGS: dict[str, tuple[str, type, str]] = {
-    "mem_size": ("memory", int, "images in memory, also beside AGCN"),
-    "preset": ("preset", str, "AGCN as in its paper, or as in the authors' program (official)"),
-    "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN"),
+    "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
+    "preset": (
+        "preset",
+        str,
+        "of AGCN: paper, official (the authors' program) or statistics (default: paper)",
+    ),
+    "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN (default: 100000.0, drawn scenes: 1000.0)"),
 }
-"""Settings of methods that have an option of their own; --set has the others."""
+"""Settings of methods that have an option of their own; --set has the others.
+
+Defaults stand here as text: strategies would import torch."""
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -58,10 +65,13 @@ def expected_errors() -> tuple[type[BaseException], ...]:
     return (*missing, torch.OutOfMemoryError, WeightsUnavailable)
 
 
-def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.ArgumentParser:
+def make_parser(
+    benchmark: BenchmarkName, description: str | None, *, prog: str | None = None, usage: str = USAGE
+) -> argparse.ArgumentParser:
     """Options of a run; those that are not given are absent from the result."""
     parser = argparse.ArgumentParser(
-        usage="%(prog)s [options]",
+        prog=prog,
+        usage=usage,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
@@ -70,11 +80,18 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
     parser.add_argument("--method", nargs="+", metavar="NAME", help=methods)
     parser.add_argument("--seed", nargs="+", type=int, metavar="N", help="one or several (default: 0)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results (default: results)")
-    parser.add_argument("--resume", action="store_true", help="continue runs that were stopped")
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings as TOML or JSON, or those of a results.json"
+        "--resume", action="store_true", help="continue runs that were stopped (default: false)"
     )
-    parser.add_argument("--smoke", action="store_true", help="check in seconds whether everything works")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings as TOML or JSON, or those of a results.json (default: none)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="check in seconds whether everything works (default: false)"
+    )
     for group in GROUPS:
         options = parser.add_argument_group((group.__doc__ or "").rstrip(".").lower())
         for field in fields(group):
@@ -87,7 +104,6 @@ def make_parser(benchmark: BenchmarkName, description: str | None) -> argparse.A
 
 def _add_method_options(options: argparse._ArgumentGroup) -> None:
     for name, (flag, kind, text) in OWN_FLAGS.items():
-        text = f"{text} (default: the method's)"
         options.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
     options.add_argument(
         "--set",
@@ -95,7 +111,8 @@ def _add_method_options(options: argparse._ArgumentGroup) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="any setting: --set ewc_lambda=10 pool=avg",
+        help="any setting: --set ewc_lambda=10 pool=avg; `avalanche-agcn methods` lists those of methods "
+        "(default: none)",
     )
 
 
@@ -237,6 +254,8 @@ def main(
     argv: Sequence[str] | None = None,
     *,
     variants: Mapping[str, Variant] | None = None,
+    prog: str | None = None,
+    usage: str = USAGE,
 ) -> int:
     """Run what the command line asks for, then write tables and plots of all runs.
 
@@ -245,11 +264,13 @@ def main(
         description: for ``--help``.
         argv: the command line; that of the process if None.
         variants: run AGCN and these variants of it.
+        prog: name of the program in messages; that of the script if None.
+        usage: for ``--help``.
 
     Returns:
         The exit code.
     """
-    parser = make_parser(benchmark, description)
+    parser = make_parser(benchmark, description, prog=prog, usage=usage)
     arguments = parser.parse_args(argv)
     try:
         wanted = settings_of(arguments, variants)

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
-import numpy as np
+from avalanche_agcn.evaluation.style import LINES, Style
 
-from avalanche_agcn.evaluation.plots import LINES, Style
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)

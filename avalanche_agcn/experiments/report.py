@@ -1,8 +1,7 @@
-"""Reports from results, ``python -m avalanche_agcn.experiments.report DIR…``, and the page of a study."""
+"""Reports from results, and the page of a study."""
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_atomically, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, VARIANTS
-from avalanche_agcn.experiments.results import Results, find_results, group_by_label
+from avalanche_agcn.experiments.results import Results, group_by_label
 from avalanche_agcn.experiments.settings import ascii_name
 from avalanche_agcn.experiments.tables import (
     all_tables,
@@ -184,36 +183,3 @@ def _page_plots(results: Sequence[Results]) -> dict[str, partial[Figure]]:
     found = {"mAP": partial(plots.curves, shown), "classes": partial(plots.class_precision, shown)}
     full = [result for result in results if result.label == FULL]
     return found | ({"acm": partial(plots.correlation, full[0])} if full else {})
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Make tables and plots again from existing results."""
-    parser = argparse.ArgumentParser(
-        description="Make tables (Markdown, CSV, LaTeX) and plots again from existing results."
-    )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with results below")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the first folder)")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=(),
-        metavar="NAME",
-        help="draw these plots and write nothing else: mAP, classes, acm-agcn, pictures-agcn, …",
-    )
-    parser.add_argument(
-        "--stages",
-        action="store_true",
-        help="add the table as papers of the B protocols have it: average and last mAP, F1 at p > 0.8",
-    )
-    arguments = parser.parse_args(argv)
-    try:
-        results = find_results(arguments.folders)
-        out = arguments.out or arguments.folders[0]
-        write_report(results, out, only=arguments.only, stages=arguments.stages)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -59,6 +59,14 @@ class Results:
             number of a drawn scene or the name of a file below the setting ``dataset_root``; ``labels``, the
             names of what it shows; and ``probabilities``, in percent to two digits: row t for the classes
             seen by experience t, empty if nothing was evaluated then.
+        worst: for each class the test pictures in which its probability is most wrong after the last
+            experience: ``class``, ``error`` (``"missed"`` or ``"wrong"``), ``image``, ``labels`` and
+            ``probability``.
+        decisions: counts in all test images after the last experience: ``thresholds`` of the probability,
+            ``true`` labels of each class, and for each threshold the labels ``found`` and those of them that
+            are ``right``.
+        class_ap: row t has the AP of each class seen by experience t, empty if nothing was evaluated then.
+        n_images: number of images of each experience, by the name of the stream.
         summary: `nested_summary` of each metric.
         format: version of the file's format.
     """
@@ -77,6 +85,10 @@ class Results:
     cooccurrence: list[list[float]] | None = None
     stages: dict[str, list[float | None]] | None = None
     pictures: list[dict[str, Any]] | None = None
+    worst: list[dict[str, Any]] | None = None
+    decisions: dict[str, list[Any]] | None = None
+    class_ap: list[list[float | None]] | None = None
+    n_images: dict[str, list[int]] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -138,7 +150,15 @@ def _parse(path: str | os.PathLike, content: Any) -> Results:
 
 _COMPACT: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 # What most runs of a study have in common, so that its table has it once.
-_SHARED = ("format", "benchmark", "class_names", "classes_per_experience", "cooccurrence", "environment")
+_SHARED = (
+    "format",
+    "benchmark",
+    "class_names",
+    "classes_per_experience",
+    "cooccurrence",
+    "environment",
+    "n_images",
+)
 
 
 def write_table(path: Path, results: Sequence[Results]) -> None:
@@ -147,7 +167,8 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
     Pictures are left out, and correlation matrices are rounded to six digits.
     """
     records = [
-        {k: v for k, v in vars(result).items() if k not in ("pictures", "summary")} for result in results
+        {k: v for k, v in vars(result).items() if k not in ("pictures", "worst", "summary")}
+        for result in results
     ]
     shared: dict[str, Any] = {"settings": dict(results[0].settings)}
     for record in records:

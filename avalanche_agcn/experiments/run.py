@@ -32,7 +32,7 @@ from avalanche_agcn.experiments.checkpoint import (
 )
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.plots import PictureScores
+from avalanche_agcn.experiments.recorder import EvaluationRecorder
 from avalanche_agcn.experiments.results import (
     METRICS,
     Results,
@@ -253,10 +253,10 @@ class Run:
         backbone = make_backbone(settings)
         self.benchmark: MultiLabelBenchmark = make_benchmark(settings, backbone)
         self.log(f"{settings.name}: {self.benchmark}")
-        self.pictures = PictureScores(self.benchmark, stream=self._evaluation_stream.name)
+        self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         network = self._freeze(backbone) if settings.freeze_backbone else backbone
         names, evaluator = self.benchmark.class_names, _evaluator(loggers)
-        self.strategy = make_strategy(settings, network, names, plugins=[self.pictures], evaluator=evaluator)
+        self.strategy = make_strategy(settings, network, names, plugins=[self.recorder], evaluator=evaluator)
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
         self.seconds = {"train": 0.0, "eval": 0.0}
@@ -330,8 +330,14 @@ class Run:
             acm=acm,
             cooccurrence=None if truth is None else truth.tolist(),
             stages=_stages_in_percent(nested.stages[stream]),
-            pictures=self.pictures.as_results(self.settings.dataset_root),
+            n_images=self._count_images(),
+            **self.recorder.as_results(self.settings.dataset_root),
         )
+
+    def _count_images(self) -> dict[str, list[int]]:
+        plan, stream = self.benchmark.plan, self._evaluation_stream.name
+        used = {"train": plan.train, stream: plan.evaluation[stream]}
+        return {name: [len(positions) for positions in own.positions] for name, own in used.items()}
 
     @property
     def _evaluation_stream(self) -> Any:
@@ -347,6 +353,9 @@ class Run:
     def _evaluate(self) -> None:
         n = self.benchmark.n_experiences if self._at_once else self.experience + 1
         self.strategy.eval(self._evaluation_stream[:n], num_workers=self.settings.num_workers)
+        self.recorder.keep_class_ap(
+            find_nested(self.strategy).average_precision[self._evaluation_stream.name]
+        )
 
     def _timed(self, part: str, work: Callable[[], None]) -> None:
         self._started = time.monotonic()

@@ -44,9 +44,7 @@ class DataSettings:
     protocol: Annotated[str | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
     n_classes: Annotated[int | None, "number of classes; with B0-C10 and the like all"] = 40
     n_experiences: Annotated[int | None, "number of experiences; with B0-C10 and the like theirs"] = 10
-    class_order: Annotated[
-        str | None, "data, alphabetical, or shuffled-N with a seed N"
-    ] = None
+    class_order: Annotated[str | None, "data, alphabetical, or shuffled-N with a seed N"] = None
     repeat_images: Annotated[bool | None, "repeat an image in every experience that it has a label of"] = None
     unlabelled_as_negative: Annotated[bool | None, "train labels of other experiences' classes as 0"] = None
     test_images: Annotated[TestImages | None, "test on images with a seen class, or on all"] = None

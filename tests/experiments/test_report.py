@@ -2,9 +2,10 @@
 
 import pytest
 
+from avalanche_agcn.__main__ import report as main
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.experiments.methods import ABLATIONS
-from avalanche_agcn.experiments.report import Part, fill_in, main, write_page
+from avalanche_agcn.experiments.report import Part, fill_in, write_page
 from avalanche_agcn.experiments.results import mean_and_deviation
 from avalanche_agcn.experiments.settings import SMOKE, change_settings, make_settings
 

@@ -1,0 +1,105 @@
+"""The command line: ``python -m avalanche_agcn`` or ``avalanche-agcn``; torch is imported when needed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+PROG = "avalanche-agcn"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run methods on COCO, NUS-WIDE, PASCAL VOC or, without data, on drawn scenes, and compare them."""
+    from avalanche_agcn.experiments import cli
+
+    known = [name for name in cli.DATA_NAMES if name != "scenes"]
+    benchmark, options = (argv[0], argv[1:]) if argv and argv[0] in known else ("coco", argv)
+    description = (
+        f"{run.__doc__}\n\nDATA is one of {', '.join(known)} (default: coco). It comes first, and sets the "
+        "defaults below."
+    )
+    return cli.main(benchmark, description, options, prog=f"{PROG} run", usage="%(prog)s [DATA] [options]")  # type: ignore[arg-type]
+
+
+def report(argv: Sequence[str]) -> int:
+    """Make tables (Markdown, CSV, LaTeX) and plots again from existing results."""
+    parser = argparse.ArgumentParser(prog=f"{PROG} report", description=report.__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with results below")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the first folder)")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="draw these plots and write nothing else: mAP, classes, acm-agcn, … (default: all)",
+    )
+    parser.add_argument(
+        "--stages",
+        action="store_true",
+        help="add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8",
+    )
+    arguments = parser.parse_args(argv)
+    from avalanche_agcn.experiments.report import write_report
+    from avalanche_agcn.experiments.results import find_results
+
+    try:
+        results, out = find_results(arguments.folders), arguments.out or arguments.folders[0]
+        write_report(results, out, only=arguments.only, stages=arguments.stages)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    return 0
+
+
+def methods(argv: Sequence[str]) -> int:
+    """List all methods with their settings and defaults."""
+    argparse.ArgumentParser(prog=f"{PROG} methods", description=methods.__doc__).parse_args(argv)
+    from avalanche_agcn.experiments.methods import METHODS
+    from avalanche_agcn.experiments.settings import make_settings
+
+    lines = []
+    for key, method in METHODS.items():
+        own = make_settings("coco", method=key).method_settings
+        text = ", ".join(f"{name}={_toml(value)}" for name, value in own.items())
+        lines.append(f"{key:16} {method.name}: {method.description}")
+        lines += [" " * 17 + line for line in textwrap.wrap(text, 90)]
+    print("\n".join(lines))
+    print("\nChoose them by `run --method NAME ...`, and their settings by `--set NAME=VALUE`.")
+    return 0
+
+
+def _toml(value: object) -> str:
+    """A value as ``--set`` takes it."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": run, "report": report, "methods": methods}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the command line names.
+
+    Returns:
+        The exit code.
+    """
+    from avalanche_agcn import __version__
+
+    lines = [f"  {name:9} {(command.__doc__ or '').rstrip('.')}" for name, command in COMMANDS.items()]
+    parser = argparse.ArgumentParser(
+        prog=PROG,
+        usage=f"{PROG} COMMAND [options]",
+        description="Multi-label continual learning.\n\ncommands:\n" + "\n".join(lines),
+        epilog=f"`{PROG} COMMAND --help` describes a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
+    parser.add_argument("command", choices=COMMANDS, help=argparse.SUPPRESS)
+    given = list(sys.argv[1:] if argv is None else argv)
+    command = parser.parse_args(given[:1] or ["--help"]).command
+    return COMMANDS[command](given[1:])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

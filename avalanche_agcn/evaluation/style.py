@@ -1,0 +1,17 @@
+"""How curves look. Without Matplotlib, so that the registry of methods is quick to import."""
+
+from typing import NamedTuple
+
+# Okabe and Ito's palette, without its yellow, which is too light for lines. Each colour has a marker of its
+# own, and another kind of line when the colours repeat.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", ":")
+
+
+class Style(NamedTuple):
+    """How a curve is drawn; not by colour alone, for colour-blind readers and for print."""
+
+    colour: str
+    marker: str
+    line: str = "-"
