@@ -151,10 +151,12 @@ def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> T
     undecided = torch.ones(len(targets), dtype=torch.bool)
     rest = 0.0  # of a photo, which the next class gets
     for column in targets.sum(0).argsort(stable=True).tolist():
-        own = (targets[:, column].bool() & undecided).nonzero().flatten()
+        shown = targets[:, column].bool()
+        own = (shown & undecided).nonzero().flatten()
         drawn = own[torch.randperm(len(own), generator=generator)]
+        kept = 0 if (shown & ~undecided & ~is_test).any() else 1  # each class has a photo to train on
         wanted = test_size * len(own) + rest
-        n = max(0, min(int(wanted + 1e-9), len(own) - 1))  # one stays for training
+        n = max(0, min(int(wanted + 1e-9), len(own) - kept))
         is_test[drawn[:n]] = True
         rest = wanted - n
         undecided[own] = False

@@ -40,6 +40,7 @@ def write_html(
     *,
     title: str | None = None,
     progress: str | None = None,
+    stages: bool = False,
 ) -> None:
     """Write the page, atomically.
 
@@ -48,12 +49,13 @@ def write_html(
         parts: results of one stream each, by title; a page with several parts has a tab for each.
         title: heading of the page; that of the first part if None.
         progress: what is still to be run, in words; the page then loads itself again from time to time.
+        stages: also show the table of the B protocols' papers for other protocols.
 
     Raises:
         ValueError: if the results of a part are not comparable.
     """
     photos = Photos()
-    content = [part_data(name, results, photos) for name, results in parts.items()]
+    content = [part_data(name, results, photos, stages=stages) for name, results in parts.items()]
     folder = files("avalanche_agcn.experiments") / "templates"
     script, css, html = ((folder / f"report.{kind}").read_text("utf-8") for kind in ("js", "css", "html"))
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -73,7 +75,9 @@ def write_html(
     write_text(path, text.encode("utf-8", "replace").decode())
 
 
-def part_data(title: str, results: Sequence[Results], photos: Photos) -> dict[str, Any]:
+def part_data(
+    title: str, results: Sequence[Results], photos: Photos, *, stages: bool = False
+) -> dict[str, Any]:
     """What the template shows of one stream, and under ``data`` what its script draws."""
     groups = group_by_label(map(_padded, results))
     results = [result for group in groups.values() for result in group]
@@ -90,7 +94,7 @@ def part_data(title: str, results: Sequence[Results], photos: Photos) -> dict[st
     return {
         "title": title,
         "stream": describe_stream(first).replace("\n", ", "),
-        "tables": {caption: table._asdict() for caption, table in all_tables(results).items()},
+        "tables": {caption: table._asdict() for caption, table in all_tables(results, stages=stages).items()},
         "experiences": _experiences(first),
         "runs": results,
         "seconds": sum(result.seconds["total"] for result in results),

@@ -29,6 +29,7 @@ from avalanche_agcn.experiments.tables import (
 
 FILE_NAMES = {
     "Table 1": "table-{}",
+    "B protocols' table": "table-stages-{}",
     "Table 2": "table-2-{}",
     "Table 3": "table-3-{}",
     "Variants of ours": "table-variants-{}",
@@ -36,7 +37,9 @@ FILE_NAMES = {
 """Files of tables by caption; {} is the benchmark."""
 
 
-def write_report(results: Sequence[Results], out: Path, *, only: Collection[str] = ()) -> None:
+def write_report(
+    results: Sequence[Results], out: Path, *, only: Collection[str] = (), stages: bool = False
+) -> None:
     """Print the tables of each benchmark, write them as Markdown, CSV and LaTeX, draw the plots and the page.
 
     A plot whose pictures cannot be opened is left out, with a message.
@@ -45,13 +48,15 @@ def write_report(results: Sequence[Results], out: Path, *, only: Collection[str]
         results: of one stream for each benchmark.
         out: folder to write to.
         only: draw the plots of these names and nothing else.
+        stages: also make the table as the papers of the B protocols have it, which results under a B
+            protocol always have.
 
     Raises:
         ValueError: if results are not comparable, or there is no plot of such a name.
     """
     known: set[str] = set()
     for benchmark, own in _by_benchmark(results).items():
-        for caption, table in ({} if only else all_tables(own)).items():
+        for caption, table in ({} if only else all_tables(own, stages=stages)).items():
             print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
             path = out / FILE_NAMES[caption].format(benchmark)
             for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
@@ -65,7 +70,7 @@ def write_report(results: Sequence[Results], out: Path, *, only: Collection[str]
     if not set(only) <= known:
         raise ValueError(f"no plot {sorted(set(only) - known)}; there are {sorted(known)}.")
     if not only:
-        write_html(out / PAGE_FILE, _by_benchmark(results))
+        write_html(out / PAGE_FILE, _by_benchmark(results), stages=stages)
         print(f"Tables and plots are in {out}; {out / PAGE_FILE} shows them all.")
 
 

@@ -121,4 +121,5 @@ def test_the_test_share_of_each_class_is_no_larger_than_asked_for_and_nothing_is
     if rarest is not None:
         n = int(targets[:, rarest].sum())
         assert int(targets[is_test, rarest].sum()) == min(int(share * n + 1e-9), n - 1)
+    assert targets[~is_test].any(0)[targets.sum(0).argmin()] or rarest is None
     assert is_test.equal(split_photos(targets, share))
