@@ -57,6 +57,7 @@ class Results:
             number of a drawn scene or the name of a file below the setting ``dataset_root``; ``labels``, the
             names of what it shows; and ``probabilities``, in percent to two digits: row t for the classes
             seen by experience t, empty if nothing was evaluated then.
+        data: fingerprint of the data (`data_fingerprint`).
         summary: `nested_summary` of each metric.
         format: version of the file's format.
     """
@@ -74,6 +75,7 @@ class Results:
     acm: list[list[float]] | None = None
     cooccurrence: list[list[float]] | None = None
     pictures: list[dict[str, Any]] | None = None
+    data: dict[str, dict[str, str]] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -135,7 +137,15 @@ def _parse(path: str | os.PathLike, content: Any) -> Results:
 
 _COMPACT: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 # What most runs of a study have in common, so that its table has it once.
-_SHARED = ("format", "benchmark", "class_names", "classes_per_experience", "cooccurrence", "environment")
+_SHARED = (
+    "format",
+    "benchmark",
+    "class_names",
+    "classes_per_experience",
+    "cooccurrence",
+    "environment",
+    "data",
+)
 
 
 def write_table(path: Path, results: Sequence[Results]) -> None:
