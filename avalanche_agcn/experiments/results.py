@@ -48,6 +48,8 @@ class Results:
         classes_per_experience: number of columns each experience adds.
         nested: for each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1
             entries, or none if nothing was evaluated then (Multi-Task has the last row only).
+        stages: what papers of the B protocols report after each experience, by name: mAP, the mean of
+            per-class F1 and OF1, both at p > 0.8; None where nothing was evaluated then.
         per_class_ap: AP of each class after the last experience; None where it has no positive.
         seconds: time of ``train``, ``eval`` and ``total``.
         environment: versions, commit and hardware.
@@ -57,6 +59,14 @@ class Results:
             number of a drawn scene or the name of a file below the setting ``dataset_root``; ``labels``, the
             names of what it shows; and ``probabilities``, in percent to two digits: row t for the classes
             seen by experience t, empty if nothing was evaluated then.
+        worst: for each class the test pictures in which its probability is most wrong after the last
+            experience: ``class``, ``error`` (``"missed"`` or ``"wrong"``), ``image``, ``labels`` and
+            ``probability``.
+        decisions: counts in all test images after the last experience: ``thresholds`` of the probability,
+            ``true`` labels of each class, and for each threshold the labels ``found`` and those of them that
+            are ``right``.
+        class_ap: row t has the AP of each class seen by experience t, empty if nothing was evaluated then.
+        n_images: number of images of each experience, by the name of the stream.
         data: fingerprint of the data (`data_fingerprint`).
         summary: `nested_summary` of each metric.
         format: version of the file's format.
@@ -74,7 +84,12 @@ class Results:
     environment: dict[str, Any]
     acm: list[list[float]] | None = None
     cooccurrence: list[list[float]] | None = None
+    stages: dict[str, list[float | None]] | None = None
     pictures: list[dict[str, Any]] | None = None
+    worst: list[dict[str, Any]] | None = None
+    decisions: dict[str, list[Any]] | None = None
+    class_ap: list[list[float | None]] | None = None
+    n_images: dict[str, list[int]] | None = None
     data: dict[str, dict[str, str]] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
     format: int = FORMAT
@@ -144,6 +159,7 @@ _SHARED = (
     "classes_per_experience",
     "cooccurrence",
     "environment",
+    "n_images",
     "data",
 )
 
@@ -154,7 +170,8 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
     Pictures are left out, and correlation matrices are rounded to six digits.
     """
     records = [
-        {k: v for k, v in vars(result).items() if k not in ("pictures", "summary")} for result in results
+        {k: v for k, v in vars(result).items() if k not in ("pictures", "worst", "summary")}
+        for result in results
     ]
     shared: dict[str, Any] = {"settings": dict(results[0].settings)}
     for record in records:

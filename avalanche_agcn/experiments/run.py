@@ -19,6 +19,7 @@ from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScene
 from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
+from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.checkpoint import (
     CheckpointPlugin,
     Diverged,
@@ -33,7 +34,7 @@ from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.fingerprint import data_fingerprint
 from avalanche_agcn.experiments.folder import STATE_FILE, FolderContent, RunLock, read_folder
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.plots import PictureScores
+from avalanche_agcn.experiments.recorder import EvaluationRecorder
 from avalanche_agcn.experiments.results import (
     METRICS,
     RESULTS_FILE,
@@ -42,7 +43,7 @@ from avalanche_agcn.experiments.results import (
     none_if_nan,
     train_cooccurrence,
 )
-from avalanche_agcn.experiments.settings import Settings, is_b_protocol
+from avalanche_agcn.experiments.settings import CONVENTIONS, Settings, is_b_protocol
 from avalanche_agcn.experiments.signals import raise_if_requested, stop_between_batches, stop_requested
 from avalanche_agcn.models import (
     AGCNModel,
@@ -81,8 +82,8 @@ def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmar
         "seed": settings.seed,
         "validation_size": settings.validation_size,
     }
-    if settings.protocol is not None:
-        shared["protocol"] = settings.protocol
+    conventions = {name: getattr(settings, name) for name in ("protocol", *CONVENTIONS)}
+    shared |= {name: value for name, value in conventions.items() if value is not None}
     if settings.benchmark == "scenes":
         shared |= {"image_size": settings.image_size, "n_train": settings.n_train, "n_test": settings.n_test}
         benchmark: MultiLabelBenchmark = SplitScenes(**shared)
@@ -201,6 +202,13 @@ def keep_freed_memory() -> bool:
         return False
 
 
+def _stages_in_percent(stages: Sequence[StageScores | None]) -> dict[str, list[float | None]]:
+    return {
+        name: [None if stage is None else none_if_nan(100 * getattr(stage, name)) for stage in stages]
+        for name in StageScores._fields
+    }
+
+
 def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
@@ -272,10 +280,10 @@ class Run:
         if self.kept is not None:
             self.experience = len(self.kept.classes_per_experience)
             return
-        self.pictures = PictureScores(self.benchmark, stream=self._evaluation_stream.name)
+        self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         network = self._freeze(backbone) if settings.freeze_backbone else backbone
         names, evaluator = self.benchmark.class_names, _evaluator(loggers)
-        self.strategy = make_strategy(settings, network, names, plugins=[self.pictures], evaluator=evaluator)
+        self.strategy = make_strategy(settings, network, names, plugins=[self.recorder], evaluator=evaluator)
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
         if found.state is not None:
@@ -366,9 +374,16 @@ class Run:
             environment=describe_environment(),
             acm=acm,
             cooccurrence=None if truth is None else truth.tolist(),
-            pictures=self.pictures.as_results(self.settings.dataset_root),
+            stages=_stages_in_percent(nested.stages[stream]),
             data=self.data,
+            n_images=self._count_images(),
+            **self.recorder.as_results(self.settings.dataset_root),
         )
+
+    def _count_images(self) -> dict[str, list[int]]:
+        plan, stream = self.benchmark.plan, self._evaluation_stream.name
+        used = {"train": plan.train, stream: plan.evaluation[stream]}
+        return {name: [len(positions) for positions in own.positions] for name, own in used.items()}
 
     @property
     def _evaluation_stream(self) -> Any:
@@ -400,6 +415,9 @@ class Run:
     def _evaluate(self) -> None:
         n = self.benchmark.n_experiences if self._at_once else self.experience + 1
         self.strategy.eval(self._evaluation_stream[:n], num_workers=self.settings.num_workers)
+        self.recorder.keep_class_ap(
+            find_nested(self.strategy).average_precision[self._evaluation_stream.name]
+        )
 
     def _timed(self, part: str, work: Callable[[], None]) -> None:
         self._started = time.monotonic()

@@ -1,0 +1,192 @@
+"""What a run records of each evaluation for its report, beside the scores."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
+
+from avalanche_agcn.benchmarks import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.image_files import ImageFiles
+
+N_PICTURES = 6
+N_WORST = 2
+"""Pictures kept of each class and kind of error."""
+PROBABILITIES = tuple(k / 10 for k in range(1, 10))
+"""Thresholds at which found labels are counted."""
+ERRORS = ("missed", "wrong")
+STATE = ("rows", "class_ap", "n_true", "counts", "errors", "numbers")
+
+
+def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: int) -> list[int]:
+    """Choose pictures by their labels alone: those with labels of the most experiences.
+
+    Of equals, those with more labels are taken, then those that stand first. No two have the same labels.
+
+    Args:
+        targets: [N, C] of 0 and 1, columns in order of appearance.
+        classes_per_experience: number of columns each experience adds.
+        n: number of pictures, if there are as many.
+
+    Returns:
+        Positions, in the order in which they stand.
+
+    Example:
+        >>> targets = torch.tensor([[1, 1, 0], [1, 0, 1], [1, 0, 1], [0, 1, 0], [1, 1, 1]])
+        >>> choose_pictures(targets, [2, 1], 3)
+        [0, 1, 4]
+    """
+    labels = targets.bool()
+    blocks = labels.split(list(classes_per_experience), dim=1)
+    n_experiences = torch.stack([block.any(1) for block in blocks], dim=1).sum(1).tolist()
+    n_labels = labels.sum(1).tolist()
+    rank = sorted(range(len(labels)), key=lambda i: (-n_experiences[i], -n_labels[i], i))
+    chosen: dict[tuple[bool, ...], int] = {}
+    for position in rank:
+        if len(chosen) == n:
+            break
+        chosen.setdefault(tuple(labels[position].tolist()), position)
+    return sorted(chosen.values())
+
+
+class EvaluationRecorder(SupervisedPlugin):
+    """Records some pictures, the worst ones of each class, counts of found labels, and AP of each class.
+
+    Nothing is computed twice: the outputs are those of the evaluation. Images of the first experience are
+    evaluated after every experience, which shows what is found in them as more is learned.
+
+    Args:
+        benchmark: where the images are from.
+        stream: name of the stream that is evaluated.
+        n: number of pictures; see `choose_pictures`.
+    """
+
+    def __init__(self, benchmark: MultiLabelBenchmark, *, stream: str = "test", n: int = N_PICTURES) -> None:
+        super().__init__()
+        self._images, self._names = benchmark.plan.evaluation[stream], benchmark.class_names
+        targets = self._images.labels[self._images.positions[0]]
+        self.positions = choose_pictures(targets, benchmark.classes_per_experience, n)
+        self._rows: dict[int, Tensor] = {}  # [pictures, classes seen], by the number of the experience
+        self._class_ap: dict[int, Tensor] = {}  # [classes seen], likewise
+        self._experience, self._n_evaluated = 0, 0
+        self._start(0)
+
+    def _start(self, n_classes: int) -> None:
+        """Discard what is recorded of the last evaluation alone."""
+        self._n_true = torch.zeros(n_classes, dtype=torch.int64)
+        self._counts = torch.zeros(2, len(PROBABILITIES), n_classes, dtype=torch.int64)  # found, right
+        # How wrong images are about each class, the worst first, and their numbers; -1 where there are fewer.
+        self._errors = torch.full((len(ERRORS), N_WORST, n_classes), -1.0, dtype=torch.float64)
+        self._numbers = torch.full((len(ERRORS), N_WORST, n_classes), -1)
+
+    def before_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Find out after which experience the evaluation is."""
+        self._experience = len(list(strategy.current_eval_stream)) - 1
+        self._start(0)
+
+    def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Count from the first image of an experience."""
+        self._n_evaluated = 0
+
+    def after_eval_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Record a batch."""
+        experience: Any = strategy.experience
+        scores = strategy.mb_output.detach().double().sigmoid().cpu()
+        begin, self._n_evaluated = self._n_evaluated, self._n_evaluated + len(scores)
+        numbers = self._images.positions[experience.current_experience][begin : self._n_evaluated]
+        labels = self._images.labels[numbers, : scores.shape[1]].bool()
+        if not len(self._n_true):
+            self._start(scores.shape[1])
+        self._count(scores, labels)
+        self._keep_worst(scores, labels, numbers)
+        if experience.current_experience == 0:
+            self._keep_pictures(scores, begin)
+
+    def _count(self, scores: Tensor, labels: Tensor) -> None:
+        found = torch.stack([scores >= p for p in PROBABILITIES])  # [thresholds, images, classes]
+        self._counts += torch.stack([found.sum(1), (found & labels).sum(1)])
+        self._n_true += labels.sum(0)
+
+    def _keep_worst(self, scores: Tensor, labels: Tensor, numbers: Tensor) -> None:
+        errors = torch.stack([(1 - scores).where(labels, -1.0), scores.where(~labels, -1.0)])
+        errors = torch.cat([self._errors, errors], dim=1)  # [kinds, images, classes]
+        numbers = torch.cat([self._numbers, numbers[None, :, None].expand_as(errors[:, N_WORST:])], dim=1)
+        worst = errors.argsort(dim=1, descending=True, stable=True)[:, :N_WORST]
+        self._errors, self._numbers = errors.gather(1, worst), numbers.gather(1, worst)
+
+    def _keep_pictures(self, scores: Tensor, begin: int) -> None:
+        within = [p - begin for p in self.positions if begin <= p < begin + len(scores)]
+        if within:
+            before = [] if self.positions[0] >= begin else [self._rows[self._experience]]
+            self._rows[self._experience] = torch.cat([*before, scores[within]])
+
+    def keep_class_ap(self, ap: Tensor) -> None:
+        """Record the AP of each class in the last evaluation: [C], as fractions."""
+        self._class_ap[self._experience] = ap
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been recorded so far."""
+        return {name: getattr(self, f"_{name}") for name in STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        for name in STATE:
+            setattr(self, f"_{name}", state[name])
+
+    def as_results(self, root: str | None = None) -> dict[str, Any]:
+        """``pictures``, ``worst``, ``decisions`` and ``class_ap``, as `Results` has them.
+
+        Args:
+            root: folder that the names of files are relative to.
+        """
+        found, right = self._counts.tolist()
+        return {
+            "pictures": [
+                {
+                    **self._describe(int(self._images.positions[0][position]), root),
+                    "probabilities": [_percent(row[k]) if len(row) else [] for row in _as_list(self._rows)],
+                }
+                for k, position in enumerate(self.positions)
+            ],
+            "worst": [
+                {"class": self._names[c], "error": kind, **self._describe(number, root), "probability": p}
+                for c, kind, number, p in self._worst()
+            ],
+            "decisions": {
+                "thresholds": list(PROBABILITIES),
+                "true": self._n_true.tolist(),
+                "found": found,
+                "right": right,
+            },
+            "class_ap": [_percent(row) for row in _as_list(self._class_ap)],
+        }
+
+    def _worst(self) -> Iterator[tuple[int, str, int, float]]:
+        """Class, kind of error, number of the image and its probability in percent."""
+        for c, k, place in itertools.product(range(len(self._n_true)), range(len(ERRORS)), range(N_WORST)):
+            error = 100 * float(self._errors[k, place, c])
+            if error >= 0:
+                probability = error if ERRORS[k] == "wrong" else 100 - error
+                yield c, ERRORS[k], int(self._numbers[k, place, c]), round(probability, 2)
+
+    def _describe(self, number: int, root: str | None) -> dict[str, Any]:
+        """Number of a drawn scene, or name of a file; and what it shows."""
+        source = self._images.source
+        image = os.path.relpath(source.path(number), root) if isinstance(source, ImageFiles) else number
+        return {"image": image, "labels": [self._names[c] for c in self._images.labels[number].nonzero()]}
+
+
+def _as_list(rows: Mapping[int, Tensor]) -> list[Tensor]:
+    """Rows by experience; an empty one where there was no evaluation."""
+    return [rows.get(t, torch.empty(0)) for t in range(max(rows, default=-1) + 1)]
+
+
+def _percent(fractions: Tensor) -> list[float | None]:
+    return [None if math.isnan(p) else round(100 * p, 2) for p in fractions.tolist()]

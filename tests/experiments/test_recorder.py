@@ -1,0 +1,216 @@
+"""What runs record of their evaluations for reports."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from avalanche_agcn.evaluation.functional import f1_from_counts
+from avalanche_agcn.experiments.plots import open_picture, pictures
+from avalanche_agcn.experiments.recorder import N_PICTURES, N_WORST, EvaluationRecorder, choose_pictures
+from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.settings import SMOKE, make_settings
+
+SIZES = [2, 1, 3]
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=12), st.integers(1, 5))
+def test_pictures_with_labels_of_the_most_experiences_are_chosen(rows, n):
+    targets = torch.tensor(rows, dtype=torch.float32)
+    chosen = choose_pictures(targets, SIZES, n)
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == min(n, len({tuple(row) for row in rows}))  # no two with the same labels
+    assert len({tuple(rows[k]) for k in chosen}) == len(chosen)
+
+    def merit(k):
+        experiences = sum(any(block) for block in (rows[k][:2], rows[k][2:3], rows[k][3:]))
+        return experiences, sum(rows[k])
+
+    taken = {tuple(rows[k]) for k in chosen}
+    for k, row in enumerate(rows):
+        if tuple(row) in taken:
+            assert min(i for i in chosen if rows[i] == row) <= k  # the first of its kind
+        else:
+            assert merit(k) <= min(merit(i) for i in chosen)
+
+
+@pytest.fixture(scope="module", params=["finetuning", "agcn", "multitask"])
+def run(request, tmp_path_factory):
+    """A run that has ended, and its results."""
+    # Pictures are in several batches, and not all images are evaluated.
+    settings = make_settings("scenes", SMOKE, method=request.param, eval_mb_size=3)
+    run = Run(settings, tmp_path_factory.mktemp("run"), log=lambda text: None)
+    return run, run.run()
+
+
+def test_probabilities_are_those_of_the_network(run):
+    run, results = run
+    kept = results.pictures
+    assert 1 < len(kept) <= N_PICTURES
+    dataset = run.benchmark.test_stream[0].dataset
+    run.strategy.model.eval()
+    for picture, position in zip(kept, run.recorder.positions, strict=True):
+        image, target, *_ = dataset[position]
+        with torch.no_grad():
+            expected = 100 * run.strategy.model(image[None])[0].sigmoid()
+        np.testing.assert_allclose(picture["probabilities"][-1], expected, atol=0.006)
+        shown = [run.benchmark.class_names[c] for c in target.nonzero()]
+        assert picture["labels"] == shown
+
+
+def outputs_of(run):
+    """Probabilities and labels of all test images, by the model itself."""
+    run.strategy.model.eval()
+    images, targets = zip(*[row[:2] for exp in run.benchmark.test_stream for row in exp.dataset], strict=True)
+    with torch.no_grad():
+        return run.strategy.model(torch.stack(images)).double().sigmoid(), torch.stack(targets).bool()
+
+
+def test_f1_of_the_counts_is_that_of_the_scores(run):
+    _, results = run
+    decisions = results.decisions
+    at = decisions["thresholds"].index(0.5)
+    counts = [decisions["right"][at], decisions["found"][at], decisions["true"], [1] * 4]
+    scores = f1_from_counts(np.array(counts))
+    for metric in ("CF1", "OF1"):
+        assert results.nested[metric][-1][-1] == pytest.approx(100 * getattr(scores, metric))
+
+
+def test_labels_are_counted_at_each_threshold(run):
+    run, results = run
+    scores, labels = outputs_of(run)
+    assert results.decisions["true"] == labels.sum(0).tolist()
+    for k, p in enumerate(results.decisions["thresholds"]):
+        clear = (scores - p).abs().min(
+            0
+        ).values > 1e-6  # of another size of batch, so not equal to the last bit
+        found = (scores >= p).sum(0)
+        assert torch.equal(torch.tensor(results.decisions["found"][k])[clear], found[clear])
+
+
+def test_rows_of_class_ap_have_the_mean_of_the_scores(run):
+    _, results = run
+    assert len(results.class_ap) == len(results.nested["mAP"])
+    for row, nested in zip(results.class_ap, results.nested["mAP"], strict=True):
+        assert bool(row) == bool(nested)
+        if row:
+            known = [value for value in row if value is not None]
+            assert np.mean(known) == pytest.approx(nested[-1], abs=0.01)
+    assert results.class_ap[-1] == pytest.approx(list(results.per_class_ap.values()), abs=0.01)
+
+
+def test_the_worst_pictures_of_a_class_are_the_most_wrong_ones(run):
+    run, results = run
+    scores, labels = outputs_of(run)
+    positions = torch.cat(list(run.benchmark.plan.evaluation["test"].positions)).tolist()
+    for c, name in enumerate(results.class_names):
+        missed = scores[labels[:, c], c].sort().values[:N_WORST]
+        wrong = scores[~labels[:, c], c].sort(descending=True).values[:N_WORST]
+        for error, expected in (("missed", missed), ("wrong", wrong)):
+            kept = [one for one in results.worst if (one["class"], one["error"]) == (name, error)]
+            assert [one["probability"] for one in kept] == pytest.approx(100 * expected, abs=0.006)
+            for one in kept:
+                row = positions.index(one["image"])
+                assert one["labels"] == [results.class_names[k] for k in labels[row].nonzero()]
+                assert 100 * scores[row, c] == pytest.approx(one["probability"], abs=0.006)
+                open_picture(results, one)  # raises if it shows something else
+
+
+def test_images_of_each_experience_are_counted(run):
+    run, results = run
+    for name, stream in (("train", run.benchmark.train_stream), ("test", run.benchmark.test_stream)):
+        assert results.n_images[name] == [len(experience.dataset) for experience in stream]
+
+
+def test_a_row_has_the_classes_seen_by_then(run):
+    run, results = run
+    widths = {tuple(len(row) for row in picture["probabilities"]) for picture in results.pictures}
+    assert widths == {(0, 4) if run.settings.method == "multitask" else (2, 4)}
+    if run.settings.method != "multitask":
+        assert results.pictures[0]["probabilities"][0] != results.pictures[0]["probabilities"][1][:2]
+
+
+def test_a_scene_drawn_again_is_the_one_that_was_evaluated(run):
+    run, results = run
+    dataset = run.benchmark.test_stream[0].dataset.remove_current_transform_group()
+    stored = json.loads((run.folder / "results.json").read_text())["pictures"]
+    for picture, position in zip(stored, run.recorder.positions, strict=True):
+        drawn = open_picture(results, picture)
+        np.testing.assert_array_equal(np.asarray(drawn), np.asarray(dataset[position][0]))
+
+
+@pytest.mark.parametrize("validation_size", [0.0, 0.3])
+def test_scenes_held_out_of_training_are_drawn_again_too(tmp_path, validation_size):
+    changes = {"limit": None, "validation_size": validation_size}
+    settings = make_settings("scenes", SMOKE, method="finetuning", **changes)
+    run = Run(settings, tmp_path, log=lambda text: None)
+    results = run.run()
+    stream = run.benchmark.valid_stream if validation_size else run.benchmark.test_stream
+    dataset = stream[0].dataset.remove_current_transform_group()
+    for picture, position in zip(results.pictures, run.recorder.positions, strict=True):
+        drawn = open_picture(results, picture)
+        np.testing.assert_array_equal(np.asarray(drawn), np.asarray(dataset[position][0]))
+
+
+def test_scenes_that_are_drawn_differently_now_are_named(run):
+    _, results = run
+    picture = results.pictures[0] | {"labels": ["cat"]}
+    with pytest.raises(ValueError, match=r"showed \['cat'\] in the run.*run it again"):
+        open_picture(results, picture)
+
+
+def test_what_was_kept_survives_being_saved(run):
+    run, _ = run
+    again = EvaluationRecorder(run.benchmark)
+    again.load_state_dict(run.recorder.state_dict())
+    assert again.as_results() == run.recorder.as_results()
+    assert EvaluationRecorder(run.benchmark).as_results()["pictures"][0]["probabilities"] == []
+
+
+def test_a_first_experience_without_test_images_has_no_pictures(run):
+    run, _ = run
+    benchmark = run.benchmark
+    nothing = benchmark.test_stream[0].dataset.subset([])
+    assert choose_pictures(nothing.targets[:], benchmark.classes_per_experience, 6) == []
+
+
+def make_coco(root):
+    """COCO's folders with eight photos of a cat, a dog or both for training, and as many for testing."""
+    names = ["cat", "dog"]
+    shown = [["cat"], ["dog"], ["cat", "dog"], ["dog"]] * 2
+    (root / "annotations").mkdir(parents=True)
+    for k, subset in enumerate(("train2014", "val2014")):
+        (root / subset).mkdir()
+        files = [f"COCO_{subset}_{i:012}.jpg" for i in range(len(shown))]
+        for i, file in enumerate(files):
+            Image.new("RGB", (20, 16), (20 * i, 100 * k, 0)).save(root / subset / file, "png")
+        content = {
+            "images": [{"id": i, "file_name": file} for i, file in enumerate(files)],
+            "categories": [{"id": c, "name": name} for c, name in enumerate(names)],
+            "annotations": [
+                {"id": 2 * i + c, "image_id": i, "category_id": c, "iscrowd": 0, "bbox": [0, 0, 1, 1]}
+                for i, labels in enumerate(shown)
+                for c, name in enumerate(names)
+                if name in labels
+            ],
+        }
+        (root / "annotations" / f"instances_{subset}.json").write_text(json.dumps(content))
+    return root
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_photos_are_opened_where_the_data_is(tmp_path):
+    root = make_coco(tmp_path / "coco")
+    few = {"n_classes": 2, "n_experiences": 2, "image_size": 32, "train_mb_size": 2}
+    settings = make_settings("coco", dataset_root=str(root), method="finetuning", backbone="small", **few)
+    results = Run(settings, tmp_path / "out", log=lambda text: None).run()
+    assert [picture["image"] for picture in results.pictures] == [
+        f"val2014/COCO_val2014_{i:012}.jpg"
+        for i in (0, 2)  # one of a cat, one of both
+    ]
+    assert open_picture(results, results.pictures[1]).getpixel((0, 0)) == (40, 100, 0)
+    assert len(pictures(results).axes) == 2 * 3
