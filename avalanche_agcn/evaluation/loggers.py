@@ -1,4 +1,4 @@
-"""Loggers, for the main process: CSV files, TensorBoard, Weights & Biases, progress on a terminal or in a file."""
+"""Loggers, for the main process: CSV files, TensorBoard, Weights & Biases, and progress."""
 
 from __future__ import annotations
 
