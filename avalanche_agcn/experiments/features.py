@@ -25,7 +25,13 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
-from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelBenchmark, MultiLabelSource, assemble
+from avalanche_agcn.benchmarks.multilabel import (
+    Images,
+    MultiLabelBenchmark,
+    MultiLabelSource,
+    assemble,
+    image_name,
+)
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state
 from avalanche_agcn.experiments.fingerprint import FileDigests, digest, image_bytes, spread
 from avalanche_agcn.models.forward import frozen_copy
@@ -75,7 +81,8 @@ def feature_benchmark(
     made: dict[int, tuple[_Features, Tensor]] = {}  # by source: two streams may have the same one
     for source in {id(images.source): images.source for images in streams}.values():
         used = torch.cat([p for images in streams if images.source is source for p in images.positions])
-        made[id(source)] = _Features(network.features(source, used.unique(), folder)), used.unique()
+        kept = used.unique()
+        made[id(source)] = _Features(network.features(source, kept, folder), source, kept), kept
 
     def in_place_of(images: Images) -> Images:
         features, kept = made[id(images.source)]
@@ -90,10 +97,10 @@ def feature_benchmark(
 
 
 class _Features(Dataset):
-    """Features as the images of a benchmark; their labels are in its plan."""
+    """Features as the images of a benchmark, under the images' names; their labels are in its plan."""
 
-    def __init__(self, features: Tensor) -> None:
-        self.features = features
+    def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor) -> None:
+        self.features, self.source, self.positions = features, source, positions
         self.targets = torch.zeros(len(features), 0)
 
     def __len__(self) -> int:
@@ -101,6 +108,10 @@ class _Features(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.features[index], self.targets[index]
+
+    def image_name(self, index: int) -> str:
+        """Name of the image."""
+        return image_name(self.source, int(self.positions[index]))
 
 
 @dataclass

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles
-from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, Plan
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, Plan, image_name
 from avalanche_agcn.experiments.checkpoint import write_json
 
 CONTENT_BYTES = 2**30
@@ -74,11 +74,6 @@ def _stream_fingerprint(images: Images, class_names: Sequence[str]) -> dict[str,
     order = (repr([names[p] for p in part.tolist()]).encode() for part in positions)
     parts["order"] = digest(order)
     return parts
-
-
-def image_name(source: MultiLabelSource, position: int) -> str:
-    """Name of an image within its source: that of its file, or else its number."""
-    return os.fsdecode(source.files[position]) if isinstance(source, ImageFiles) else str(position)
 
 
 def _size(path: str) -> int:
