@@ -10,6 +10,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -286,17 +287,19 @@ def main(
 
 def _run_all(wanted: Sequence[Settings], out: Path, *, resume: bool, overwrite: bool) -> None:
     from avalanche_agcn.evaluation import ProgressBar
-    from avalanche_agcn.experiments.report import write_report
+    from avalanche_agcn.experiments.report import refresh_page, write_report
+    from avalanche_agcn.experiments.results import Results
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
 
     keep_freed_memory()
     loggers = [ProgressBar()]
-    results = []
+    finished: list[Results] = []
+    refresh = partial(refresh_page, out, finished, len(wanted))
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "loggers": loggers}
     for settings in wanted:
         with _tell_what_is_saved(out / settings.name):
-            run = Run(settings, out, resume=resume, overwrite=overwrite, loggers=loggers)
-            results.append(run.run())
-    write_report(results, out)
+            finished.append(Run(settings, out, **options, after_experience=refresh).run())
+    write_report(finished, out)
 
 
 @contextlib.contextmanager

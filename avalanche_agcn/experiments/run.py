@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -228,6 +229,7 @@ class Run:
         overwrite: whether to start from the beginning, whatever the folder has.
         loggers: Avalanche loggers.
         log: receives messages.
+        after_experience: receives the results so far, after each experience.
 
     Attributes:
         kept: results of the finished run that the folder has; then there is no ``strategy``.
@@ -251,8 +253,9 @@ class Run:
         overwrite: bool = False,
         loggers: Sequence[BaseLogger] = (),
         log: Callable[[str], None] = print,
+        after_experience: Callable[[Results], None] | None = None,
     ) -> None:
-        self.settings, self.log = settings, log
+        self.settings, self.log, self.after_experience = settings, log, after_experience
         self.folder = Path(out) / settings.name
         self._overwrite = overwrite
         self._lock = RunLock(self.folder)
@@ -346,6 +349,8 @@ class Run:
             self.experience, self.trained = self.experience + 1, False
             self._save()
             self._report_progress()
+            if self.after_experience is not None:
+                self.after_experience(self.results())
         results = self.results()
         results.write(self.folder / RESULTS_FILE)
         self.log(f"{self.settings.name}: results are in {self.folder / RESULTS_FILE}")
@@ -356,6 +361,7 @@ class Run:
         nested = find_nested(self.strategy)
         stream, names = self._evaluation_stream.name, self.benchmark.class_names
         history, ap = nested.history[stream], nested.average_precision[stream].tolist()
+        ap += [math.nan] * (len(names) - len(ap))  # of classes to come
         acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
         truth = train_cooccurrence(self.benchmark.plan) if acm else None
         return Results(

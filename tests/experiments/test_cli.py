@@ -263,7 +263,10 @@ def test_tables_and_plots_come_from_stored_results(tmp_path, capsys):
     names = {path.name for path in (tmp_path / "report").iterdir()}
     drawn = ("mAP", "classes", "acm-agcn", "pictures-agcn", "pictures-multitask")
     drawings = {f"SplitScenes-{name}.png" for name in drawn}
-    assert names == drawings | {f"table-SplitScenes.{suffix}" for suffix in ("md", "csv", "tex")}
+    tables = {f"table-SplitScenes.{suffix}" for suffix in ("md", "csv", "tex")} | {"classes-SplitScenes.csv"}
+    assert names == drawings | tables | {"report.html"}
+    pages = [(tmp_path / folder / "report.html").read_text("utf-8") for folder in ("runs", "report")]
+    assert pages[0] == pages[1]
     assert all((tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG") for name in drawings)
 
 
