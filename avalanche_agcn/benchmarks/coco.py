@@ -88,7 +88,8 @@ def SplitCOCO(
         n_experiences: number of experiences with equally many classes; as in the protocol or the split lists
             if None.
         class_order: category names in order of appearance (these are then the classes), numbers that
-            reorder the most frequent ones, ``"data"`` (by their ids) or ``"alphabetical"``.
+            reorder the most frequent ones, ``"data"`` (by their ids), ``"alphabetical"``
+            or ``"shuffled-3"``, drawn with seed 3.
         split_lists: folder or zip of published split lists, which decide classes, experiences and images.
         year: 2014 or 2017; by default the one whose annotations are there, 2014 first.
         crowds: what crowd boxes count for: ``"labels"``, ``"membership"`` or ``"ignore"``; see `Protocol`.

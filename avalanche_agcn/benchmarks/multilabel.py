@@ -193,8 +193,8 @@ def multilabel_benchmark(
             protocol written B40-C10 in the literature.
         class_names: names of the C columns of ``targets``; by default the ``class_names`` of the train
             dataset if it has any, else ``"class 0"`` and so on.
-        class_order: columns or names in order of appearance, or ``"alphabetical"``; by default the order of
-            the columns.
+        class_order: columns or names in order of appearance, ``"alphabetical"``, or ``"shuffled-3"``, drawn
+            with seed 3; by default the order of the columns.
         repeat_images: whether an image returns with every experience it has a label of.
         assignment: the rule for images that appear once.
         unlabelled_as_negative: whether train targets are 0 instead of NaN outside of the experience's own
