@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from avalanche_agcn.experiments.methods import METHODS, PLAIN, alternatives
 
-BenchmarkName = Literal["scenes", "coco", "wide", "voc"]
+BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
 Amp = Literal["bf16", "fp16"]
 Negatives = Literal["memory", "statistics"]
 Pool = Literal["max", "avg"]  # as in models/, which would import torch here
@@ -38,8 +38,14 @@ B_IMAGE_SIZE = 224  # as in benchmarks/protocols.py, which would import torch he
 class DataSettings:
     """Data."""
 
-    benchmark: Annotated[BenchmarkName, "coco, wide, voc, or scenes, which are drawn"] = "coco"
+    benchmark: Annotated[
+        BenchmarkName, "coco, wide, voc, photos, scenes (drawn), or own (`Run(benchmark=…)`)"
+    ] = "coco"
     dataset_root: Annotated[str | None, "folder of the data set; without it scenes are drawn"] = None
+    labels: Annotated[str | None, "labels of own photos: CSV, COCO's JSON or VOC's XML folder"] = None
+    test_labels: Annotated[str | None, "labels of own test photos; if none, a part of --labels"] = None
+    test_size: Annotated[float, "share of own photos to test on, if there are no test labels"] = 0.2
+    separator: Annotated[str | None, "what separates names in a CSV; found out if none"] = None
     split_lists: Annotated[str | None, "published split lists, a folder or zip"] = None
     protocol: Annotated[str | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
     n_classes: Annotated[int | None, "number of classes; with B0-C10 and the like all"] = 40
@@ -141,6 +147,8 @@ DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "coco": {},
     "wide": {"n_classes": 21, "n_experiences": 7},
     "voc": {"protocol": "B0-C4", "n_classes": None, "n_experiences": None},
+    "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
+    "own": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
     "scenes": {
         "backbone": "small",
         "pretrained": False,
@@ -272,8 +280,12 @@ def _check_usable(settings: Settings) -> None:
         )
     if settings.crowds is not None and settings.benchmark != "coco":
         raise ValueError(f"crowds are boxes of COCO: leave the setting out for {settings.benchmark}.")
-    if settings.benchmark == "voc" and settings.split_lists is not None:
-        raise ValueError("there are no published split lists of VOC: leave split_lists out.")
+    if settings.benchmark not in ("coco", "wide") and settings.split_lists is not None:
+        raise ValueError(
+            f"there are no published split lists of {settings.benchmark}: leave split_lists out."
+        )
+    if (settings.benchmark == "photos") != (settings.labels is not None):
+        raise ValueError("own photos need --labels, and other data have their own: use both or neither.")
 
 
 def _preset_defaults(
