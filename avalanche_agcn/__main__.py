@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 PROG = "avalanche-agcn"
 
@@ -53,6 +54,38 @@ def report(argv: Sequence[str]) -> int:
     return 0
 
 
+def predict(argv: Sequence[str]) -> int:
+    """Print the labels that the model of a finished run finds in photos."""
+    parser = argparse.ArgumentParser(prog=f"{PROG} predict", description=predict.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as results/agcn-seed0")
+    parser.add_argument("photos", nargs="+", metavar="PHOTO", help="image files")
+    parser.add_argument(
+        "--after",
+        type=int,
+        metavar="N",
+        help="the model after this experience, from 1, of a run with --keep-models (default: the last)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON (default: a table)")
+    form.add_argument("--csv", action="store_true", help="print CSV, a column per class (default: a table)")
+    parser.add_argument("--device", default="cpu", metavar="TEXT", help="where to compute (default: cpu)")
+    arguments = parser.parse_args(argv)
+    from avalanche_agcn.experiments.predict import format_predictions
+    from avalanche_agcn.models import load_model
+    from avalanche_agcn.models.backbones import WeightsUnavailable
+
+    try:
+        model = load_model(arguments.run, after=arguments.after, device=arguments.device)
+        found = model.predict(arguments.photos)
+    except (OSError, ValueError, ModuleNotFoundError, WeightsUnavailable) as error:
+        parser.error(str(error))
+    chosen: Literal["json", "csv", "table"] = (
+        "json" if arguments.json else "csv" if arguments.csv else "table"
+    )
+    print(format_predictions(arguments.photos, found, chosen), end="")
+    return 0
+
+
 def methods(argv: Sequence[str]) -> int:
     """List all methods with their settings and defaults."""
     argparse.ArgumentParser(prog=f"{PROG} methods", description=methods.__doc__).parse_args(argv)
@@ -75,7 +108,12 @@ def _toml(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": run, "report": report, "methods": methods}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": run,
+    "report": report,
+    "predict": predict,
+    "methods": methods,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

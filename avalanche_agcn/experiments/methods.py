@@ -341,7 +341,7 @@ def small_settings(
     table = _read_small()
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
     labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
-    chosen = next(table["methods"][one] for one in labels if one in table["methods"])
+    chosen: dict[str, Any] = next((table["methods"][one] for one in labels if one in table["methods"]), {})
     return {**table["networks"][data], **chosen}
 
 

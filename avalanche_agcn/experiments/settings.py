@@ -25,7 +25,7 @@ Crowds = Literal["labels", "membership", "ignore"]
 
 FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
-RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes"})
+RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes", "keep_models"})
 """Settings that change how a run is carried out, not its results: it may be resumed with others."""
 RUN_ARGUMENTS = frozenset({"newer_as_negative"})
 """Arguments of strategies that follow from a setting of the run: ``negatives``."""
@@ -109,6 +109,7 @@ class RunSettings:
     device: Annotated[str, "where to compute"] = "cpu"
     num_workers: Annotated[int, "processes that load images"] = 0
     cache: Annotated[str | None, "folder for features of a frozen backbone; the user's if none"] = None
+    keep_models: Annotated[bool, "keep the model after each experience, not just the last"] = False
     checkpoint_minutes: Annotated[float, "minutes between saved states within an experience"] = 10.0
 
 
