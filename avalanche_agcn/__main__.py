@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from avalanche_agcn.experiments.exit_codes import returns_exit_code
+
 PROG = "avalanche-agcn"
 
 
@@ -40,17 +42,14 @@ def report(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--stages",
         action="store_true",
-        help="add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8",
+        help="add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8 (default: false)",
     )
     arguments = parser.parse_args(argv)
     from avalanche_agcn.experiments.report import write_report
     from avalanche_agcn.experiments.results import find_results
 
-    try:
-        results, out = find_results(arguments.folders), arguments.out or arguments.folders[0]
-        write_report(results, out, only=arguments.only, stages=arguments.stages)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    results, out = find_results(arguments.folders), arguments.out or arguments.folders[0]
+    write_report(results, out, only=arguments.only, stages=arguments.stages)
     return 0
 
 
@@ -72,13 +71,9 @@ def predict(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     from avalanche_agcn.experiments.predict import format_predictions
     from avalanche_agcn.models import load_model
-    from avalanche_agcn.models.backbones import WeightsUnavailable
 
-    try:
-        model = load_model(arguments.run, after=arguments.after, device=arguments.device)
-        found = model.predict(arguments.photos)
-    except (OSError, ValueError, ModuleNotFoundError, WeightsUnavailable) as error:
-        parser.error(str(error))
+    model = load_model(arguments.run, after=arguments.after, device=arguments.device)
+    found = model.predict(arguments.photos)
     chosen: Literal["json", "csv", "table"] = (
         "json" if arguments.json else "csv" if arguments.csv else "table"
     )
@@ -116,6 +111,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 
+@returns_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the command line names.
 
