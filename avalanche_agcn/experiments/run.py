@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from avalanche_agcn.benchmarks import (
 )
 from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
-from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
+from avalanche_agcn.evaluation import ProgressBar, find_nested, multilabel_evaluator
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.checkpoint import (
     CheckpointPlugin,
@@ -257,9 +258,11 @@ def _stages_in_percent(stages: Sequence[StageScores | None]) -> dict[str, list[f
 
 
 def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
+    """An evaluator that makes plots and emits AP of each class only if a logger keeps them."""
+    more = any(not isinstance(logger, ProgressBar) for logger in loggers)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
-        return multilabel_evaluator(loggers=list(loggers), train_map=False)
+        return multilabel_evaluator(loggers=list(loggers), train_map=False, per_class=more, plots=more)
 
 
 class Run:
@@ -276,6 +279,7 @@ class Run:
         benchmark: one of your own, in place of that of the settings.
         loggers: Avalanche loggers.
         log: receives messages.
+        after_experience: receives the results so far, after each experience.
 
     Attributes:
         kept: results of the finished run that the folder has; then there is no ``strategy``.
@@ -300,9 +304,10 @@ class Run:
         benchmark: MultiLabelBenchmark | None = None,
         loggers: Sequence[BaseLogger] = (),
         log: Callable[[str], None] = print,
+        after_experience: Callable[[Results], None] | None = None,
     ) -> None:
         settings = settings if benchmark is None else _with_benchmark(settings, benchmark)
-        self.settings, self.log = settings, log
+        self.settings, self.log, self.after_experience = settings, log, after_experience
         self.folder = Path(out) / settings.name
         self._overwrite = overwrite
         self._lock = RunLock(self.folder)
@@ -401,6 +406,8 @@ class Run:
             self._save_model()
             self._save()
             self._report_progress()
+            if self.after_experience is not None:
+                self.after_experience(self.results())
         results = self.results()
         results.write(self.folder / RESULTS_FILE)
         self.log(f"{self.settings.name}: results are in {self.folder / RESULTS_FILE}")
@@ -411,6 +418,7 @@ class Run:
         nested = find_nested(self.strategy)
         stream, names = self._evaluation_stream.name, self.benchmark.class_names
         history, ap = nested.history[stream], nested.average_precision[stream].tolist()
+        ap += [math.nan] * (len(names) - len(ap))  # of classes to come
         acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
         truth = train_cooccurrence(self.benchmark.plan) if acm else None
         return Results(
