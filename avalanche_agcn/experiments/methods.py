@@ -342,7 +342,8 @@ def small_settings(
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
     labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
     chosen: dict[str, Any] = next((table["methods"][one] for one in labels if one in table["methods"]), {})
-    return {**table["networks"][data], **chosen}
+    rates = table["scene_rates"] if data == "scenes" else {}
+    return {**table["networks"][data], **chosen, **rates}
 
 
 def name_of(label: str) -> str:

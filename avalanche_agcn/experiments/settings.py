@@ -285,6 +285,8 @@ def _check_usable(settings: Settings) -> None:
         raise ValueError(
             f"there are no published split lists of {settings.benchmark}: leave split_lists out."
         )
+    if settings.benchmark == "photos" and settings.dataset_root is None:
+        raise ValueError("own photos need --images, their folder.")
     if (settings.benchmark == "photos") != (settings.labels is not None):
         raise ValueError("own photos need --labels, and other data have their own: use both or neither.")
 
