@@ -300,9 +300,8 @@ class Choice(NamedTuple):
 
 
 CHOICES: dict[str, Choice] = {name: Choice(name) for name in METHODS} | {
-    re.sub(r"\W+", "_", label): Choice(variant.method, label, variant.settings)
-    for label, variant in VARIANTS.items()
-    if variant.table is None
+    re.sub(r"\W+", "_", label): Choice(VARIANTS[label].method, label, VARIANTS[label].settings)
+    for label in ("agcn statistics", "finetuning + statistics", "er + negatives")
 }
 """What ``--method`` takes: all methods, and variants such as ``agcn_statistics``."""
 FIRST = ("finetuning", "er", "agcn", "agcn_statistics", "streaming_ridge")
