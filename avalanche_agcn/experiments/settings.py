@@ -282,9 +282,7 @@ def _check_usable(settings: Settings) -> None:
     if settings.crowds is not None and settings.benchmark != "coco":
         raise ValueError(f"crowds are boxes of COCO: leave the setting out for {settings.benchmark}.")
     if settings.benchmark not in ("coco", "wide") and settings.split_lists is not None:
-        raise ValueError(
-            f"there are no published split lists of {settings.benchmark}: leave split_lists out."
-        )
+        raise ValueError(f"{settings.benchmark} has no published split lists: leave split_lists out.")
     if settings.benchmark == "photos" and settings.dataset_root is None:
         raise ValueError("own photos need --images, their folder.")
     if (settings.benchmark == "photos") != (settings.labels is not None):

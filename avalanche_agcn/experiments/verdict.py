@@ -60,7 +60,8 @@ def _balance(result: Results) -> Balance | None:
     """Over the classes that have an AP both when they are new and at the end."""
     if not result.class_ap or not all(result.class_ap):
         return None
-    pairs, begin = [], 0
+    pairs: list[tuple[float | None, float | None]] = []
+    begin = 0
     for row, size in zip(result.class_ap, result.classes_per_experience, strict=True):
         pairs += zip(row[begin : begin + size], result.class_ap[-1][begin : begin + size], strict=True)
         begin += size

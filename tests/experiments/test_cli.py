@@ -211,7 +211,7 @@ def test_a_protocol_says_how_many_experiences_there_are():
         (["--loss", "focal"], "--loss: invalid choice: 'focal'"),
         (["--set", "polo=avg"], "polo"),
         (["--set", "pool"], "NAME=VALUE"),
-        (["--seed", "1", "1"], "several runs would have the folder agcn-seed1"),
+        (["--method", "agcn", "--seed", "1", "1"], "several runs would have the folder agcn-seed1"),
         (["--method", "er", "prs", "--label", "mine"], "several runs would have the folder mine-seed0"),
         (["--method", "magic"], "unknown method 'magic'; known are multitask"),
         (["--config", "absent.toml"], "absent.toml"),
