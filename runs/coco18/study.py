@@ -8,7 +8,7 @@
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
 training, with the same number of trials for each method; then each runs with three seeds. Finished runs are
 not repeated, so the same command continues after a stop. At the end the tables of results beside this file,
-RESULTS.md, the table in README.md and the settings of `--defaults small` are written. It needs
+report.html, RESULTS.md, the table in README.md and the settings of `--defaults small` are written. It needs
 `pip install avalanche-agcn[lite]`.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.exit_codes import expected_errors
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, SMALL_FILE, name_of
+from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.report import Part, write_page
 from avalanche_agcn.experiments.results import Results, find_results, group_by_label
 from avalanche_agcn.experiments.search import CHOSEN_FILE, Entry, LogUniform, Study, read_choices
@@ -28,6 +29,7 @@ from avalanche_agcn.experiments.settings import Settings, change_settings, make_
 from avalanche_agcn.experiments.tables import Table, summary_text
 
 HERE = Path(__file__).parent
+TITLE = "Every method on photos of COCO"
 PARTS = {
     "statistics": "Statistics in place of stored images, network frozen",
     "frozen": "Network frozen, heads trained",
@@ -129,6 +131,7 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
     parts = {part: Part(PARTS[part], find_results([own]), read_choices(own)) for part, own in found.items()}
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
+    write_html(folder / PAGE_FILE, {part.title: part.results for part in parts.values()}, title=TITLE)
     if "statistics" in parts:
         fill_readme(out.parent / "README.md", parts["statistics"].results)
 
