@@ -22,6 +22,8 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_agcn.evaluation import find_nested
+from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.training.distributed import largest_of_processes
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
 from avalanche_agcn.training.strategies import MultiLabelTemplate
 
@@ -29,10 +31,16 @@ State = dict[str, Any]
 
 
 def capture(strategy: MultiLabelTemplate) -> State:
-    """Everything that training resumes from: weights, optimizer, plugins, scores, generators."""
+    """Everything that training resumes from: weights, optimizer, plugins, scores, generators.
+
+    With several processes it is the same in all of them, and a collective call: sums are added up first.
+    """
+    for plugin in strategy.plugins:
+        if hasattr(plugin, "synchronize"):
+            plugin.synchronize(strategy)
     return {
         "layout": layout(strategy),
-        "model": strategy.model.state_dict(),
+        "model": unwrap(strategy.model).state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "scaler": strategy.scaler.state_dict(),
         "seed": strategy.seed,
@@ -51,7 +59,7 @@ def layout(strategy: MultiLabelTemplate) -> list[str]:
 
 def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> None:
     """Restore what `capture` returned, except the optimizer, which Avalanche resets when training begins."""
-    strategy.model.load_state_dict(state["model"])
+    unwrap(strategy.model).load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
     strategy.seed = state["seed"]
     for plugin, saved in zip(_others(strategy), state["plugins"], strict=True):
@@ -89,7 +97,7 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
     restore(strategy, state, train_stream)
 
 
-class CheckpointPlugin(SupervisedPlugin):
+class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Saves the state every few minutes within an experience, and resumes from it.
 
     It must follow all plugins that take part in training; `attach` puts it there.
@@ -137,7 +145,7 @@ class CheckpointPlugin(SupervisedPlugin):
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Save if it is time."""
         self._batch += 1
-        if time.monotonic() - self._last_save >= self._seconds:
+        if largest_of_processes(int(time.monotonic() - self._last_save >= self._seconds)):
             self._save({"epoch": self._epoch, "batch": self._batch})
             self._last_save = time.monotonic()
 

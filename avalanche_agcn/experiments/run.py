@@ -50,6 +50,7 @@ from avalanche_agcn.models import (
 )
 from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.training import AGCN, CSC, AsymmetricLoss
+from avalanche_agcn.training.distributed import is_first_process
 from avalanche_agcn.training.plugins import (
     DecoupledTrainingPlugin,
     DriftCompensationPlugin,
@@ -204,6 +205,10 @@ def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
         return multilabel_evaluator(loggers=list(loggers), train_map=False)
 
 
+def _no_log(message: str) -> None:
+    """Leave messages to the first process."""
+
+
 class OtherSettings(ValueError):
     """A saved state is of a run with other settings."""
 
@@ -232,7 +237,7 @@ class Run:
         loggers: Sequence[BaseLogger] = (),
         log: Callable[[str], None] = print,
     ) -> None:
-        self.settings, self.log = settings, log
+        self.settings, self.log = settings, log if is_first_process() else _no_log
         self.folder = Path(out) / settings.name
         check_device(settings.device)
         seed_everything(settings.seed)
@@ -241,7 +246,7 @@ class Run:
         self.log(f"{settings.name}: {self.benchmark}")
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         network = self._freeze(backbone) if settings.freeze_backbone else backbone
-        names, evaluator = self.benchmark.class_names, _evaluator(loggers)
+        names, evaluator = self.benchmark.class_names, _evaluator(loggers if is_first_process() else ())
         self.strategy = make_strategy(settings, network, names, plugins=[self.recorder], evaluator=evaluator)
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
@@ -288,7 +293,8 @@ class Run:
             self._save()
             self._report_progress()
         results = self.results()
-        results.write(self.folder / RESULTS_FILE)
+        if is_first_process():
+            results.write(self.folder / RESULTS_FILE)
         self.log(f"{self.settings.name}: results are in {self.folder / RESULTS_FILE}")
         return results
 
@@ -367,7 +373,9 @@ class Run:
     def _save(self, within: State | None = None) -> None:
         position = {"experience": self.experience, "trained": self.trained, "within": within}
         own = {"settings": self.settings.as_dict(), "position": position, "seconds": dict(self.seconds)}
-        save_state(self.folder / STATE_FILE, own | capture(self.strategy))
+        state = own | capture(self.strategy)
+        if is_first_process():
+            save_state(self.folder / STATE_FILE, state)
 
     def _resume(self) -> None:
         """Restore the saved state; without a usable one, log why and start from the beginning."""

@@ -1,0 +1,109 @@
+"""Runs of small drawn scenes in double precision, for `test_distributed`; started by torchrun or called.
+
+    torchrun --nproc-per-node 2 tests/experiments/distributed_runs.py OUT '{"er": {"method": "er"}}'
+
+Each run leaves its own folder in OUT/NAME and, of each process, ``trace-<rank>.pt``.
+"""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.settings import Settings, make_settings
+from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.training.distributed import process_group, process_rank
+from avalanche_agcn.training.loader import StreamSampler
+
+SMALL = {
+    "n_classes": 6,
+    "n_experiences": 3,
+    "n_train": 37,  # odd numbers, so that some processes have no image in a step
+    "n_test": 17,
+    "image_size": 32,
+    "train_mb_size": 7,
+    "eval_mb_size": 4,
+    "mem_size": 7,
+    "batch_size_mem": 3,
+    "sample_size": 3,
+    "random_features": 64,
+    "held_images": 7,
+    "freeze_batchnorm": True,
+    "checkpoint_minutes": 0.0,
+}
+
+
+class Stop(Exception):
+    """Ends a run before its last experience."""
+
+
+def settings_of(case: dict) -> Settings:
+    return make_settings("scenes", SMALL, **{k: v for k, v in case.items() if k != "stop_after"})
+
+
+def trace(case: dict, out: Path, *, resume: bool = False) -> dict:
+    """Run a case, and return what must not depend on the number of processes."""
+    steps = []
+    draw = StreamSampler._own_rows
+
+    def record(self, *args):
+        rows = draw(self, *args)
+        steps.append([tuple(key) for key in rows if not key.padding])
+        return rows
+
+    StreamSampler._own_rows = record
+    try:
+        run = Run(settings_of(case), out, resume=resume, log=lambda message: None)
+        _use_double_precision(run)
+        if "stop_after" in case and not resume:
+            _stop_after(run, case["stop_after"])
+        try:
+            results = run.run()
+        except Stop:
+            return {}
+    finally:
+        StreamSampler._own_rows = draw
+    plugins = run.strategy.plugins
+    return {
+        "steps": steps,
+        "weights": unwrap(run.strategy.model).state_dict(),
+        "acm": [p.acm.state_dict() for p in plugins if hasattr(p, "acm")],
+        "statistics": [p.statistics.state_dict() for p in plugins if hasattr(p, "statistics")],
+        "memory": [p.storage_policy.keys for p in plugins if hasattr(p, "storage_policy")],
+        "losses": {k: v for k, v in run.strategy.evaluator.get_last_metrics().items() if "Loss" in k},
+        "nested": results.nested,
+    }
+
+
+def _use_double_precision(run: Run) -> None:
+    model = run.strategy.model.double()
+    model.backbone.register_forward_pre_hook(_to_double)
+
+
+def _to_double(module, inputs):
+    return tuple(x.double() for x in inputs)
+
+
+def _stop_after(run: Run, n_saves: int) -> None:
+    saves, save = itertools.count(1), run._save
+
+    def save_and_stop(*args):
+        save(*args)
+        if next(saves) == n_saves:
+            raise Stop
+
+    run._save = save_and_stop
+
+
+def main(out: Path, cases: dict[str, dict], *, resume: bool = False) -> None:
+    with process_group():
+        for name, case in cases.items():
+            (out / name).mkdir(parents=True, exist_ok=True)
+            torch.save(trace(case, out / name, resume=resume), out / name / f"trace-{process_rank()[0]}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), resume="--resume" in sys.argv)
