@@ -36,13 +36,18 @@ def report(argv: Sequence[str]) -> int:
         metavar="NAME",
         help="draw these plots and write nothing else: mAP, classes, acm-agcn, … (default: all)",
     )
+    parser.add_argument(
+        "--stages",
+        action="store_true",
+        help="add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8",
+    )
     arguments = parser.parse_args(argv)
     from avalanche_agcn.experiments.report import write_report
     from avalanche_agcn.experiments.results import find_results
 
     try:
-        results = find_results(arguments.folders)
-        write_report(results, arguments.out or arguments.folders[0], only=arguments.only)
+        results, out = find_results(arguments.folders), arguments.out or arguments.folders[0]
+        write_report(results, out, only=arguments.only, stages=arguments.stages)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     return 0

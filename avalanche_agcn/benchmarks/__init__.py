@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.coco import SplitCOCO
+    from avalanche_agcn.benchmarks.csv_files import multilabel_csv
     from avalanche_agcn.benchmarks.experience import MultiLabelExperience
     from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, multilabel_benchmark
     from avalanche_agcn.benchmarks.nus_wide import SplitWIDE
+    from avalanche_agcn.benchmarks.photos import SplitPhotos
     from avalanche_agcn.benchmarks.scenes import SplitScenes
     from avalanche_agcn.benchmarks.targets import MultiLabelAttribute
     from avalanche_agcn.benchmarks.voc import SplitVOC
@@ -17,10 +19,12 @@ __all__ = [
     "MultiLabelBenchmark",
     "MultiLabelExperience",
     "SplitCOCO",
+    "SplitPhotos",
     "SplitScenes",
     "SplitVOC",
     "SplitWIDE",
     "multilabel_benchmark",
+    "multilabel_csv",
 ]
 
 # Imported at first use: models and metrics need experiences, but no data source.
@@ -29,10 +33,12 @@ _MODULES = {
     "MultiLabelBenchmark": "multilabel",
     "MultiLabelExperience": "experience",
     "SplitCOCO": "coco",
+    "SplitPhotos": "photos",
     "SplitScenes": "scenes",
     "SplitVOC": "voc",
     "SplitWIDE": "nus_wide",
     "multilabel_benchmark": "multilabel",
+    "multilabel_csv": "csv_files",
 }
 
 

@@ -88,7 +88,8 @@ def SplitCOCO(
         n_experiences: number of experiences with equally many classes; as in the protocol or the split lists
             if None.
         class_order: category names in order of appearance (these are then the classes), numbers that
-            reorder the most frequent ones, ``"data"`` (by their ids) or ``"alphabetical"``.
+            reorder the most frequent ones, ``"data"`` (by their ids), ``"alphabetical"``
+            or ``"shuffled-3"``, drawn with seed 3.
         split_lists: folder or zip of published split lists, which decide classes, experiences and images.
         year: 2014 or 2017; by default the one whose annotations are there, 2014 first.
         crowds: what crowd boxes count for: ``"labels"``, ``"membership"`` or ``"ignore"``; see `Protocol`.
@@ -156,7 +157,28 @@ def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -
         raise FileNotFoundError(
             f"There is no annotation file {path}; download COCO's annotations for {subset} there."
         )
-    coco = COCO(str(path))
+    return read_instances(path, folder=f"{subset}/", crowds=crowds)
+
+
+def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -> LabelTable:
+    """Image-level labels from an annotation file of COCO's form.
+
+    Args:
+        path: the file.
+        folder: how the names of images begin, with a slash at the end.
+        crowds: what crowd boxes count for; see `Protocol`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it has no images, no annotations, or annotations of unknown images, or another form.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path} with labels.")
+    try:
+        coco = COCO(str(path))
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is not an annotation file of COCO's form ({reason}).") from None
     if not coco.imgs or not coco.anns:
         raise ValueError(
             f"{path} has {len(coco.imgs)} images and {len(coco.anns)} annotations; both are needed."
@@ -165,7 +187,7 @@ def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -
     shown = _label_matrix(coco, categories, coco.catToImgs, path)
     without_crowds = shown if crowds == "labels" else _label_matrix(coco, categories, _no_crowds(coco), path)
     return LabelTable(
-        files=[f"{subset}/{image['file_name']}" for image in coco.imgs.values()],
+        files=[f"{folder}{image['file_name']}" for image in coco.imgs.values()],
         labels=without_crowds,
         class_names=[coco.cats[category]["name"] for category in categories],
         membership=shown if crowds == "membership" else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,8 @@ PAPER_IMAGE_SIZE = 448
 IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
 """Of each colour of images between 0 and 1; what torchvision's weights were trained with."""
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
+
+MAX_NAMED = 10  # of the images that cannot be opened
 
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -76,6 +79,7 @@ class ImageFiles(Dataset):
         root: folder the file names are relative to.
         files: file name of each image.
         targets: [N, C] matrix of 0 and 1; may be left out where the labels are kept elsewhere.
+        class_names: names of the columns of ``targets``.
         truncated: what to do with a truncated file: ``"warn"`` and use the part that can be read, or
             ``"error"``.
     """
@@ -86,6 +90,7 @@ class ImageFiles(Dataset):
         files: Sequence[str],
         targets: Tensor | None = None,
         *,
+        class_names: Sequence[str] | None = None,
         truncated: Truncated = "warn",
     ) -> None:
         if truncated not in ("warn", "error"):
@@ -94,6 +99,7 @@ class ImageFiles(Dataset):
         # One array instead of a list of strings: loader workers share its pages instead of copying them.
         self.files = np.array([os.fsencode(file) for file in files])
         self.targets = torch.zeros(len(files), 0) if targets is None else targets
+        self.class_names = None if class_names is None else list(class_names)
         self.truncated: Truncated = truncated
 
     def __len__(self) -> int:
@@ -105,6 +111,34 @@ class ImageFiles(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
         return load_image(self.path(index), truncated=self.truncated), self.targets[index]
+
+
+def check_readable(images: ImageFiles, describe: Callable[[int], str]) -> None:
+    """Open all images, and raise an OSError that names those that cannot be opened.
+
+    Args:
+        images: the images.
+        describe: where the name of image k stands, such as ``"labels.csv, row 7"``.
+    """
+    if not os.path.isdir(images.root):
+        raise FileNotFoundError(f"There is no folder {images.root} of images.")
+
+    def reason(k: int) -> str | None:
+        try:
+            if not os.path.isfile(images.path(k)):
+                return f"{describe(k)}: there is no image {images.path(k)}"
+            images[k]
+        except OSError as error:
+            return f"{describe(k)}: {error}".rstrip(".")
+        return None
+
+    with ThreadPoolExecutor() as threads:  # Pillow decodes without Python's lock
+        found = [text for text in threads.map(reason, range(len(images))) if text is not None]
+    if found:
+        more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+        raise OSError(
+            f"{len(found)} of {len(images)} images cannot be opened: {'; '.join(found[:MAX_NAMED])}{more}."
+        )
 
 
 def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:

@@ -191,9 +191,10 @@ def multilabel_benchmark(
         n_experiences: number of experiences with equally many classes.
         classes_per_experience: instead, the number of classes of each: ``[40, 10, 10, 10, 10]`` is the
             protocol written B40-C10 in the literature.
-        class_names: names of the C columns of ``targets``; ``"class 0"`` and so on by default.
-        class_order: columns or names in order of appearance, or ``"alphabetical"``; by default the order of
-            the columns.
+        class_names: names of the C columns of ``targets``; by default the ``class_names`` of the train
+            dataset if it has any, else ``"class 0"`` and so on.
+        class_order: columns or names in order of appearance, ``"alphabetical"``, or ``"shuffled-3"``, drawn
+            with seed 3; by default the order of the columns.
         repeat_images: whether an image returns with every experience it has a label of.
         assignment: the rule for images that appear once.
         unlabelled_as_negative: whether train targets are 0 instead of NaN outside of the experience's own
@@ -282,7 +283,7 @@ def make_plan(
         raise ValueError(
             f"train has {n_classes} classes and test {test_labels.shape[1]}; give both the same columns."
         )
-    names = check_class_names(class_names, n_classes)
+    names = check_class_names(_class_names(class_names, train_dataset, test_dataset), n_classes)
     order = resolve_class_order(protocol.class_order, names)
     protocol = protocol.with_sizes(n_classes)
     sizes = protocol.classes_per_experience
@@ -317,6 +318,18 @@ def make_plan(
         train_transform=train_transform,
         eval_transform=eval_transform,
     )
+
+
+def _class_names(given: Sequence[str] | None, *datasets: MultiLabelSource) -> Sequence[str] | None:
+    """Names of the columns: those given, or those of the datasets, which must be the same."""
+    if given is not None:
+        return given
+    train, test = (getattr(dataset, "class_names", None) for dataset in datasets)
+    if train is not None and test is not None and list(train) != list(test):
+        raise ValueError(
+            f"train has the classes {list(train)} and test {list(test)}; give both the same, in one order."
+        )
+    return train
 
 
 def assemble(plan: Plan) -> MultiLabelBenchmark:

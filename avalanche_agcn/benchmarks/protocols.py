@@ -54,8 +54,8 @@ class Protocol:
         n_classes: number of classes.
         n_experiences: number of experiences.
         classes_per_experience: number of classes of each experience.
-        class_order: ``"data"``, as the columns of the data; ``"alphabetical"``; or the order itself, as
-            columns or names.
+        class_order: ``"data"``, as the columns of the data; ``"alphabetical"``; ``"shuffled-3"``, drawn with
+            seed 3; or the order itself, as columns or names.
         repeat_images: whether a train image returns with every experience it has a label of.
         assignment: the experience of a train image that appears once; see ``multilabel_benchmark``.
         unlabelled_as_negative: whether a train target is 0 outside of its experience's own columns, not NaN.

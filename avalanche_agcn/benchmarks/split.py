@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 Assignment = Literal["rarest", "random"]
-NamedOrder = Literal["data", "alphabetical"]
-ClassOrder = NamedOrder | Sequence[int | str]
+ClassOrder = str | Sequence[int | str]
+NAMED_ORDER = re.compile(r"data|alphabetical|shuffled-(\d+)")
 TestImages = Literal["seen", "all"]
 
 
@@ -88,8 +89,8 @@ def choose_classes(
         names: all classes of the data.
         counts: number of images that show each.
         n_classes: how many to choose.
-        class_order: names; or numbers, ``"data"`` or ``"alphabetical"``, which choose nothing: they order
-            what is chosen.
+        class_order: names; or numbers, ``"data"``, ``"alphabetical"`` or ``"shuffled-3"``, which choose
+            nothing: they order what is chosen.
 
     Returns:
         Positions in ``names``, ascending.
@@ -118,7 +119,9 @@ def is_order_of_names(class_order: ClassOrder | None) -> bool:
 
 
 def resolve_class_order(class_order: ClassOrder | None, class_names: Sequence[str]) -> list[int]:
-    """Columns in order of appearance, from columns or names, ``"data"`` (None) or ``"alphabetical"``.
+    """Columns in order of appearance, from columns or names, or an order by name.
+
+    The named ones are ``"data"`` (also None), ``"alphabetical"``, and ``"shuffled-3"``: drawn with seed 3.
 
     Raises:
         ValueError: if a class is unknown, missing or repeated.
@@ -150,10 +153,15 @@ def resolve_class_order(class_order: ClassOrder | None, class_names: Sequence[st
 
 
 def _named_order(order: str, class_names: Sequence[str]) -> list[int]:
-    if order not in get_args(NamedOrder):
+    match = NAMED_ORDER.fullmatch(order)
+    if match is None:
         raise ValueError(
-            f"class_order must be one of {get_args(NamedOrder)} or a list of classes, not {order!r}."
+            "class_order must be 'data', 'alphabetical', 'shuffled-N' with a seed N, or a list of classes, "
+            f"not {order!r}."
         )
+    if match[1] is not None:
+        generator = torch.Generator().manual_seed(int(match[1]))
+        return torch.randperm(len(class_names), generator=generator).tolist()
     columns = range(len(class_names))
     return list(columns) if order == "data" else sorted(columns, key=lambda column: class_names[column])
 

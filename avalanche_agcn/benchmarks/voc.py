@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import torch
@@ -179,27 +179,42 @@ def _read_annotations(folder: Path, images: list[str]) -> Tensor:
     """The same for all classes, [images, classes], from the XML files."""
     codes = torch.full((len(images), len(VOC_CLASSES)), -1, dtype=torch.int8)
     for row, image in enumerate(images):
-        for name, is_difficult in _read_objects(folder / f"{image}.xml"):
+        path = folder / f"{image}.xml"
+        objects = read_objects(path).objects
+        unknown = sorted({name for name, _ in objects} - set(VOC_CLASSES))
+        if unknown:
+            known = list(VOC_CLASSES)
+            raise ValueError(f"{path} has objects of unknown classes {unknown}; VOC's are {known}.")
+        for name, is_difficult in objects:
             column = VOC_CLASSES.index(name)
             codes[row, column] = max(int(codes[row, column]), 0 if is_difficult else 1)
     return codes
 
 
-def _read_objects(path: Path) -> list[tuple[str, bool]]:
-    """Class of each object of an image, and whether it is marked difficult."""
+class Annotation(NamedTuple):
+    """An image and its objects: the class of each, and whether it is marked difficult."""
+
+    file: str
+    objects: list[tuple[str, bool]]
+
+
+def read_objects(path: Path) -> Annotation:
+    """Read an XML file of VOC's form.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not XML.
+    """
     if not path.is_file():
         raise FileNotFoundError(
             f"There are neither label files in ImageSets/Main nor an annotation {path}; unpack VOC again."
         )
     try:
-        objects = ElementTree.parse(path).getroot().findall("object")
+        root = ElementTree.parse(path).getroot()
     except ElementTree.ParseError as error:
         raise ValueError(f"{path} is not a complete XML file ({error}); unpack VOC again.") from None
     found = [
         (item.findtext("name", "").strip(), item.findtext("difficult", "0").strip() == "1")
-        for item in objects
+        for item in root.findall("object")
     ]
-    unknown = sorted({name for name, _ in found} - set(VOC_CLASSES))
-    if unknown:
-        raise ValueError(f"{path} has objects of unknown classes {unknown}; VOC's are {list(VOC_CLASSES)}.")
-    return found
+    return Annotation(root.findtext("filename", f"{path.stem}.jpg").strip(), found)

@@ -19,6 +19,7 @@ def multilabel_evaluator(
     loggers: BaseLogger | Sequence[BaseLogger] | None = None,
     threshold: float = 0.0,
     saved_graphs: bool = False,
+    stages: bool = False,
     train_map: bool = True,
     per_class: bool = False,
     plots: bool = False,
@@ -35,6 +36,7 @@ def multilabel_evaluator(
         loggers: loggers; if None, a `ProgressLogger` on standard output, in the main process only.
         threshold: in the unit of the model's output; 0.0 is p ≥ 0.5, as models return logits.
         saved_graphs: also score set i with the graph saved at experience i; see `nested_metrics`.
+        stages: emit what the papers of the B protocols report; see `nested_metrics`.
         train_map: emit the mAP of each training epoch, which keeps and ranks the scores of all its images.
         per_class: emit the average precision of each class after an evaluation.
         plots: emit the learning curve and the ACM as plots, for TensorBoard and Weights & Biases.
@@ -55,6 +57,7 @@ def multilabel_evaluator(
             stream=True,
             threshold=threshold,
             saved_graphs=saved_graphs,
+            stages=stages,
             per_class=per_class,
             plot=plots,
             class_names=class_names,

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from avalanche_agcn.evaluation._ranking import Batch, Counts, Mask, count_sets
 
+STAGE_PROBABILITY = 0.8
+"""Above which the programs of KRT and CSC predict a class."""
+
 
 class PrecisionRecallF1(NamedTuple):
     """Class-wise (C) and overall (O) precision, recall and F1."""
@@ -30,6 +33,15 @@ class PrecisionRecallF1(NamedTuple):
     OF1: float
 
 
+class StageScores(NamedTuple):
+    """What the papers of the B protocols (KRT, CSC, L3A) report of a stage; see `stage_scores`."""
+
+    mAP: float
+    mean_class_F1: float
+    """Their CF1: not the CF1 of `precision_recall_f1`."""
+    OF1: float
+
+
 class NestedScores(NamedTuple):
     """Metrics of the nested sets 0..t: one row of each nested matrix."""
 
@@ -38,6 +50,8 @@ class NestedScores(NamedTuple):
     OF1: list[float]
     average_precision: Tensor
     """[sets, C] float64, average precision of each class; NaN for classes that are not in the set."""
+    stage: StageScores
+    """What papers of the B protocols report of the last set."""
 
 
 class NestedSummary(NamedTuple):
@@ -119,7 +133,11 @@ def mean_class_f1(scores: Tensor, targets: Tensor, *, threshold: float) -> float
     This is not the CF1 of `precision_recall_f1`, which combines mean precision and mean recall. 0/0 is 0; a
     class without any annotated cell is left out. The arguments are those of `precision_recall_f1`.
     """
-    correct, predicted, true, annotated = count_predictions(scores, targets, threshold=threshold)
+    return _mean_class_f1(count_predictions(scores, targets, threshold=threshold))
+
+
+def _mean_class_f1(counts: Counts) -> float:
+    correct, predicted, true, annotated = counts
     f1 = _ratio(2 * correct, predicted + true)[annotated > 0]
     return float(f1.mean()) if len(f1) else math.nan
 
@@ -204,16 +222,7 @@ def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
     return NestedSummary(final[-1], _mean(final), _mean(first), _mean(lost), _mean(shares))
 
 
-class StageScores(NamedTuple):
-    """What the papers of the B protocols (KRT, CSC, L3A) report of a stage; see `stage_scores`."""
-
-    mAP: float
-    mean_class_F1: float
-    """Their CF1: not the CF1 of `precision_recall_f1`."""
-    OF1: float
-
-
-def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = 0.8) -> StageScores:
+def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_PROBABILITY) -> StageScores:
     """Scores of a stage under a B protocol: mAP, mean of per-class F1, overall F1, over the seen classes.
 
     Args:
@@ -234,13 +243,17 @@ def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = 0.8) -
     """
     if not 0 < probability < 1:
         raise ValueError(f"probability must be between 0 and 1, but is {probability}.")
-    ranking = mean_average_precision(logits, targets)
-    threshold = math.nextafter(math.log(probability / (1 - probability)), math.inf)  # above, not at
-    return StageScores(
-        ranking,
-        mean_class_f1(logits, targets, threshold=threshold),
-        precision_recall_f1(logits, targets, threshold=threshold).OF1,
-    )
+    counts = count_predictions(logits, targets, threshold=_just_above(probability))
+    return _stage(mean_average_precision(logits, targets), counts)
+
+
+def _stage(mean_ap: float, counts: Counts) -> StageScores:
+    return StageScores(mean_ap, _mean_class_f1(counts), f1_from_counts(counts).OF1)
+
+
+def _just_above(probability: float) -> float:
+    """The lowest logit whose probability is above the given one."""
+    return math.nextafter(math.log(probability / (1 - probability)), math.inf)
 
 
 def stage_average(stages: Sequence[StageScores]) -> StageScores:
@@ -307,10 +320,15 @@ def count_predictions(
     scores: Tensor, targets: Tensor, *, threshold: float, top_k: int | None = None
 ) -> Counts:
     """Return [4, C] counts of correct, predicted, true and annotated cells; batches can be added up."""
-    values, positive, annotated = make_batch(scores, targets)
     check_decision(threshold, top_k)
-    if np.isnan(values).any():
+    batch = make_batch(scores, targets)
+    if np.isnan(batch.scores).any():
         raise ValueError("The scores contain NaN; check whether training diverged.")
+    return _count_batch(batch, threshold, top_k)
+
+
+def _count_batch(batch: Batch, threshold: float, top_k: int | None = None) -> Counts:
+    values, positive, annotated = batch
     if annotated is None:
         annotated = np.ones_like(positive)
     predicted = (values >= threshold) & annotated
@@ -341,7 +359,7 @@ def score_sets(
     if width is None:  # no image at all
         missing = [math.nan] * len(class_counts)
         ap = torch.full((len(class_counts), max(class_counts)), math.nan, dtype=torch.float64)
-        return NestedScores(missing, missing, missing, ap)
+        return NestedScores(missing, missing, missing, ap, StageScores(*[math.nan] * 3))
     if max(class_counts) > width:
         raise ValueError(
             f"A nested set has {max(class_counts)} classes, but the scores have {width}; evaluate only the "
@@ -353,7 +371,11 @@ def score_sets(
     for i, n_classes in enumerate(class_counts):
         ap[i, n_classes:] = math.nan
         f1.append(f1_from_counts(predictions[:, i, :n_classes]))
-    return NestedScores(ap.nanmean(dim=1).tolist(), [row.CF1 for row in f1], [row.OF1 for row in f1], ap)
+    mean_ap = ap.nanmean(dim=1).tolist()
+    limit = _just_above(STAGE_PROBABILITY)
+    stage_counts = sum(_count_batch(batch, limit) for increment in increments for batch in increment)
+    stage = _stage(mean_ap[-1], stage_counts[:, : class_counts[-1]])  # type: ignore[index]
+    return NestedScores(mean_ap, [row.CF1 for row in f1], [row.OF1 for row in f1], ap, stage)
 
 
 def _highest(scores: np.ndarray, top_k: int) -> Mask:

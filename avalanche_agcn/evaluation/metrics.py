@@ -242,4 +242,4 @@ class PerSetMetric(_NestedBase):
             row[: own.average_precision.shape[1]] = own.average_precision[0]
         rows = [(own.mAP[0], own.CF1[0], own.OF1[0]) for own in scored]
         mean_ap, cf1, of1 = map(list, zip(*rows, strict=True))
-        return NestedScores(mean_ap, cf1, of1, ap)
+        return NestedScores(mean_ap, cf1, of1, ap, scored[-1].stage)

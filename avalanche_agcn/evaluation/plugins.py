@@ -171,6 +171,7 @@ def nested_metrics(
     stream: bool = False,
     threshold: float = 0.0,
     saved_graphs: bool = False,
+    stages: bool = False,
     per_class: bool = False,
     plot: bool = False,
     class_names: Names = None,
@@ -189,11 +190,15 @@ def nested_metrics(
         saved_graphs: also score set i with the graph saved at experience i, as the authors of AGCN do, from
             the same pass through the backbone: ``mAP_Saved_Nested`` and so on. The model must have
             ``backbone`` and ``nested_logits``, such as `AGCNModel`.
+        stages: emit what the papers of the B protocols (KRT, CSC, L3A) report: ``mAP_Stage``,
+            ``mean_class_F1_Stage`` and ``OF1_Stage``; see `stage_scores`.
         per_class: emit the average precision of each class in the last set, ``AP_Nested``.
         plot: emit the learning curve as a plot (TensorBoard, Weights & Biases).
         class_names: names of the columns; those of the benchmark if None.
     """
-    emit = _selected(nested=nested, experience=experience, stream=stream, per_class=per_class, plot=plot)
+    emit = _selected(
+        nested=nested, experience=experience, stream=stream, stages=stages, per_class=per_class, plot=plot
+    )
     return [NestedPluginMetric(emit, threshold, saved_graphs, class_names)] if emit else []
 
 
@@ -217,6 +222,8 @@ class NestedPluginMetric(BatchReader):
         history: matrix of each stream and metric, ``history["test"]["mAP"]``: row t has t + 1 entries, or
             none if there was no evaluation after experience t.
         average_precision: [C] of each stream, by its name, in the last evaluated set.
+        stages: scores of each stream after each experience as the papers of the B protocols report them, None
+            where there was no evaluation; see `stage_scores`.
         lines: values of the last evaluation as text, one line per metric.
     """
 
@@ -238,6 +245,7 @@ class NestedPluginMetric(BatchReader):
         """Discard the matrices."""
         self.history: dict[str, dict[str, list[list[float]]]] = {}
         self.average_precision: dict[str, Tensor] = {}
+        self.stages: dict[str, list[functional.StageScores | None]] = {}
         self.lines: dict[str, str] = {}
         self._n_trained: int | None = None  # classes trained on; None if there was no training
 
@@ -250,7 +258,8 @@ class NestedPluginMetric(BatchReader):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the matrices as plain lists and tensors, for a run that is resumed."""
-        state = {"history": self.history, "average_precision": self.average_precision}
+        stages = {name: [stage and list(stage) for stage in own] for name, own in self.stages.items()}
+        state = {"history": self.history, "average_precision": self.average_precision, "stages": stages}
         return copy.deepcopy({**state, "n_trained": self._n_trained})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -258,6 +267,10 @@ class NestedPluginMetric(BatchReader):
         state = copy.deepcopy(state)
         self._n_trained = state["n_trained"]
         self.history, self.average_precision = state["history"], state["average_precision"]
+        self.stages = {
+            stream: [stage and functional.StageScores(*stage) for stage in stages]
+            for stream, stages in state["stages"].items()
+        }
 
     def before_training(self, strategy: SupervisedTemplate) -> None:
         """Discard evaluations of the untrained model."""
@@ -310,7 +323,7 @@ class NestedPluginMetric(BatchReader):
             return []
         scored = self._scores.gather().result()
         ap = self.average_precision[self._stream] = scored.average_precision[-1, : self._set_classes[-1]]
-        values = self._row_values(scored, "")
+        values = self._row_values(scored, "") | self._stage_values(scored.stage)
         if self._saved is not None:
             values |= self._row_values(self._saved.gather().result(), "_Saved")
             self._saved.reset()  # releases the scores
@@ -335,18 +348,34 @@ class NestedPluginMetric(BatchReader):
             class_counts.append(n_classes)
         return class_counts
 
+    @property
+    def _covers_training(self) -> bool:
+        """Whether the last set has all classes trained on: its row is complete."""
+        return self._n_trained is None or self._set_classes[-1] == self._n_trained
+
     def _row_values(self, scored: functional.NestedScores, kind: str) -> Values:
         """Values to emit of each metric; complete rows are added to the history."""
         values: Values = {}
         for metric in ("mAP", "CF1", "OF1"):
             name, row = f"{metric}{kind}", getattr(scored, metric)
             emitted: Values = {("Nested", i): score for i, score in enumerate(row) if "nested" in self._emit}
-            if self._n_trained is None or self._set_classes[-1] == self._n_trained:
+            if self._covers_training:
                 emitted |= self._history_values(self._add_row(name, row))
             values |= {(f"{name}_{what}", i): value for (what, i), value in emitted.items()}
             if emitted:
                 self.lines[f"{name} of {self._stream} stream"] = _describe(emitted)
         return values
+
+    def _stage_values(self, stage: functional.StageScores) -> Values:
+        """Keep what the B protocols report of a complete row, and return it if it is to be emitted."""
+        if not self._covers_training:
+            return {}
+        n_sets, stages = len(self._set_classes), self.stages.setdefault(self._stream, [])
+        stages.extend([None] * (n_sets - len(stages)))
+        stages[n_sets - 1] = stage
+        if "stages" not in self._emit:
+            return {}
+        return {(f"{name}_Stage", None): value for name, value in stage._asdict().items()}
 
     def _add_row(self, name: str, row: list[float]) -> list[list[float]]:
         """Store the row, whose length tells the experience, and return the matrix up to it."""

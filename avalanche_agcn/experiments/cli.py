@@ -122,7 +122,7 @@ def _add_option(options: argparse._ArgumentGroup, group: type, name: str, benchm
     kind = KINDS[name]
     how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
     kinds = [one for one in alternatives(kind) if one not in (type(None), Ellipsis)]
-    if kind is bool:
+    if kinds == [bool]:
         how["action"] = argparse.BooleanOptionalAction
     elif kinds[0] in PLAIN:
         how |= {"type": kinds[0], "metavar": METAVARS[kinds[0]]}

@@ -26,6 +26,7 @@ from avalanche_agcn.experiments.tables import (
 
 FILE_NAMES = {
     "Table 1": "table-{}",
+    "B protocols' table": "table-stages-{}",
     "Table 2": "table-2-{}",
     "Table 3": "table-3-{}",
     "Variants of ours": "table-variants-{}",
@@ -33,7 +34,9 @@ FILE_NAMES = {
 """Files of tables by caption; {} is the benchmark."""
 
 
-def write_report(results: Sequence[Results], out: Path, *, only: Collection[str] = ()) -> None:
+def write_report(
+    results: Sequence[Results], out: Path, *, only: Collection[str] = (), stages: bool = False
+) -> None:
     """Print the tables of each benchmark, write them as Markdown, CSV and LaTeX, and draw the plots.
 
     A plot whose pictures cannot be opened is left out, with a message.
@@ -42,6 +45,8 @@ def write_report(results: Sequence[Results], out: Path, *, only: Collection[str]
         results: of one stream for each benchmark.
         out: folder to write to.
         only: draw the plots of these names and nothing else.
+        stages: also make the table as the papers of the B protocols have it, which results under a B
+            protocol always have.
 
     Raises:
         ValueError: if results are not comparable, or there is no plot of such a name.
@@ -49,7 +54,7 @@ def write_report(results: Sequence[Results], out: Path, *, only: Collection[str]
     known: set[str] = set()
     for benchmark in dict.fromkeys(result.benchmark for result in results):
         own = [result for result in results if result.benchmark == benchmark]
-        for caption, table in ({} if only else all_tables(own)).items():
+        for caption, table in ({} if only else all_tables(own, stages=stages)).items():
             print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
             path = out / FILE_NAMES[caption].format(benchmark)
             for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):

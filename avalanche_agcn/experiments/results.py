@@ -48,6 +48,8 @@ class Results:
         classes_per_experience: number of columns each experience adds.
         nested: for each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1
             entries, or none if nothing was evaluated then (Multi-Task has the last row only).
+        stages: what papers of the B protocols report after each experience, by name: mAP, the mean of
+            per-class F1 and OF1, both at p > 0.8; None where nothing was evaluated then.
         per_class_ap: AP of each class after the last experience; None where it has no positive.
         seconds: time of ``train``, ``eval`` and ``total``.
         environment: versions, commit and hardware.
@@ -81,6 +83,7 @@ class Results:
     environment: dict[str, Any]
     acm: list[list[float]] | None = None
     cooccurrence: list[list[float]] | None = None
+    stages: dict[str, list[float | None]] | None = None
     pictures: list[dict[str, Any]] | None = None
     worst: list[dict[str, Any]] | None = None
     decisions: dict[str, list[Any]] | None = None

@@ -19,6 +19,7 @@ from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScene
 from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
+from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.checkpoint import (
     CheckpointPlugin,
     State,
@@ -39,7 +40,13 @@ from avalanche_agcn.experiments.results import (
     none_if_nan,
     train_cooccurrence,
 )
-from avalanche_agcn.experiments.settings import Settings, check_format, differences, is_b_protocol
+from avalanche_agcn.experiments.settings import (
+    CONVENTIONS,
+    Settings,
+    check_format,
+    differences,
+    is_b_protocol,
+)
 from avalanche_agcn.models import (
     AGCNModel,
     MultiLabelClassifier,
@@ -79,8 +86,8 @@ def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmar
         "seed": settings.seed,
         "validation_size": settings.validation_size,
     }
-    if settings.protocol is not None:
-        shared["protocol"] = settings.protocol
+    conventions = {name: getattr(settings, name) for name in ("protocol", *CONVENTIONS)}
+    shared |= {name: value for name, value in conventions.items() if value is not None}
     if settings.benchmark == "scenes":
         shared |= {"image_size": settings.image_size, "n_train": settings.n_train, "n_test": settings.n_test}
         benchmark: MultiLabelBenchmark = SplitScenes(**shared)
@@ -197,6 +204,13 @@ def keep_freed_memory() -> bool:
         return all(ctypes.CDLL(None).mallopt(name, value) == 1 for name, value in values.items())
     except (OSError, TypeError, AttributeError):  # another C library
         return False
+
+
+def _stages_in_percent(stages: Sequence[StageScores | None]) -> dict[str, list[float | None]]:
+    return {
+        name: [None if stage is None else none_if_nan(100 * getattr(stage, name)) for stage in stages]
+        for name in StageScores._fields
+    }
 
 
 def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
@@ -321,6 +335,7 @@ class Run:
             environment=describe_environment(),
             acm=acm,
             cooccurrence=None if truth is None else truth.tolist(),
+            stages=_stages_in_percent(nested.stages[stream]),
             n_images=self._count_images(),
             **self.recorder.as_results(self.settings.dataset_root),
         )

@@ -20,6 +20,8 @@ Negatives = Literal["memory", "statistics"]
 Pool = Literal["max", "avg"]  # as in models/, which would import torch here
 Missing = Literal["error", "random"]
 Loss = Literal["bce", "asl"]
+TestImages = Literal["seen", "all"]  # as in benchmarks/, likewise
+Crowds = Literal["labels", "membership", "ignore"]
 
 FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
@@ -27,6 +29,8 @@ RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes"})
 """Settings that change how a run is carried out, not its results: it may be resumed with others."""
 RUN_ARGUMENTS = frozenset({"newer_as_negative"})
 """Arguments of strategies that follow from a setting of the run: ``negatives``."""
+CONVENTIONS = ("class_order", "repeat_images", "unlabelled_as_negative", "test_images", "crowds")
+"""Settings that override a protocol's, if not None."""
 B_IMAGE_SIZE = 224  # as in benchmarks/protocols.py, which would import torch here
 
 
@@ -40,6 +44,11 @@ class DataSettings:
     protocol: Annotated[str | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
     n_classes: Annotated[int | None, "number of classes; with B0-C10 and the like all"] = 40
     n_experiences: Annotated[int | None, "number of experiences; with B0-C10 and the like theirs"] = 10
+    class_order: Annotated[str | None, "data, alphabetical, or shuffled-N with a seed N"] = None
+    repeat_images: Annotated[bool | None, "repeat an image in every experience that it has a label of"] = None
+    unlabelled_as_negative: Annotated[bool | None, "train labels of other experiences' classes as 0"] = None
+    test_images: Annotated[TestImages | None, "test on images with a seen class, or on all"] = None
+    crowds: Annotated[Crowds | None, "COCO's crowd boxes: labels, membership alone, or ignored"] = None
     validation_size: Annotated[float, "share of the train images to evaluate on, not the test images"] = 0.0
     limit: Annotated[int | None, "use at most this many images of each experience"] = None
     n_train: Annotated[int, "number of drawn train scenes"] = 6000
@@ -261,6 +270,8 @@ def _check_usable(settings: Settings) -> None:
             f"{settings.method} cannot use pseudo_labels: they need a method that trains by gradient, one "
             "experience after the other, and has none of its own."
         )
+    if settings.crowds is not None and settings.benchmark != "coco":
+        raise ValueError(f"crowds are boxes of COCO: leave the setting out for {settings.benchmark}.")
     if settings.benchmark == "voc" and settings.split_lists is not None:
         raise ValueError("there are no published split lists of VOC: leave split_lists out.")
 

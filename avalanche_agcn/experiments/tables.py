@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, name_of
 from avalanche_agcn.experiments.paper import STREAMS, TABLE_1, TABLE_2, TABLE_3, Scores
 from avalanche_agcn.experiments.results import (
@@ -19,6 +20,7 @@ from avalanche_agcn.experiments.results import (
     group_by_label,
     mean_and_deviation,
 )
+from avalanche_agcn.experiments.settings import is_b_protocol
 
 ABLATED = "SplitCOCO"
 """Benchmark of the paper's Tables 2 and 3."""
@@ -70,11 +72,18 @@ def _latex(cell: str) -> str:
     return cell
 
 
-def all_tables(results: Sequence[Results]) -> dict[str, Table]:
-    """The tables that the results of one benchmark give, by caption: 1 of methods, 2 and 3 of ablations."""
+def all_tables(results: Sequence[Results], *, stages: bool = False) -> dict[str, Table]:
+    """The tables that the results of one benchmark give, by caption: 1 of methods, 2 and 3 of ablations.
+
+    Args:
+        results: of one benchmark.
+        stages: also make the table of the B protocols' papers for other protocols.
+    """
+    stages = stages or any(is_b_protocol(result.settings.get("protocol")) for result in results)
     ours = [label for label, variant in ABLATIONS.items() if variant.table == "ours"]
     tables = {
         "Table 1": table_1([result for result in results if result.label not in ABLATIONS]),
+        "B protocols' table": stage_table(results if stages else []),
         "Table 2": table_2(results),
         "Table 3": table_3(results),
         "Variants of ours": table_1(with_full(results, ours)),
@@ -102,6 +111,26 @@ def table_1(results: Sequence[Results]) -> Table:
         cells.append(mean_and_deviation([result.seconds["total"] for result in group], digits=0))
         rows.append(cells + (_published(published.get(label), n_forgetting=1) if published else []))
     return Table(header, rows)
+
+
+def stage_table(results: Sequence[Results]) -> Table:
+    """The table of the B protocols' papers: mean mAP over the stages, and scores after the last one.
+
+    CF1 is the mean of per-class F1, and both F1 are at p > 0.8. Results without these scores have no row.
+    """
+    header = ["Method", "seeds", "mAP average", "mAP last", "CF1 last", "OF1 last"]
+    rows = []
+    for label, group in group_by_label(result for result in results if result.stages).items():
+        stages = [result.stages for result in group if result.stages]
+        averages = [_mean_or_none(own["mAP"]) for own in stages]
+        last = [mean_and_deviation([own[name][-1] for own in stages]) for name in StageScores._fields]
+        rows.append([name_of(label), str(len(group)), mean_and_deviation(averages), *last])
+    return Table(header, rows)
+
+
+def _mean_or_none(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
 
 
 def table_2(results: Sequence[Results]) -> Table:

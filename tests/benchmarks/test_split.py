@@ -159,3 +159,12 @@ def test_random_rule_draws_from_all_labels():
 def test_unknown_rule_is_rejected():
     with pytest.raises(ValueError, match="'rarest' or 'random', not 'best'"):
         assign_once(torch.ones(1, 1), [1], assignment="best")
+
+
+def test_a_shuffled_order_follows_from_its_seed():
+    names = [f"class {k}" for k in range(9)]
+    orders = [resolve_class_order(f"shuffled-{seed}", names) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[2]) == list(range(9))
+    with pytest.raises(ValueError, match="not 'shuffled-x'"):
+        resolve_class_order("shuffled-x", names)

@@ -5,6 +5,7 @@ import torch
 from sklearn.metrics import average_precision_score, f1_score
 
 from avalanche_agcn.evaluation.functional import (
+    nested_scores,
     nested_summary,
     precision_recall_f1,
     stage_average,
@@ -41,6 +42,13 @@ def test_a_probability_at_the_threshold_is_not_predicted():
     logits, targets = torch.zeros(2, 1, dtype=torch.float64), torch.ones(2, 1)
     assert stage_scores(logits, targets, probability=0.5).OF1 == 0
     assert stage_scores(logits + 1e-9, targets, probability=0.5).OF1 == 1
+
+
+def test_nested_scores_have_those_of_the_last_set():
+    logits, targets = random_stage()
+    targets[3, 1] = math.nan
+    found = nested_scores(logits, targets, set_sizes=[30, 60, 80], class_counts=[2, 3, 4], threshold=0.0)
+    assert found.stage == pytest.approx(stage_scores(logits[:, :4], targets[:, :4]))
 
 
 def test_average_includes_the_base():

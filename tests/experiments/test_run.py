@@ -120,7 +120,7 @@ def test_a_run_takes_the_loss_and_the_plugin_of_its_settings(tmp_path):
     assert kinds[1] - kinds[0] == {PseudoLabelPlugin}
 
 
-@pytest.mark.parametrize("method", ["agcn", "er", "ewc", "agem", "scr", "streaming_ridge", "l3a", "csc"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_b_protocol_is_that_of_the_benchmark(tmp_path, method):
     run = make_run(smoke(method, protocol="B1-C1", loss="asl", train_epochs=2), tmp_path)
     rules = run.benchmark.protocol
@@ -129,7 +129,17 @@ def test_a_b_protocol_is_that_of_the_benchmark(tmp_path, method):
     result = run.run()
     assert result.classes_per_experience == [1, 1, 1, 1]
     assert result.settings["protocol"] == "B1-C1"
-    assert [len(row) for row in result.nested["mAP"]] == [1, 2, 3, 4]
+    at_once = issubclass(METHODS[method].strategy_class, TrainsJointly)
+    assert [len(row) for row in result.nested["mAP"]] == ([0, 0, 0, 4] if at_once else [1, 2, 3, 4])
+    assert [stage is None for stage in result.stages["OF1"]] == [at_once] * 3 + [False]
+    assert result.stages["mAP"][-1] == result.nested["mAP"][-1][-1]
+
+
+def test_a_convention_overrides_the_protocols(tmp_path):
+    settings = smoke("finetuning", repeat_images=True, class_order="shuffled-1", test_images="all")
+    rules = make_run(settings, tmp_path).benchmark.protocol
+    assert (rules.name, rules.repeat_images, rules.unlabelled_as_negative) == ("paper", True, False)
+    assert (rules.class_order, rules.test_images) == ("shuffled-1", "all")
 
 
 @pytest.mark.parametrize("frozen", [False, True])

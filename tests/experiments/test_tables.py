@@ -10,6 +10,7 @@ from avalanche_agcn.experiments.tables import (
     all_tables,
     choices_table,
     quality_table,
+    stage_table,
     table_1,
     table_2,
     table_3,
@@ -74,6 +75,25 @@ def test_rows_are_mean_and_deviation_over_seeds_in_the_papers_order(make_result)
     ]
     assert table.rows[1][-3:] == ["20.0 ± 0.0", "25.0 ± 0.0", "100 ± 1"]
     assert not any(title.startswith("paper") for title in table.header)
+
+
+def test_the_table_of_the_b_protocols_has_the_average_over_stages_and_their_f1(make):
+    stages = {"mAP": [80.0, 60.0], "mean_class_F1": [50.0, 40.0], "OF1": [70.0, 55.0]}
+    own = [replace(make("er", seed), stages=stages) for seed in (0, 1)]
+    table = stage_table([*own, make("ewc")])
+    assert table.rows == [["ER", "2", "70.0 ± 0.0", "60.0 ± 0.0", "40.0 ± 0.0", "55.0 ± 0.0"]]
+    late = replace(make("multitask"), stages={**stages, "mAP": [None, 60.0]})
+    assert stage_table([late]).rows[0][2] == "–"
+
+
+def test_the_table_of_the_b_protocols_is_made_for_them_or_if_asked_for(make):
+    stages = {"mAP": [80.0], "mean_class_F1": [50.0], "OF1": [70.0]}
+    paper = replace(make("er"), stages=stages)
+    under_b = replace(paper, settings={**paper.settings, "protocol": "B0-C4"})
+    caption = "B protocols' table"
+    assert caption not in all_tables([paper])
+    assert caption in all_tables([paper], stages=True)
+    assert caption in all_tables([under_b])
 
 
 def test_the_papers_scores_stand_in_columns_marked_as_such(make):

@@ -1,0 +1,248 @@
+"""Photos of your own as a class-incremental benchmark, with labels of the common tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avalanche_agcn.benchmarks.coco import read_instances
+from avalanche_agcn.benchmarks.csv_files import is_outside, multilabel_csv
+from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform, Truncated, check_readable
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, resolve_protocol
+from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
+from avalanche_agcn.benchmarks.split import ClassOrder, is_order_of_names
+from avalanche_agcn.benchmarks.voc import read_objects
+
+N_EXPERIENCES = 5
+SPLIT_SEED = 0  # not that of the run: all its seeds are scored on the same test photos
+Log = Callable[[str], None]
+
+
+def SplitPhotos(
+    dataset_root: str | os.PathLike,
+    *,
+    labels: str | os.PathLike,
+    test_labels: str | os.PathLike | None = None,
+    test_size: float = 0.2,
+    separator: str | None = None,
+    protocol: str = "paper",
+    n_classes: int | None = None,
+    n_experiences: int | None = None,
+    class_order: ClassOrder | None = None,
+    image_size: int | None = None,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
+    truncated: Truncated = "warn",
+    validation_size: float | int = 0,
+    seed: int = 0,
+    log: Log = print,
+    **settings: Any,
+) -> MultiLabelBenchmark:
+    """Your own photos, a few of their classes in each experience.
+
+    All photos are opened first, so that broken ones are found before training begins. Classes are divided as
+    equally as possible.
+
+    Args:
+        dataset_root: folder of the photos.
+        labels: CSV file (see `multilabel_csv`), COCO annotations (a JSON file, or a folder with one, or with
+            one for training and one for validation), or a folder of VOC's XML files.
+        test_labels: the same for test photos, in the same folder of photos.
+        test_size: without ``test_labels``, share of the photos of each class to test on, drawn once, whatever
+            the seed.
+        separator: what separates names in a CSV file; found out if None.
+        protocol: see ``SplitCOCO``, as for all arguments that are not described here.
+        n_classes: how many of the most frequent classes; all if None.
+        n_experiences: number of experiences; if None 5, or fewer with less than two classes each.
+        class_order: names or numbers in order of appearance.
+        image_size: side of the default transforms' output.
+        train_transform: in place of the protocol's.
+        eval_transform: in place of the protocol's.
+        truncated: what to do with a truncated photo.
+        validation_size: number or share of train photos held out.
+        seed: fixes everything else that is drawn.
+        log: receives one line about the labels.
+        **settings: further settings of the `Protocol`.
+
+    Raises:
+        FileNotFoundError: if a file or folder is missing.
+        OSError: if photos cannot be opened.
+        ValueError: if labels or arguments do not fit.
+    """
+    options: dict[str, Any] = {"separator": separator, "truncated": truncated, "log": log}
+    train, test = _read_both(Path(dataset_root), Path(labels), test_labels, test_size, options)
+    n_chosen = n_classes or (
+        len(class_order or ()) if is_order_of_names(class_order) else len(train.class_names)
+    )
+    if n_experiences is not None or not B_PROTOCOL.fullmatch(protocol):
+        settings.setdefault("classes_per_experience", _equal_sizes(n_chosen, n_experiences))
+    settings |= {"n_classes": n_chosen, "class_order": class_order, "image_size": image_size}
+    rules = resolve_protocol(protocol, paper_sizes=None, without=["crowds", "difficult"], **settings)
+    return benchmark_from_tables(
+        dataset_root,
+        train,
+        test,
+        rules,
+        truncated=truncated,
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        validation_size=validation_size,
+        seed=seed,
+    )
+
+
+def read_photos(
+    images: str | os.PathLike,
+    labels: str | os.PathLike,
+    *,
+    class_names: Sequence[str] | None = None,
+    separator: str | None = None,
+    truncated: Truncated = "warn",
+    log: Log = print,
+) -> ImageFiles:
+    """Photos with labels of any kind that `SplitPhotos` knows; for arguments see `multilabel_csv`."""
+    path = Path(labels)
+    if path.is_dir():
+        table, layout = _read_folder(path, Path(images))
+    elif path.suffix == ".json":
+        table, layout = _read_coco(path, Path(images)), "annotations of COCO's form"
+    else:
+        names = {"class_names": class_names, "separator": separator, "truncated": truncated, "log": log}
+        return multilabel_csv(path, images, **names)  # type: ignore[arg-type]
+    outside = [file for file in table.files if is_outside(file)]
+    if outside:
+        raise ValueError(
+            f"{path}: {outside[0]!r} is not below the folder of images; write names relative to it."
+        )
+    if class_names is not None:
+        table = _in_order(path, table, class_names)
+    log(f"{path}: {layout}; {len(table.files)} images, {len(table.class_names)} classes.")
+    photos = ImageFiles(images, table.files, table.labels, class_names=table.class_names, truncated=truncated)
+    check_readable(photos, lambda k: str(path))
+    return photos
+
+
+def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> Tensor:
+    """Draw test photos, the same share of each class as nearly as possible.
+
+    Classes are divided one after the other, the rarest first, so that also these have photos on both sides.
+
+    Args:
+        targets: [N, C] of 0 and 1.
+        test_size: share between 0 and 1.
+        seed: fixes what is drawn.
+
+    Returns:
+        [N] bool, whether a photo is for the test.
+
+    Raises:
+        ValueError: if the share is not between 0 and 1.
+    """
+    if not 0 < test_size < 1:
+        raise ValueError(f"test_size must be between 0 and 1, but is {test_size}.")
+    generator = torch.Generator().manual_seed(seed)
+    is_test = torch.zeros(len(targets), dtype=torch.bool)
+    undecided = torch.ones(len(targets), dtype=torch.bool)
+    rest = 0.0  # of a photo, which the next class gets
+    for column in targets.sum(0).argsort(stable=True).tolist():
+        shown = targets[:, column].bool()
+        own = (shown & undecided).nonzero().flatten()
+        drawn = own[torch.randperm(len(own), generator=generator)]
+        kept = 0 if (shown & ~undecided & ~is_test).any() else 1  # each class has a photo to train on
+        wanted = test_size * len(own) + rest
+        n = max(0, min(int(wanted + 1e-9), len(own) - kept))
+        is_test[drawn[:n]] = True
+        rest = wanted - n
+        undecided[own] = False
+    return is_test
+
+
+def _read_both(
+    root: Path,
+    labels: Path,
+    test_labels: str | os.PathLike | None,
+    test_size: float,
+    options: dict[str, Any],
+) -> tuple[LabelTable, LabelTable]:
+    if test_labels is None:
+        labels, test_labels = _find_pair(labels)
+    photos = read_photos(root, labels, **options)
+    if test_labels is not None:
+        test = read_photos(root, test_labels, class_names=photos.class_names, **options)
+        return _table(photos), _table(test)
+    is_test = split_photos(photos.targets, test_size)
+    if not is_test.any():
+        raise ValueError(
+            f"test_size={test_size} of {len(photos)} photos leaves no test photo; use more photos, or "
+            "test_labels."
+        )
+    return _table(photos, ~is_test), _table(photos, is_test)
+
+
+def _find_pair(labels: Path) -> tuple[Path, Path | None]:
+    """COCO's files for training and validation, where a folder has both."""
+    found = {kind: sorted(labels.glob(f"instances_{kind}*.json")) for kind in ("train", "val")}
+    if len(found["train"]) == len(found["val"]) == 1:
+        return found["train"][0], found["val"][0]
+    return labels, None
+
+
+def _read_folder(folder: Path, images: Path) -> tuple[LabelTable, str]:
+    annotations = sorted(folder.glob("*.xml"))
+    if annotations:
+        return _read_xml(annotations), "annotations of VOC's form"
+    files = sorted(folder.glob("*.json"))
+    if len(files) != 1:
+        raise ValueError(
+            f"{folder} has {len(files)} JSON files and no XML file: give a folder of VOC's XML files, a JSON "
+            "file of COCO's form, or a CSV file."
+        )
+    return _read_coco(files[0], images), "annotations of COCO's form"
+
+
+def _read_coco(path: Path, images: Path) -> LabelTable:
+    """Labels of the classes that images show; COCO's own images are in a folder for each part."""
+    part = path.stem.removeprefix("instances_")
+    table = read_instances(path, folder=f"{part}/" if (images / part).is_dir() else "")
+    shown = table.labels.any(0).nonzero().flatten()
+    return LabelTable(table.files, table.labels[:, shown], [table.class_names[c] for c in shown])
+
+
+def _read_xml(annotations: Sequence[Path]) -> LabelTable:
+    found = [read_objects(path) for path in annotations]
+    names = sorted({name for image in found for name, _ in image.objects})
+    labels = torch.zeros(len(found), len(names), dtype=torch.int8)
+    for row, image in enumerate(found):
+        labels[row, [names.index(name) for name, _ in image.objects]] = 1
+    return LabelTable([image.file for image in found], labels, names)
+
+
+def _in_order(path: Path, table: LabelTable, class_names: Sequence[str]) -> LabelTable:
+    unknown = sorted(set(table.class_names) - set(class_names))
+    if unknown:
+        raise ValueError(f"{path} has classes that the train labels do not have: {unknown}; remove them.")
+    labels = torch.zeros(len(table.files), len(class_names), dtype=torch.int8)
+    labels[:, [list(class_names).index(name) for name in table.class_names]] = table.labels
+    return LabelTable(table.files, labels, list(class_names))
+
+
+def _table(photos: ImageFiles, chosen: Tensor | None = None) -> LabelTable:
+    rows = range(len(photos)) if chosen is None else chosen.nonzero().flatten().tolist()
+    assert photos.class_names is not None
+    files = [os.fsdecode(photos.files[row]) for row in rows]
+    return LabelTable(files, photos.targets[list(rows)], photos.class_names)
+
+
+def _equal_sizes(n_classes: int, n_experiences: int | None) -> list[int]:
+    """Number of classes of each experience, as equal as possible."""
+    n = min(N_EXPERIENCES, max(1, n_classes // 2)) if n_experiences is None else n_experiences
+    if not 1 <= n <= n_classes:
+        raise ValueError(f"n_experiences={n} must be between 1 and the number of classes, {n_classes}.")
+    size, rest = divmod(n_classes, n)
+    return [size + (t < rest) for t in range(n)]

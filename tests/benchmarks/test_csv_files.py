@@ -1,0 +1,194 @@
+"""Own photos with labels in a CSV file."""
+
+import csv
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from avalanche_agcn.benchmarks import multilabel_benchmark, multilabel_csv
+from avalanche_agcn.benchmarks.csv_files import read_csv
+
+FILES = ("a.jpg", "b.jpg", "c.png")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of three photos, and a file that is none."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for k, name in enumerate(FILES):
+        Image.new("RGB", (9, 7), (40 * k, 0, 0)).save(folder / name)
+    (folder / "text.jpg").write_text("not an image")
+    return folder
+
+
+@pytest.fixture
+def read(tmp_path, photos):
+    """Reads a CSV file of the given content."""
+
+    def read_text(content, **options):
+        content = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / "labels.csv").write_bytes(content)
+        return multilabel_csv(tmp_path / "labels.csv", images=photos, **options)
+
+    return read_text
+
+
+ALL = [[1, 0, 1], [0, 1, 0], [0, 1, 1]]  # of the classes car, dog, person
+
+
+@pytest.mark.parametrize(
+    ("content", "layout"),
+    [
+        (
+            "file,labels\na.jpg,person;car\nb.jpg,dog\nc.png,dog;person\n",
+            "names of classes, separated by ';'",
+        ),
+        (
+            "file,labels\na.jpg,person | car\nb.jpg,dog\nc.png,dog|person|\n",
+            "names of classes, separated by '|'",
+        ),
+        ('file,labels\na.jpg,"person, car"\nb.jpg,dog\nc.png,"dog,person"\n', "separated by ','"),
+        ("image,tags\na.jpg,person car\nb.jpg,dog\nc.png,dog  person\n", "separated by spaces"),
+        ("file,labels\na.jpg,person,car\nb.jpg,dog,\nc.png,dog,person\n", "each in a cell"),
+        ("a.jpg,person;car\nb.jpg,dog\nc.png,dog;person\n", "separated by ';'"),  # no header
+        (
+            "file,car,dog,person\na.jpg,1,0,1\nb.jpg,0,1,0\nc.png,0,1,1\n",
+            "a column of 0 and 1 for each class",
+        ),
+        ("car;dog;person;file\n1.0;0;1;a.jpg\r\n0;1;0;b.jpg\n\n0;true;TRUE;c.png", "a column of 0 and 1"),
+        ("\ufefffile\tcar\tdog\tperson\na.jpg\t1\t0\t1\nb.jpg\t0\t1\t0\nc.png\t0\t1\t1\n", "a column of 0"),
+    ],
+)
+def test_each_layout_gives_the_same_labels_and_is_named_in_one_line(read, content, layout):
+    lines = []
+    data = read(content, log=lines.append)
+    assert (data.class_names, data.targets.tolist()) == (["car", "dog", "person"], ALL)
+    assert [data[k][0].getpixel((0, 0))[0] // 40 for k in range(3)] == [0, 1, 2]
+    assert len(lines) == 1
+    assert layout in lines[0]
+    assert "3 images, 3 classes" in lines[0]
+
+
+BAD = {
+    "empty file": ("", "row 1: the file is empty"),
+    "header only": ("file,labels\n", "row 1: there is a header but no image"),
+    "one column": ("file\na.jpg\n", "row 1: 'file' is the only column"),
+    "no header": ("a.jpg,1,0\nb.jpg,0,1\n", "row 1: there is no header"),
+    "no header, files last": ("1,0,a.jpg\n0,1,b.jpg\n", "row 1: there is no header"),
+    "a file twice": ("file,labels\na.jpg,dog\nb.jpg,cat\na.jpg,cat\n", "row 4: 'a.jpg' is already in row 2"),
+    "Latin-1": (
+        "file,labels\na.jpg,dog\nb.jpg,chäise\n".encode("latin-1"),
+        "row 3: this is not text in UTF-8",
+    ),
+    "UTF-16": ("file,labels\na.jpg,dog\n".encode("utf-16"), "row 1: this is not text in UTF-8"),
+    "NUL": ("file,labels\na.jpg,d\0og\n", "row 2: this is not text in UTF-8"),
+    "an image": (b"\x89PNG\r\n\x1a\n\0\0", "row 1: this is not text in UTF-8"),
+    "no labels": ("file,labels\na.jpg,dog\nb.jpg,\n", "row 3: there is no label"),
+    "separators only": ("file,labels\na.jpg,dog;cat\nb.jpg, ; \n", "row 3: there is no label"),
+    "an empty label": ("file,labels\na.jpg,dog;;cat\n", "row 2: '' cannot be a label"),
+    "an unprintable label": (
+        "file,labels\na.jpg,dog;c\x1b[31mat\n",
+        r"row 2: 'c\\x1b\[31mat' cannot be a label",
+    ),
+    "a long label": (f"file,labels\na.jpg,{'dog' * 99}\n", "row 2: 'dogdog.*…' cannot be a label"),
+    "an absolute path": ("file,labels\n/etc/passwd,dog\n", "row 2: '/etc/passwd' is not below the folder"),
+    "a Windows path": ("file,labels\nC:\\a.jpg,dog\n", r"row 2: 'C:\\\\a.jpg' is not below the folder"),
+    "an escaping path": (
+        "file,labels\na.jpg,cat\nx/../../a.jpg,dog\n",
+        "row 3: 'x/../../a.jpg' is not below",
+    ),
+    "an escaping path of Windows": ("file,labels\n..\\a.jpg,dog\n", "row 2: .* is not below the folder"),
+    "a cell of 10 MB": (f"file,labels\na.jpg,cat\nb.jpg,{'x' * 10**7}\n", "row 3: a cell is too long"),
+    "an open quotation mark": ('file,labels\na.jpg,"dog\nb.jpg,cat\n', "row 2: unexpected end of data"),
+    "text after a quotation": ('file,labels\na.jpg,"dog"s\n', "row 2: .*expected after"),
+    "a number that is not 0 or 1": (
+        "file,cat,dog\na.jpg,1,0\nb.jpg,2,1\n",
+        "row 3: expected 0 or 1 for 'cat', got '2'",
+    ),
+    "an empty value": ("file,cat,dog\na.jpg,1,\n", "row 2: expected 0 or 1 for 'dog', got ''"),
+    "a word for a value": ("file,cat,dog\na.jpg,1,nan\n", "row 2: expected 0 or 1 for 'dog', got 'nan'"),
+    "too few cells": ("file,cat,dog\na.jpg,1,1\nb.jpg,1\n", "row 3: there are 2 cells, but the header has 3"),
+    "too many cells": ("file,cat,dog\na.jpg,1,1,0\n", "row 2: there are 4 cells, but the header has 3"),
+    "a column twice": ("file,cat,cat\na.jpg,1,0\n", "row 1: the column 'cat' is empty, twice there"),
+    "a column without name": ("file,cat,\na.jpg,1,0\n", "row 1: the column '' is empty"),
+    "no file name": ("file,labels\n,dog\n", "row 2: expected the name of an image file, got ''"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_file_gives_one_sentence_with_the_row(read, tmp_path, kind):
+    content, message = BAD[kind]
+    with pytest.raises(ValueError, match=message) as raised:
+        read(content)
+    text = str(raised.value)
+    assert text.startswith(f"{tmp_path / 'labels.csv'}, row ")
+    assert text.endswith((".", "?"))
+    assert len(text) < 500
+    assert "\n" not in text
+
+
+def test_missing_files_and_folders_are_named(tmp_path, photos, read):
+    for path in (tmp_path / "absent.csv", photos):
+        with pytest.raises(FileNotFoundError, match=f"There is no file {re.escape(str(path))} with labels"):
+            multilabel_csv(path, photos)
+    read("file,labels\na.jpg,dog\n")
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*absent of images"):
+        multilabel_csv(tmp_path / "labels.csv", tmp_path / "absent")
+
+
+def test_all_images_that_cannot_be_opened_are_listed_at_once(read, photos):
+    text = "file,labels\na.jpg,dog\ngone.jpg,dog\ntext.jpg,cat\n"
+    with pytest.raises(OSError, match="2 of 3 images cannot be opened") as raised:
+        read(text)
+    assert re.search(r"labels.csv, row 3: there is no image .*gone.jpg", str(raised.value))
+    assert re.search(r"labels.csv, row 4: .*text.jpg is not an image that can be read", str(raised.value))
+    assert len(read(text, check_images=False)) == 3
+
+
+def test_test_labels_follow_the_classes_of_the_train_labels(read, tmp_path):
+    train = read("file,labels\na.jpg,person;car\nb.jpg,dog\n")
+    test = read("file,labels\nc.png,person\n", class_names=train.class_names)
+    assert test.targets.tolist() == [[0, 0, 1]]
+    test = read("file,person,dog,car\nc.png,1,0,0\n", class_names=train.class_names)
+    assert test.targets.tolist() == [[0, 0, 1]]
+    with pytest.raises(ValueError, match="row 2: unknown label 'cow'; known are car, dog, person"):
+        read("file,labels\nc.png,cow\n", class_names=train.class_names)
+    with pytest.raises(ValueError, match="row 1: only one of train and test labels has car, cow"):
+        read("file,person,dog,cow\nc.png,1,0,0\n", class_names=train.class_names)
+
+
+def test_names_with_spaces_need_a_separator(read):
+    text = "file,labels\na.jpg,traffic light\n"
+    assert read(text).class_names == ["light", "traffic"]
+    assert read(text, separator=";").class_names == ["traffic light"]
+
+
+def test_a_benchmark_takes_the_names_of_its_photos(read):
+    data = read("file,labels\na.jpg,person;car\nb.jpg,dog\nc.png,dog;person\n")
+    benchmark = multilabel_benchmark(data, data, classes_per_experience=[1, 2])
+    assert benchmark.class_names == ["car", "dog", "person"]
+    other = read("file,labels\na.jpg,cow\n")
+    other.targets = torch.ones(1, 3)
+    other.class_names = ["dog", "car", "person"]
+    with pytest.raises(ValueError, match="give both the same, in one order"):
+        multilabel_benchmark(data, other, classes_per_experience=[1, 2])
+
+
+NAMES = st.text(st.characters(blacklist_categories=("C", "Z"), blacklist_characters=";|,\"' \t"), min_size=1)
+
+
+@given(st.lists(st.sets(NAMES, min_size=1, max_size=4), min_size=1, max_size=5), st.sampled_from(";|, "))
+def test_any_names_are_read_as_they_were_written(tmp_path_factory, rows, separator):
+    path = tmp_path_factory.mktemp("csv") / "labels.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file", "labels"])
+        writer.writerows([f"{k}.jpg", separator.join(sorted(own))] for k, own in enumerate(rows))
+    table = read_csv(path, separator=separator).table
+    found = [{table.class_names[c] for c in row.nonzero()} for row in table.labels]
+    assert found == rows

@@ -1,0 +1,125 @@
+"""Own photos as a benchmark: which labels are recognised, and how photos are divided."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from avalanche_agcn.benchmarks import SplitPhotos
+from avalanche_agcn.benchmarks.photos import read_photos, split_photos
+
+CLASSES = ["bird", "car", "dog", "person", "tree"]
+SHOWN = {f"{k}.jpg": [CLASSES[k % 5], CLASSES[(k + k // 5) % 5]] for k in range(20)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Twenty photos with labels in each form."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for name in SHOWN:
+        Image.new("RGB", (8, 8)).save(images / name)
+    rows = [f"{name},{';'.join(labels)}" for name, labels in SHOWN.items()]
+    (tmp_path / "labels.csv").write_text("\n".join(["file,labels", *rows]))
+    xml = tmp_path / "xml"
+    xml.mkdir()
+    for name, labels in SHOWN.items():
+        objects = "".join(f"<object><name>{label}</name></object>" for label in labels)
+        text = f"<annotation><filename>{name}</filename>{objects}</annotation>"
+        (xml / name.replace("jpg", "xml")).write_text(text)
+    write_coco(tmp_path / "labels.json", SHOWN)
+    return tmp_path
+
+
+def write_coco(path, shown):
+    path.parent.mkdir(exist_ok=True)
+    boxes = [(k, CLASSES.index(label)) for k, labels in enumerate(shown.values()) for label in labels]
+    content = {
+        "images": [{"id": k, "file_name": name} for k, name in enumerate(shown)],
+        "categories": [{"id": c, "name": name} for c, name in enumerate([*CLASSES, "never shown"])],
+        "annotations": [{"id": n, "image_id": k, "category_id": c} for n, (k, c) in enumerate(boxes)],
+    }
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("labels", ["labels.csv", "labels.json", "xml"])
+def test_labels_of_every_form_are_recognised(folder, labels):
+    photos = read_photos(folder / "images", folder / labels)
+    assert photos.class_names == CLASSES
+    names = [name.decode() for name in photos.files]
+    found = {
+        name: {CLASSES[c] for c in row.nonzero()} for name, row in zip(names, photos.targets, strict=True)
+    }
+    assert found == {name: set(labels) for name, labels in SHOWN.items()}
+
+
+def test_cocos_two_files_are_train_and_test_labels(folder):
+    parts = {"train2017": dict(list(SHOWN.items())[:12]), "val2017": dict(list(SHOWN.items())[12:])}
+    for part, shown in parts.items():
+        write_coco(folder / "annotations" / f"instances_{part}.json", shown)
+        (folder / "images" / part).mkdir()
+        for name in shown:
+            (folder / "images" / name).rename(folder / "images" / part / name)
+    benchmark = SplitPhotos(folder / "images", labels=folder / "annotations")
+    assert "12 train, 8 test" in repr(benchmark)
+
+
+def names_of(images):
+    return {images.source.files[k].decode() for positions in images.positions for k in positions.tolist()}
+
+
+def test_photos_are_divided_into_train_and_test_and_classes_into_experiences(folder):
+    made = [SplitPhotos(folder / "images", labels=folder / "labels.csv", seed=seed) for seed in (0, 1)]
+    first, second = ([names_of(b.plan.train), names_of(b.plan.evaluation["test"])] for b in made)
+    assert first[1] == second[1]  # the same test photos for each seed
+    assert len(first[1]) == 4
+    assert not first[0] & first[1]
+    assert first[0] | first[1] == set(SHOWN)
+    assert made[0].classes_per_experience == [3, 2]
+    options = {"labels": folder / "labels.csv", "class_order": ["dog", "car", "tree"]}
+    ordered = SplitPhotos(folder / "images", **options, n_experiences=3)
+    assert ordered.class_names == ["dog", "car", "tree"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": "absent.csv"}, "There is no file .*absent.csv with labels"),
+        ({"labels": "absent.json"}, "There is no file .*absent.json with labels"),
+        ({"labels": "images"}, "images has 0 JSON files and no XML file"),
+        ({"test_size": 1.5}, "test_size must be between 0 and 1, but is 1.5"),
+        ({"test_size": 0.01}, "test_size=0.01 of 20 photos leaves no test photo"),
+        ({"n_experiences": 9}, "n_experiences=9 must be between 1 and the number of classes, 5"),
+    ],
+)
+def test_what_does_not_fit_is_named(folder, change, message):
+    given = {"labels": "labels.csv", **change}
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        SplitPhotos(folder / "images", **{**given, "labels": folder / given["labels"]})
+
+
+def test_annotations_of_another_form_or_outside_the_folder_are_named(folder):
+    (folder / "labels.json").write_text('{"images": 3}')
+    with pytest.raises(ValueError, match=r"labels.json is not an annotation file of COCO's form"):
+        read_photos(folder / "images", folder / "labels.json")
+    write_coco(folder / "labels.json", {"../secret.jpg": ["dog"]})
+    with pytest.raises(ValueError, match=r"'../secret.jpg' is not below the folder of images"):
+        read_photos(folder / "images", folder / "labels.json")
+
+
+@given(st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=60), st.floats(0.05, 0.6))
+def test_the_test_share_of_each_class_is_no_larger_than_asked_for_and_nothing_is_lost(rows, share):
+    targets = torch.zeros(len(rows), 4)
+    for k, own in enumerate(rows):
+        targets[k, list(own)] = 1
+    is_test = split_photos(targets, share)
+    assert int(is_test.sum()) <= share * len(rows) + 1e-6
+    rarest = int(targets.sum(0).argmin()) if (targets.sum(0) > 0).all() else None
+    if rarest is not None:
+        n = int(targets[:, rarest].sum())
+        assert int(targets[is_test, rarest].sum()) == min(int(share * n + 1e-9), n - 1)
+    assert targets[~is_test].any(0)[targets.sum(0).argmin()] or rarest is None
+    assert is_test.equal(split_photos(targets, share))
