@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import os
 import sys
 import tomllib
 from collections import Counter
@@ -271,12 +272,14 @@ def main(
         The exit code.
     """
     parser = make_parser(benchmark, description, prog=prog, usage=usage)
-    arguments = parser.parse_args(argv)
-    try:
-        wanted = settings_of(arguments, variants)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    if wanted[0].benchmark == "scenes":
+    first = os.environ.get("RANK", "0") == "0"  # of several processes, this one alone prints
+    with contextlib.nullcontext() if first else contextlib.redirect_stderr(None):
+        arguments = parser.parse_args(argv)
+        try:
+            wanted = settings_of(arguments, variants)
+        except (ValueError, OSError) as error:
+            parser.error(str(error))
+    if first and wanted[0].benchmark == "scenes":
         print(SCENES_NOTICE.format(name=DATA_NAMES[benchmark]))
     out = getattr(arguments, "out", Path("results"))
     try:
@@ -295,10 +298,14 @@ def _run_all(wanted: Sequence[Settings], out: Path, *, resume: bool) -> None:
     from avalanche_agcn.evaluation import ProgressBar
     from avalanche_agcn.experiments.report import write_report
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
+    from avalanche_agcn.training.distributed import is_first_process, process_group
 
     keep_freed_memory()
     loggers = [ProgressBar()]
-    write_report([Run(s, out, resume=resume, loggers=loggers).run() for s in wanted], out)
+    with process_group(wanted[0].device):
+        results = [Run(s, out, resume=resume, loggers=loggers).run() for s in wanted]
+        if is_first_process():
+            write_report(results, out)
 
 
 def _named_value(text: str) -> tuple[str, Any]:

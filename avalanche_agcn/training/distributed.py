@@ -44,19 +44,26 @@ def is_first_process() -> bool:
     return process_rank()[0] == 0
 
 
+class ProcessLost(ConnectionError):
+    """Another process of the group ended, or did not answer in time."""
+
+
 @contextmanager
 def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TIMEOUT) -> Iterator[None]:
     """Join the process group that the environment describes, and leave it afterwards.
 
     torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; elsewhere, as with SLURM, set
-    RANK, WORLD_SIZE and MASTER_ADDR. Without them, or within a group already, nothing happens.
+    RANK, WORLD_SIZE and MASTER_ADDR. Without them, with one process, or in a group already, nothing happens.
 
     Args:
         device: where the model is: NCCL connects CUDA devices, gloo all others. Process k of a machine takes
             its k-th CUDA device as ``"cuda"``.
         timeout: how long a process waits for the others.
+
+    Raises:
+        ProcessLost: if another process of the group ended before its work was done.
     """
-    if is_distributed() or not {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+    if is_distributed() or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return
     on_cuda = torch.device(device).type == "cuda"
@@ -64,8 +71,17 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
         torch.cuda.set_device(_local_rank())
     os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
     dist.init_process_group("nccl" if on_cuda else "gloo", timeout=timeout)
+    rank, n_processes = process_rank()
     try:
         yield
+        dist.barrier()  # no process leaves before the first one has written its files
+    except RuntimeError as error:
+        if not any(name in str(error) for name in ("gloo", "NCCL")):
+            raise
+        raise ProcessLost(
+            f"process {rank} of {n_processes} stopped, because another process ended or did not answer: see "
+            f"its own message ({str(error).splitlines()[0]})."
+        ) from error
     finally:
         dist.destroy_process_group()
 

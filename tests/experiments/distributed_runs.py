@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 tests/experiments/distributed_runs.py OUT '{"er": {"method": "er"}}'
 
-Each run leaves its own folder in OUT/NAME and, of each process, ``trace-<rank>.pt``.
+Each run leaves its folder in OUT/NAME/out and, of each process, OUT/NAME/trace-<rank>.pt.
 """
 
 import itertools
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from avalanche_agcn.experiments.cli import main as run_command
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import Settings, make_settings
 from avalanche_agcn.models.forward import unwrap
@@ -102,8 +103,14 @@ def main(out: Path, cases: dict[str, dict], *, resume: bool = False) -> None:
     with process_group():
         for name, case in cases.items():
             (out / name).mkdir(parents=True, exist_ok=True)
-            torch.save(trace(case, out / name, resume=resume), out / name / f"trace-{process_rank()[0]}.pt")
+            found = trace(case, out / name / "out", resume=resume)
+            torch.save(found, out / name / f"trace-{process_rank()[0]}.pt")
 
 
 if __name__ == "__main__":
+    if "--command-line" in sys.argv:
+        folder = str(Path(sys.argv[1]) / "command line")
+        run_command(
+            "coco", None, ["--smoke", "--method", "finetuning", "--out", folder, "--backbone", "small"]
+        )
     main(Path(sys.argv[1]), json.loads(sys.argv[2]), resume="--resume" in sys.argv)
