@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import random
 import tempfile
@@ -22,6 +23,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_agcn.evaluation import find_nested
+from avalanche_agcn.experiments.signals import Stopped, requested_signal
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import largest_of_processes
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
@@ -97,6 +99,10 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
     restore(strategy, state, train_stream)
 
 
+class Diverged(ValueError):
+    """The loss is not finite."""
+
+
 class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Saves the state every few minutes within an experience, and resumes from it.
 
@@ -143,15 +149,40 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
             self._resumed = None
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Save if it is time."""
+        """Save if it is time, or if the process is asked to end.
+
+        Raises:
+            Diverged: if the loss is not finite; the last saved state is kept.
+            Stopped: if the process was asked to end, once the state is saved.
+        """
+        self._check_loss(strategy)
         self._batch += 1
-        if largest_of_processes(int(time.monotonic() - self._last_save >= self._seconds)):
-            self._save({"epoch": self._epoch, "batch": self._batch})
-            self._last_save = time.monotonic()
+        due = time.monotonic() - self._last_save >= self._seconds
+        request = largest_of_processes(requested_signal() or int(due))  # all processes stop at one batch
+        if request:
+            self.save()
+        if request > 1:
+            raise Stopped(request)
+
+    def save(self) -> None:
+        """Save the state after the last batch."""
+        self._save({"epoch": self._epoch, "batch": self._batch})
+        self._last_save = time.monotonic()
 
     def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Count the epoch."""
         self._epoch, self._batch = self._epoch + 1, 0
+
+    def _check_loss(self, strategy: Any) -> None:
+        """With float16, the scaler leaves out steps that are not finite, until its scale is used up."""
+        loss = float(torch.as_tensor(strategy.loss).detach())
+        if math.isfinite(loss) or (strategy.scaler.is_enabled() and strategy.scaler.get_scale() > 1):
+            return
+        raise Diverged(
+            f"the loss is {loss} at step {self._batch + 1} of epoch {self._epoch + 1} of experience "
+            f"{strategy.experience.current_experience + 1}: the learning rate is probably too high; choose a "
+            "lower --lr, --lr-head or --lr-gcn."
+        )
 
 
 def _memories(strategy: MultiLabelTemplate) -> list[MemoryPlugin]:

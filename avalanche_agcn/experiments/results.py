@@ -67,6 +67,7 @@ class Results:
             are ``right``.
         class_ap: row t has the AP of each class seen by experience t, empty if nothing was evaluated then.
         n_images: number of images of each experience, by the name of the stream.
+        data: fingerprint of the data (`data_fingerprint`).
         summary: `nested_summary` of each metric.
         format: version of the file's format.
     """
@@ -89,6 +90,7 @@ class Results:
     decisions: dict[str, list[Any]] | None = None
     class_ap: list[list[float | None]] | None = None
     n_images: dict[str, list[int]] | None = None
+    data: dict[str, dict[str, str]] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -158,6 +160,7 @@ _SHARED = (
     "cooccurrence",
     "environment",
     "n_images",
+    "data",
 )
 
 

@@ -158,6 +158,6 @@ def test_process_that_is_killed_ends_the_others_with_a_message():
         )
         for rank in "01"
     ]
-    message = processes[0].communicate(timeout=60)[1]
+    message = processes[0].communicate(timeout=300)[1]
     processes[1].communicate()
     assert "process 0 of 2 stopped, because another process ended" in message
