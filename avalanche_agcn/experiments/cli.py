@@ -10,6 +10,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -55,6 +56,7 @@ OWN_FLAGS: dict[str, tuple[str, type, str]] = {
 
 Defaults stand here as text: strategies would import torch."""
 OUT, SMOKE_OUT = Path("results"), Path("results-smoke")
+LOGGERS = ("tensorboard", "wandb", "csv_log")
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -91,6 +93,7 @@ def make_parser(
     parser.add_argument(
         "--smoke", action="store_true", help="check in seconds whether everything works (default: false)"
     )
+    _add_logging_options(parser.add_argument_group("logging, beside the report"))
     for group in GROUPS:
         options = parser.add_argument_group((group.__doc__ or "").rstrip(".").lower())
         for field in fields(group):
@@ -99,6 +102,29 @@ def make_parser(
     _add_method_options(parser.add_argument_group("settings of methods, for those that have them"))
     parser.set_defaults(benchmark=benchmark)
     return parser
+
+
+def _add_logging_options(options: argparse._ArgumentGroup) -> None:
+    """What `open_loggers` takes."""
+    options.add_argument(
+        "--tensorboard",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="log to TensorBoard (default: no; without DIR, to tensorboard in the folder for results)",
+    )
+    options.add_argument(
+        "--wandb",
+        nargs="?",
+        const="avalanche-agcn",
+        metavar="PROJECT",
+        help="log to Weights & Biases, offline without an account (default: no; PROJECT: avalanche-agcn)",
+    )
+    options.add_argument(
+        "--csv-log",
+        action="store_true",
+        help="log all metrics to CSV files in the folder of the run (default: false)",
+    )
 
 
 def _add_method_options(options: argparse._ArgumentGroup) -> None:
@@ -282,26 +308,37 @@ def main(
         print(SCENES_NOTICE.format(name=DATA_NAMES[benchmark]))
     out = getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT)
     with handle_signals():
-        _run_all(wanted, out, resume="resume" in arguments, overwrite="overwrite" in arguments)
+        loggers = {name: value for name, value in vars(arguments).items() if name in LOGGERS}
+        flags = {"resume": "resume" in arguments, "overwrite": "overwrite" in arguments}
+        _run_all(wanted, out, **flags, loggers=loggers)
     return 0
 
 
-def _run_all(wanted: Sequence[Settings], out: Path, *, resume: bool, overwrite: bool) -> None:
-    from avalanche_agcn.evaluation import ProgressBar
-    from avalanche_agcn.experiments.report import write_report
+def _run_all(
+    wanted: Sequence[Settings], out: Path, *, resume: bool, overwrite: bool, loggers: Mapping[str, Any]
+) -> None:
+    from avalanche_agcn.evaluation.loggers import ProgressBar, open_loggers
+    from avalanche_agcn.experiments.report import refresh_page, write_report
+    from avalanche_agcn.experiments.results import RESULTS_FILE, Results
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
     from avalanche_agcn.training.distributed import is_first_process, process_group
 
     keep_freed_memory()
-    loggers = [ProgressBar()]
-    results = []
+    finished: list[Results] = []
+    refresh = partial(refresh_page, out, finished, len(wanted))
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}
     with process_group(wanted[0].device):
         for settings in wanted:
-            with _tell_what_is_saved(out / settings.name):
-                run = Run(settings, out, resume=resume, overwrite=overwrite, loggers=loggers)
-                results.append(run.run())
+            ended = (out / settings.name / RESULTS_FILE).is_file() and not overwrite  # then nothing is logged
+            wanted_loggers = {} if ended or not is_first_process() else loggers
+            opened = open_loggers(
+                settings.name, out, **wanted_loggers, append=resume, config=settings.as_dict()
+            )
+            with _tell_what_is_saved(out / settings.name), opened as more:
+                own = [ProgressBar(), *more] if is_first_process() else []
+                finished.append(Run(settings, out, **options, loggers=own).run())
         if is_first_process():
-            write_report(results, out)
+            write_report(finished, out)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from torch import nn
 from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitVOC, SplitWIDE
 from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
-from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
+from avalanche_agcn.evaluation import ProgressBar, find_nested, multilabel_evaluator
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.checkpoint import (
     CheckpointPlugin,
@@ -211,9 +212,11 @@ def _stages_in_percent(stages: Sequence[StageScores | None]) -> dict[str, list[f
 
 
 def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
+    """An evaluator that makes plots and emits AP of each class only if a logger keeps them."""
+    more = any(not isinstance(logger, ProgressBar) for logger in loggers)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
-        return multilabel_evaluator(loggers=list(loggers), train_map=False)
+        return multilabel_evaluator(loggers=list(loggers), train_map=False, per_class=more, plots=more)
 
 
 def _no_log(message: str) -> None:
@@ -233,6 +236,7 @@ class Run:
         overwrite: whether to start from the beginning, whatever the folder has.
         loggers: Avalanche loggers.
         log: receives messages.
+        after_experience: receives the results so far, after each experience.
 
     Attributes:
         kept: results of the finished run that the folder has; then there is no ``strategy``.
@@ -256,8 +260,10 @@ class Run:
         overwrite: bool = False,
         loggers: Sequence[BaseLogger] = (),
         log: Callable[[str], None] = print,
+        after_experience: Callable[[Results], None] | None = None,
     ) -> None:
         self.settings, self.log = settings, log if is_first_process() else _no_log
+        self.after_experience = after_experience if is_first_process() else None
         self.folder = Path(out) / settings.name
         self._overwrite = overwrite
         self._lock = RunLock(self.folder) if is_first_process() else None
@@ -287,7 +293,7 @@ class Run:
             return
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         network = self._freeze(backbone) if settings.freeze_backbone else backbone
-        names, evaluator = self.benchmark.class_names, _evaluator(loggers if is_first_process() else ())
+        names, evaluator = self.benchmark.class_names, _evaluator(loggers)
         self.strategy = make_strategy(settings, network, names, plugins=[self.recorder], evaluator=evaluator)
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
@@ -355,6 +361,8 @@ class Run:
             self.experience, self.trained = self.experience + 1, False
             self._save()
             self._report_progress()
+            if self.after_experience is not None:
+                self.after_experience(self.results())
         results = self.results()
         if is_first_process():
             results.write(self.folder / RESULTS_FILE)
@@ -366,6 +374,7 @@ class Run:
         nested = find_nested(self.strategy)
         stream, names = self._evaluation_stream.name, self.benchmark.class_names
         history, ap = nested.history[stream], nested.average_precision[stream].tolist()
+        ap += [math.nan] * (len(names) - len(ap))  # of classes to come
         acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
         truth = train_cooccurrence(self.benchmark.plan) if acm else None
         return Results(

@@ -230,6 +230,16 @@ def test_a_run_that_had_ended_is_not_trained_again(tmp_path):
     assert again.run() == first
 
 
+def test_results_so_far_are_given_after_each_experience(tmp_path):
+    given = []
+    results = make_run(smoke(), tmp_path, after_experience=given.append).run()
+    assert len(given) == 2
+    assert given[0].nested["mAP"] == results.nested["mAP"][:1]
+    assert [value is None for value in given[0].per_class_ap.values()] == [False, False, True, True]
+    assert len(given[0].acm) == 2
+    assert scores(given[1]) == scores(results)
+
+
 def test_a_device_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"the device 'nothing' cannot be used here \(.*--device cpu"):
         Run(smoke(device="nothing"), tmp_path)
