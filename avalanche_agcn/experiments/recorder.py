@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from avalanche.core import SupervisedPlugin
-from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles
+from avalanche_agcn.training.distributed import in_order_of_images
 
 N_PICTURES = 6
 N_WORST = 2
@@ -104,7 +104,7 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
     def after_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Record the images of the experience, those of all processes."""
         experience: Any = strategy.experience
-        scores = _of_all_processes(self._scores)
+        scores = in_order_of_images(self._scores)
         self._scores = []
         if not len(scores):
             return
@@ -183,16 +183,6 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         source = self._images.source
         image = os.path.relpath(source.path(number), root) if isinstance(source, ImageFiles) else number
         return {"image": image, "labels": [self._names[c] for c in self._images.labels[number].nonzero()]}
-
-
-def _of_all_processes(batches: Sequence[Tensor]) -> Tensor:
-    """Rows in the order of the images, of which process k of n has every n-th from the k-th on."""
-    own = torch.cat([*batches]) if batches else torch.empty(0)
-    parts = DistributedHelper.gather_all_objects(own) if DistributedHelper.is_distributed else [own]
-    rows = parts[0].new_empty(sum(map(len, parts)), *parts[0].shape[1:])  # the first has most
-    for k, part in enumerate(parts):
-        rows[k :: len(parts)] = part
-    return rows
 
 
 def _as_list(rows: Mapping[int, Tensor]) -> list[Tensor]:

@@ -11,7 +11,7 @@ which all losses of this package use.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -133,6 +133,24 @@ def own_share(rows: Tensor) -> Tensor:
     """This process's part of the first one's rows: a collective call."""
     rank, n_processes = process_rank()
     return from_first_process(rows)[rank::n_processes]
+
+
+def in_order_of_images(batches: Sequence[Tensor]) -> Tensor:
+    """Rows of all processes, of whose images process k of n has every n-th from the k-th on (`own_share`).
+
+    A collective call. Without any row it returns an empty tensor.
+    """
+    own = torch.cat([*batches]) if batches else torch.empty(0)
+    parts: list[Any] = [own] * process_rank()[1]
+    if is_distributed():
+        dist.all_gather_object(parts, own)
+    rows = own.new_empty(
+        sum(map(len, parts)), *parts[0].shape[1:], dtype=parts[0].dtype
+    )  # the first has most
+    for k, part in enumerate(parts):
+        if len(part):
+            rows[k :: len(parts)] = part
+    return rows
 
 
 def collective_device() -> torch.device:

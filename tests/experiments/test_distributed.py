@@ -40,6 +40,20 @@ MANY = {
     "ridge frozen": {"method": "streaming_ridge", "freeze_backbone": True},
     "finetuning frozen": {"method": "finetuning", "freeze_backbone": True},
 }
+OWN = {"own pipeline": {"own pipeline": False}, "own pipeline, wrapped": {"own pipeline": True}}
+RESUMED = {
+    name: {**MANY[name], "stop_after": n_saves}
+    for name, n_saves in {
+        "finetuning": 5,  # between two experiences
+        "ewc": 5,
+        "agcn memory": 5,
+        "agem": 7,  # within the second one
+        "agcn statistics": 7,
+        "streaming_ridge": 7,
+        "l3a": 7,
+        "scr negatives": 7,
+    }.items()
+}
 TOLERANCES = {"acm": 1e-12, "statistics": 1e-12, "weights": 1e-5, "memory": 0, "nested": 1e-6, "losses": 1e-6}
 
 
@@ -70,11 +84,17 @@ def run_cases(n_processes, out, cases, *options):
 
 
 def difference(a, b):
-    """Largest difference of two nested values; infinite where they differ in kind."""
+    """Largest difference of two values, relative for numbers over 1; infinite if they differ in kind."""
     if isinstance(a, torch.Tensor):
         a, b = a.double().nan_to_num(), b.double().nan_to_num()
         same = a.shape == b.shape
-        return float((a - b).abs().max()) if same and a.numel() else 0.0 if same else float("inf")
+        return (
+            float(((a - b) / a.abs().clamp(min=1)).abs().max())
+            if same and a.numel()
+            else 0.0
+            if same
+            else float("inf")
+        )
     if isinstance(a, dict):
         return (
             difference([a[k] for k in sorted(a)], [b[k] for k in sorted(b)])
@@ -93,7 +113,8 @@ def differences(one, many):
     found = {kind: max(difference(expected[kind], trace[kind]) for trace in traces) for kind in TOLERANCES}
     parts = zip(*(trace["steps"] for trace in traces), strict=True)
     steps = [sorted(itertools.chain(*step)) for step in parts]
-    return {**found, "images": float(steps != list(map(sorted, expected["steps"])))}
+    wanted = [sorted(step) for step in expected["steps"][-len(steps) :]]  # a resumed run has the last only
+    return {**found, "images": float(steps != wanted)}
 
 
 def read_traces(folder):
@@ -162,3 +183,24 @@ def test_process_that_is_killed_ends_the_others_with_a_message():
     message = processes[0].communicate(timeout=300)[1]
     processes[1].communicate()
     assert "process 0 of 2 stopped, because another process ended" in message
+
+
+@pytest.mark.slow
+def test_every_method_in_two_and_three_processes(tmp_path):
+    for n in (1, 2, 3):
+        run_cases(n, tmp_path / str(n), MANY | OWN)
+    for name in MANY | OWN:
+        for n in (2, 3):
+            check_equal(tmp_path / "1", tmp_path / str(n), name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 1), (1, 3)])
+def test_run_is_resumed_with_another_number_of_processes(tmp_path, before, after):
+    run_cases(1, tmp_path / "whole", {name: MANY[name] for name in RESUMED})
+    run_cases(before, tmp_path / "parts", RESUMED)
+    for trace in (tmp_path / "parts").glob("*/trace-*.pt"):
+        trace.unlink()
+    run_cases(after, tmp_path / "parts", RESUMED, "--resume")
+    for name in RESUMED:
+        check_equal(tmp_path / "whole", tmp_path / "parts", name)
