@@ -417,7 +417,7 @@ class Run:
                 self._save_model()
             self._save()
             self._report_progress()
-            if self.after_experience is not None:
+            if self.after_experience is not None and is_first_process():
                 self.after_experience(self.results())
         results = self.results()
         if is_first_process():
