@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from numbers import Integral
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -44,6 +45,12 @@ def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
         )
 
 
+def check_whole_number(name: str, value: Any, lowest: int) -> None:
+    """Raise a ValueError if an argument is not a whole number of at least ``lowest``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < lowest:
+        raise ValueError(f"{name} must be a whole number of at least {lowest}, not {value!r}.")
+
+
 def experience_sizes(
     n_classes: int, n_experiences: int | None, classes_per_experience: Sequence[int] | None
 ) -> list[int]:
@@ -66,7 +73,8 @@ def experience_sizes(
         return sizes
     if n_experiences is None:
         raise ValueError("Pass n_experiences= or classes_per_experience=, to split the classes.")
-    if not 1 <= n_experiences <= n_classes:
+    check_whole_number("n_experiences", n_experiences, 1)
+    if n_experiences > n_classes:
         raise ValueError(
             f"n_experiences={n_experiences} must be between 1 and the number of classes, {n_classes}."
         )

@@ -24,6 +24,7 @@ from avalanche_agcn.experiments.settings import (
     BenchmarkName,
     Settings,
     change_settings,
+    check_value,
     is_b_protocol,
     make_settings,
     method_arguments,
@@ -150,9 +151,10 @@ def settings_of(
     shared, own, required = _merge(vars(arguments))
     methods, seeds = _as_list(shared.pop("method", FULL)), _as_list(shared.pop("seed", 0))
     methods = list(METHODS) if "all" in methods else methods
-    named: BenchmarkName = shared.pop("benchmark")
-    benchmark: BenchmarkName = named if shared.get("dataset_root") else "scenes"
+    benchmark = _benchmark_of(arguments, shared)
     negatives, pseudo_labels = shared.pop("negatives", ()), shared.pop("pseudo_labels", False)
+    for name, value in (("negatives", negatives), ("pseudo_labels", pseudo_labels)):
+        check_value(name, value, KINDS[name])
     check_accepted(required, methods)
     wanted = [make_settings(benchmark, own, **shared, method=m, seed=seed) for m in methods for seed in seeds]
     if negatives:
@@ -163,6 +165,17 @@ def settings_of(
         wanted = _variants_of(wanted, variants)
     check_folders(wanted)
     return wanted
+
+
+def _benchmark_of(arguments: argparse.Namespace, shared: dict[str, Any]) -> BenchmarkName:
+    """The benchmark that was asked for, or drawn scenes in place of the script's if there is no data."""
+    named: BenchmarkName = shared.pop("benchmark")
+    check_value("benchmark", named, KINDS["benchmark"])
+    if shared.get("dataset_root"):
+        return named
+    if named not in (arguments.benchmark, "scenes"):
+        raise ValueError(f"the benchmark {named!r} needs its images: give their folder by --data.")
+    return "scenes"
 
 
 def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
@@ -176,6 +189,8 @@ def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], se
     own: dict[str, Any] = {}
     required: set[str] = set()
     config = read_config(given["config"]) if "config" in given else {}
+    if "benchmark" in config:  # which the script's replaces
+        check_value("benchmark", config["benchmark"], KINDS["benchmark"])
     if "method" in given:
         config = {**config, "label": None}  # it belongs to the config's method, as some of its settings do
     options = {name: value for name, value in given.items() if name in KINDS or name in OWN_FLAGS}

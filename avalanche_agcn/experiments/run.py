@@ -26,6 +26,7 @@ from avalanche_agcn.experiments.checkpoint import (
     Diverged,
     State,
     capture,
+    fitting_state,
     layout,
     restore,
     save_state,
@@ -178,7 +179,9 @@ def _statistics_plugins(settings: Settings) -> list[BasePlugin]:
 def check_device(name: str) -> None:
     """Raise a ValueError for a device that torch does not find here, with the reason."""
     try:
-        torch.empty(0, device=name)
+        if torch.device(name).type in ("meta", "lazy"):
+            raise RuntimeError("it computes nothing")
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
         reason = str(error).splitlines()[0]
         raise ValueError(
@@ -275,6 +278,7 @@ class Run:
         check_device(settings.device)
         seed_everything(settings.seed)
         backbone = make_backbone(settings)
+        backbone.check_image_size(settings.image_size)
         self.benchmark: MultiLabelBenchmark = make_benchmark(settings, backbone)
         self.log(f"{settings.name}: {self.benchmark}")
         self.data = data_fingerprint(self.benchmark.plan)
@@ -455,15 +459,15 @@ class Run:
 
     def _restore(self, state: State) -> None:
         """Continue from a saved state."""
-        path = self.folder / STATE_FILE
-        if state.get("layout") != layout(self.strategy):
-            raise ValueError(
-                f"{path} is of another version of this package: give --overwrite to start from the beginning."
-            )
-        position, self.seconds = state["position"], state["seconds"]
-        self.experience, self.trained = position["experience"], position["trained"]
-        self._within = position["within"]
-        restore(self.strategy, state, self.benchmark.train_stream)
-        if self._within is not None:
-            self.checkpoints.resume(self._within, state)
+        with fitting_state(self.folder / STATE_FILE):
+            if state["layout"] != layout(self.strategy):
+                raise ValueError("it is of another version of this package")
+            position, self.seconds = state["position"], dict(state["seconds"])
+            self.experience, self.trained = position["experience"], position["trained"]
+            self._within = position["within"]
+            if not 0 <= self.experience <= self.n_experiences:
+                raise ValueError(f"it is at experience {self.experience} of {self.n_experiences}")
+            restore(self.strategy, state, self.benchmark.train_stream)
+            if self._within is not None:
+                self.checkpoints.resume(self._within, state)
         self.log(f"{self.settings.name}: continuing with experience {self.experience + 1}")
