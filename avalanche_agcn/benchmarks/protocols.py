@@ -104,7 +104,7 @@ class Protocol:
     def __post_init__(self) -> None:
         for name in ("n_classes", "n_experiences"):
             if getattr(self, name) is not None:
-                check_whole_number(name, getattr(self, name), 1)
+                check_whole_number(name, getattr(self, name))
         for name, choices in (("test_images", TestImages), ("crowds", Crowds), ("difficult", Difficult)):
             value = getattr(self, name)
             if value is not None and value not in get_args(choices):

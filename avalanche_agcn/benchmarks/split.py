@@ -45,10 +45,12 @@ def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
         )
 
 
-def check_whole_number(name: str, value: Any, lowest: int) -> None:
-    """Raise a ValueError if an argument is not a whole number of at least ``lowest``."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < lowest:
-        raise ValueError(f"{name} must be a whole number of at least {lowest}, not {value!r}.")
+def check_whole_number(name: str, value: Any, lowest: int | None = None) -> None:
+    """Raise a ValueError if an argument is not a whole number, or is below ``lowest``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name} must be a whole number, not {value!r}.")
+    if lowest is not None and value < lowest:  # type: ignore[operator]
+        raise ValueError(f"{name} must be at least {lowest}, not {value}.")
 
 
 def experience_sizes(
@@ -73,8 +75,8 @@ def experience_sizes(
         return sizes
     if n_experiences is None:
         raise ValueError("Pass n_experiences= or classes_per_experience=, to split the classes.")
-    check_whole_number("n_experiences", n_experiences, 1)
-    if n_experiences > n_classes:
+    check_whole_number("n_experiences", n_experiences)
+    if not 1 <= n_experiences <= n_classes:
         raise ValueError(
             f"n_experiences={n_experiences} must be between 1 and the number of classes, {n_classes}."
         )

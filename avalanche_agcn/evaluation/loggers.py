@@ -1,19 +1,21 @@
-"""Loggers, for the main process: CSV files, Weights & Biases, progress on a terminal or in a file."""
+"""Loggers, for the main process: CSV files, TensorBoard, Weights & Biases, and progress."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
 import re
 import sys
 import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metric_results import AlternativeValues, MetricValue
-from avalanche.logging import BaseLogger, TextLogger, WandBLogger
+from avalanche.logging import BaseLogger, TensorboardLogger, TextLogger, WandBLogger
 from avalanche.training.templates import SupervisedTemplate
 from matplotlib.figure import Figure
 from PIL import Image
@@ -146,8 +148,55 @@ class MultiLabelWandBLogger(WandBLogger):
         self.wandb.log({name: value}, step=x_plot)
 
 
+@contextlib.contextmanager
+def open_loggers(
+    name: str,
+    folder: str | os.PathLike[str],
+    *,
+    tensorboard: str | None = None,
+    wandb: str | None = None,
+    csv_log: bool = False,
+    append: bool = False,
+    config: Mapping[str, Any] | None = None,
+) -> Iterator[list[BaseLogger]]:
+    """Open the loggers of one run, and close them at its end, so that nothing is lost.
+
+    Args:
+        name: name of the run.
+        folder: folder for the files of loggers; CSV files are in that of the run.
+        tensorboard: another folder for TensorBoard, where each run has its own; ``""`` for ``tensorboard``.
+        wandb: project of Weights & Biases. Without an account on this machine (``wandb login``), the run is
+            logged to a folder, which ``wandb sync`` uploads later; so it is with ``WANDB_MODE=offline``.
+        csv_log: whether to write CSV files.
+        append: whether to continue CSV files.
+        config: settings of the run, for Weights & Biases.
+    """
+    with contextlib.ExitStack() as stack:
+        loggers: list[BaseLogger] = []
+        if tensorboard is not None:
+            board = TensorboardLogger(Path(tensorboard or Path(folder) / "tensorboard") / name)
+            stack.callback(board.writer.close)
+            loggers.append(board)
+        if wandb is not None:
+            params = {"config": dict(config or {}), **_wandb_mode()}
+            project = MultiLabelWandBLogger(wandb, name, params=params, dir=str(folder), save_code=False)
+            stack.callback(project.wandb.finish)
+            loggers.append(project)
+        if csv_log:
+            loggers.append(MultiLabelCSVLogger(Path(folder) / name / "logs", append=append))
+        yield loggers
+
+
+def _wandb_mode() -> dict[str, str]:
+    """Arguments of ``wandb.init`` by which it never asks for an account."""
+    import wandb
+
+    asked = "WANDB_MODE" in os.environ
+    return {} if asked or wandb.login(prompt=False) else {"mode": "offline"}
+
+
 class ProgressBar(BaseLogger, SupervisedPlugin):
-    """Shows a progress bar with mean loss and images per second for each epoch and evaluated experience.
+    """Shows a progress bar with mean loss and images per second for each epoch and each evaluation.
 
     Args:
         file: where to write; standard output if None.
@@ -162,7 +211,8 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Start the bar of an epoch."""
-        self._start_bar(strategy, "train")
+        label = f"train exp {strategy.experience.current_experience}"
+        self._start_bar(label, len(strategy.dataloader))
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Count a batch."""
@@ -173,24 +223,28 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
         self._bars.pop().close()
         super().after_training_epoch(strategy, *args, **kwargs)
 
-    def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Start the bar of an experience."""
-        super().before_eval_exp(strategy, *args, **kwargs)
-        self._start_bar(strategy, "eval")
+    def before_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Start the bar of all evaluated experiences."""
+        super().before_eval(strategy, *args, **kwargs)
+        stream: Any = strategy.current_eval_stream
+        known = [] if isinstance(stream, Iterator) else list(stream)  # reading it here would use it up
+        numbers = sorted({experience.current_experience for experience in known})
+        span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else "".join(map(str, numbers))
+        n_batches = sum(-(-len(experience.dataset) // strategy.eval_mb_size) for experience in known)
+        self._start_bar(f"eval exp {span}", n_batches)
 
     after_eval_iteration = after_training_iteration
 
-    def after_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Close the bar before metrics are printed."""
         self._bars.pop().close()
-        super().after_eval_exp(strategy, *args, **kwargs)
+        super().after_eval(strategy, *args, **kwargs)
 
-    def _start_bar(self, strategy: SupervisedTemplate, phase: str) -> None:
-        label = f"{phase} exp {strategy.experience.current_experience}"
+    def _start_bar(self, label: str, n_batches: int) -> None:
         # Position 0 also for a bar within another one: else tqdm writes cursor movements, also to files.
         settings = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch"}
         timing = {"mininterval": self._seconds, "miniters": 1}
-        self._bars.append(_LossBar(total=len(strategy.dataloader), desc=label, **settings, **timing))
+        self._bars.append(_LossBar(total=n_batches, desc=label, **settings, **timing))
 
 
 class _LossBar(tqdm):
@@ -217,6 +271,17 @@ class _LossBar(tqdm):
 
 class ProgressLogger(ProgressBar, TextLogger):
     """A `ProgressBar` that also prints metrics, as `TextLogger` but with one line for all nested sets."""
+
+    def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Print nothing: the bar shows all experiences."""
+
+    def after_eval_exp(
+        self, strategy: SupervisedTemplate, metric_values: list[MetricValue], **kwargs: Any
+    ) -> None:
+        """Print metrics of single experiences, if there are any."""
+        if metric_values:
+            self._bars[-1].clear()
+            super().after_eval_exp(strategy, metric_values, **kwargs)
 
     def log_metrics(self, metric_values: list[MetricValue]) -> None:
         """Keep the values to print; a nested metric has lines of its own in place of its numbers."""

@@ -27,6 +27,7 @@ from avalanche_agcn.experiments.tables import (
     summary_text,
     with_full,
 )
+from avalanche_agcn.experiments.verdict import verdict
 
 FILE_NAMES = {
     "Table 1": "table-{}",
@@ -63,6 +64,8 @@ def write_report(
             for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
                 write_text(path.with_suffix(suffix), text)
         if not only:
+            if sentence := verdict(own):
+                print(f"{sentence}\n")
             write_text(out / f"classes-{ascii_name(benchmark)}.csv", class_table(own).csv())
         drawings = _plots_of(own)
         known |= set(drawings)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 from avalanche_agcn.benchmarks.json_files import read_json
 from avalanche_agcn.experiments.methods import METHODS, PLAIN, alternatives
 
-BenchmarkName = Literal["scenes", "coco", "wide", "voc"]
+BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
 Amp = Literal["bf16", "fp16"]
 Negatives = Literal["memory", "statistics"]
 Pool = Literal["max", "avg"]  # as in models/, which would import torch here
@@ -26,7 +26,7 @@ Crowds = Literal["labels", "membership", "ignore"]
 
 FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
-RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes"})
+RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes", "keep_models"})
 """Settings that change how a run is carried out, not its results: it may be resumed with others."""
 RUN_ARGUMENTS = frozenset({"newer_as_negative"})
 """Arguments of strategies that follow from a setting of the run: ``negatives``."""
@@ -39,8 +39,14 @@ B_IMAGE_SIZE = 224  # as in benchmarks/protocols.py, which would import torch he
 class DataSettings:
     """Data."""
 
-    benchmark: Annotated[BenchmarkName, "coco, wide, voc, or scenes, which are drawn"] = "coco"
+    benchmark: Annotated[
+        BenchmarkName, "coco, wide, voc, photos, scenes (drawn), or own (`Run(benchmark=…)`)"
+    ] = "coco"
     dataset_root: Annotated[str | None, "folder of the data set; without it scenes are drawn"] = None
+    labels: Annotated[str | None, "labels of own photos: CSV, COCO's JSON or VOC's XML folder"] = None
+    test_labels: Annotated[str | None, "labels of own test photos; if none, a part of --labels"] = None
+    test_size: Annotated[float, "share of own photos to test on, if there are no test labels"] = 0.2
+    separator: Annotated[str | None, "what separates names in a CSV; found out if none"] = None
     split_lists: Annotated[str | None, "published split lists, a folder or zip"] = None
     protocol: Annotated[str | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
     n_classes: Annotated[int | None, "number of classes; with B0-C10 and the like all"] = 40
@@ -104,6 +110,7 @@ class RunSettings:
     device: Annotated[str, "where to compute"] = "cpu"
     num_workers: Annotated[int, "processes that load images"] = 0
     cache: Annotated[str | None, "folder for features of a frozen backbone; the user's if none"] = None
+    keep_models: Annotated[bool, "keep the model after each experience, not just the last"] = False
     checkpoint_minutes: Annotated[float, "minutes between saved states within an experience"] = 10.0
 
 
@@ -160,6 +167,7 @@ RANGES: dict[str, Range] = {
     "n_classes": Range(1, 10**5),
     "n_experiences": Range(1, 10**5),
     "validation_size": Range(0, 1, open_high=True),
+    "test_size": Range(0, 1, open_low=True, open_high=True),
     "limit": _COUNT,
     "n_train": Range(1, 10**7),
     "n_test": Range(1, 10**7),
@@ -209,6 +217,8 @@ DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "coco": {},
     "wide": {"n_classes": 21, "n_experiences": 7},
     "voc": {"protocol": "B0-C4", "n_classes": None, "n_experiences": None},
+    "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
+    "own": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
     "scenes": {
         "backbone": "small",
         "pretrained": False,
@@ -348,8 +358,12 @@ def _check_usable(settings: Settings) -> None:
         )
     if settings.crowds is not None and settings.benchmark != "coco":
         raise ValueError(f"crowds are boxes of COCO: leave the setting out for {settings.benchmark}.")
-    if settings.benchmark == "voc" and settings.split_lists is not None:
-        raise ValueError("there are no published split lists of VOC: leave split_lists out.")
+    if settings.benchmark not in ("coco", "wide") and settings.split_lists is not None:
+        raise ValueError(f"{settings.benchmark} has no published split lists: leave split_lists out.")
+    if settings.benchmark == "photos" and settings.dataset_root is None:
+        raise ValueError("own photos need --images, their folder.")
+    if (settings.benchmark == "photos") != (settings.labels is not None):
+        raise ValueError("own photos need --labels, and other data have their own: use both or neither.")
 
 
 def _preset_defaults(

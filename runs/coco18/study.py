@@ -8,7 +8,8 @@
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
 training, with the same number of trials for each method; then each runs with three seeds. Finished runs are
 not repeated, so the same command continues after a stop. At the end the tables of results beside this file,
-RESULTS.md and the table in README.md are written. It needs `pip install avalanche-agcn[lite]`.
+report.html, RESULTS.md, the table in README.md and the settings of `--defaults small` are written. It needs
+`pip install avalanche-agcn[lite]`.
 """
 
 import argparse
@@ -17,9 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from avalanche_agcn.experiments.checkpoint import write_text
+from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.exit_codes import expected_errors
-from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, name_of
+from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, SMALL_FILE, name_of
+from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.report import Part, write_page
 from avalanche_agcn.experiments.results import Results, find_results, group_by_label
 from avalanche_agcn.experiments.search import CHOSEN_FILE, Entry, LogUniform, Study, read_choices
@@ -27,6 +29,7 @@ from avalanche_agcn.experiments.settings import Settings, change_settings, make_
 from avalanche_agcn.experiments.tables import Table, summary_text
 
 HERE = Path(__file__).parent
+TITLE = "Every method on photos of COCO"
 PARTS = {
     "statistics": "Statistics in place of stored images, network frozen",
     "frozen": "Network frozen, heads trained",
@@ -41,6 +44,8 @@ README_ROWS = (
     "agcn",
     "finetuning",
 )
+SMALL_LABELS = ("multitask_ridge", "streaming_ridge", "agcn", "agcn statistics", "finetuning + statistics")
+"""Labels of the part ``statistics`` whose fixed settings `--defaults small` has."""
 README_MARKS = "<!-- results -->\n", "<!-- end of results -->"
 MEMORY = {"mem_size": 200, "batch_size_mem": 8}  # as many images of the stream per step, also for SCR
 NEGATIVES = {"negatives": ("memory",)}
@@ -54,6 +59,23 @@ REPLAYING = ("er", "prs", "ocdm", "scr")
 HEADS = HERE / "heads"
 """What trials over the frozen network had chosen before the whole network was trained: where that begins."""
 HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
+SMALL_NETWORKS = {
+    "photos": {
+        "backbone": "efficientnet_lite0", "pretrained": True, "pool": "avg", "image_size": 224,
+        "freeze_backbone": True, "lr": 1e-5, "eval_mb_size": 32,
+    },
+    "scenes": {
+        "backbone": "small", "pretrained": True, "image_size": 64, "freeze_backbone": True, "lr": 1e-5,
+        "n_classes": 20, "n_experiences": 5,
+    },
+}  # fmt: skip
+"""Networks of `--defaults small`, frozen. 224 pixels are what the photos' network was trained with; that of
+the scenes was trained on the other 20 drawn classes."""
+SCENE_RATES = {"lr_head": 0.03, "lr_gcn": 1e-3}
+"""Learning rates over the network of the scenes, whose features have another scale: the best of 1e-3 to 0.1
+and 3e-5 to 3e-3 on held-out scenes, for Fine-Tuning and ER, and for AGCN with and without statistics."""
+UNTRIED = {"l3a": {}, "csc": {"orthogonal_words": True, "lr_gcn": WITHOUT_STATISTICS["lr_gcn"]}}
+"""Methods that the study does not have yet: the published settings, and AGCN's learning rate."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for part in arguments.part:
                 studies[part].run(arguments.out / part, jobs=arguments.jobs)
         make_page(arguments.out, arguments.page, arguments.figures)
+        if arguments.out == HERE:
+            write_small(read_choices(HERE / "frozen"), SMALL_FILE)
     except expected_errors() as error:
         print(
             f"Stopped: {error}\nFinished runs are in {arguments.out}; the same command continues from there."
@@ -107,6 +131,7 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
     parts = {part: Part(PARTS[part], find_results([own]), read_choices(own)) for part, own in found.items()}
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
+    write_html(folder / PAGE_FILE, {part.title: part.results for part in parts.values()}, title=TITLE)
     if "statistics" in parts:
         fill_readme(out.parent / "README.md", parts["statistics"].results)
 
@@ -128,6 +153,41 @@ def fill_readme(readme: Path, results: Sequence[Results]) -> None:
     _, end, after = rest.partition(README_MARKS[1])
     if end:
         write_text(readme, before + start + table.markdown() + end + after)
+
+
+def write_small(frozen_choices: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Write the settings of `--defaults small`: what was chosen for each label over the frozen network.
+
+    Args:
+        frozen_choices: of the part ``frozen``.
+        path: the file, `SMALL_FILE` of the package.
+    """
+    base = base_settings(dataset_root="ROOT")
+    chosen = {label: dict(own["settings"]) for label, own in frozen_choices.items()}
+    fixed = {entry.label: entry.settings for entry in frozen(base).entries if entry.label in chosen}
+    labels = [*TUNED, *(f"{method} + negatives" for method in REPLAYING), f"{FULL} official"]
+    found: dict[str, dict[str, Any]] = {label: {**fixed[label], **chosen[label]} for label in labels}
+    found |= {
+        entry.label: entry.settings for entry in statistics(base).entries if entry.label in SMALL_LABELS
+    }
+    found |= UNTRIED
+    methods = {
+        label: {
+            HEAD.get(name, name): value
+            for name, value in own.items()
+            if name not in ("method", "preset", "negatives")
+        }
+        for label, own in found.items()
+    }
+    order = [label for label in (*METHODS, *sorted(methods)) if label in methods]
+    write_json(
+        path,
+        {
+            "networks": SMALL_NETWORKS,
+            "scene_rates": SCENE_RATES,
+            "methods": {label: methods[label] for label in dict.fromkeys(order)},
+        },
+    )
 
 
 def base_settings(**given: Any) -> Settings:

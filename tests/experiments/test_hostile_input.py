@@ -110,9 +110,9 @@ def test_no_memory_is_recorded_and_used_as_none(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_experiences": 2.0}, "n_experiences must be a whole number of at least 1, not 2.0"),
-        ({"seed": "a"}, "seed must be a whole number of at least 0, not 'a'"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, not -1"),
+        ({"n_experiences": 2.0}, "n_experiences must be a whole number, not 2.0"),
+        ({"seed": "a"}, "seed must be a whole number, not 'a'"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
         ({"validation_size": 1.0}, "validation_size=1.0 must be a share below 1"),
         ({"validation_size": float("nan")}, "validation_size=nan must be a share below 1"),
         ({"n_classes": True}, "n_classes must be a whole number"),
@@ -219,7 +219,7 @@ def test_coco_annotations_with_wrong_content_are_named_with_the_place(tmp_path, 
         ({"words": ["person"], "vectors": [[0.0, 0.0]]}, "only zeros"),
         ({"words": ["person"], "vectors": [["a", "b"]]}, "vectors of numbers"),
         ({"words": [3], "vectors": [[1.0]]}, "words of type str"),
-        ({"words": "person", "vectors": [[1.0]]}, "words of shape"),
+        ({"words": "person", "vectors": [[1.0]]}, "1 words but vectors of shape"),
         ({"words": ["person"], "vectors": np.zeros((1, 0))}, "vectors of shape"),
         ({"words": ["person"]}, "is not an .npz"),
         ({}, "is not an .npz"),
@@ -407,7 +407,7 @@ JUNK = st.one_of(
     st.lists(st.integers(-2, 3), max_size=3),
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
 )
-FUZZ = {"max_examples": 60, "deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+FUZZ = {"max_examples": 40, "deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 
 
 def places(content, path=()):
@@ -444,15 +444,18 @@ def ends_well(code, capsys):
     assert code == 0 or text.strip()
 
 
-@seed(15)
-@settings(**FUZZ)
-@given(data=st.data())
-def test_fuzzed_results_end_in_an_exit_code(finished, report, capsys, data):
-    content = drawn_change(data, results_of(finished))
-    text = json.dumps(content)  # which may have NaN
-    code, message = report(text)
-    assert code in (0, 1)
-    assert "Traceback" not in message
+@pytest.mark.parametrize("n", [15, pytest.param(300, marks=pytest.mark.slow)])
+def test_fuzzed_results_end_in_an_exit_code(finished, report, n):
+    @seed(n)
+    @settings(**FUZZ | {"max_examples": n})
+    @given(data=st.data())
+    def check(data):
+        text = json.dumps(drawn_change(data, results_of(finished)))  # which may have NaN
+        code, message = report(text)
+        assert code in (0, 1)
+        assert "Traceback" not in message
+
+    check()
 
 
 @seed(15)
@@ -497,7 +500,7 @@ def test_fuzzed_annotations_are_read_or_named(tmp_path, data):
 
 
 @seed(15)
-@settings(**FUZZ | {"max_examples": 25})
+@settings(**FUZZ | {"max_examples": 8})
 @given(data=st.data())
 def test_fuzzed_states_end_in_an_exit_code(finished, tmp_path, capsys, data):
     state = load_state(finished / STATE_FILE)
