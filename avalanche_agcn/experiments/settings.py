@@ -436,7 +436,7 @@ def check_value(name: str, value: Any, kind: Any) -> None:
 
 
 def _check_number(name: str, value: float) -> None:
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"the setting {name} must be a finite number, not {value}.")
     if value not in RANGES.get(name, Range()):
         raise ValueError(f"the setting {name} must be {RANGES[name]}, not {value}.")

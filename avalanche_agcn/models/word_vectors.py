@@ -166,8 +166,8 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
         )
     if words.ndim != 1 or vectors.ndim != 2 or len(words) != len(vectors) or not vectors.shape[1]:
         raise ValueError(
-            f"{str(path)!r} has {words.size} words but vectors of shape {vectors.shape}; they must be [words] "
-            "and [words, numbers]."
+            f"{str(path)!r} has {words.size} words but vectors of shape {vectors.shape}; they must be "
+            "[words] and [words, numbers]."
         )
     return _pick(words.tolist(), vectors, wanted)
 

@@ -473,7 +473,7 @@ def test_fuzzed_configs_give_settings_or_an_exit_code(tmp_path, capsys, data):
 
 
 @seed(15)
-@settings(**FUZZ)
+@settings(**FUZZ | {"max_examples": 25})
 @given(name=st.sampled_from(sorted(KINDS)), value=JUNK, method=st.sampled_from(["agcn", "er", "l3a"]))
 def test_fuzzed_options_give_settings_or_an_exit_code(capsys, name, value, method):
     options = ["--smoke", "--method", method, "--set", f"{name}={value}"]
@@ -499,8 +499,9 @@ def test_fuzzed_annotations_are_read_or_named(tmp_path, data):
         assert table.labels.shape == (len(table.files), len(table.class_names))
 
 
+@pytest.mark.slow
 @seed(15)
-@settings(**FUZZ | {"max_examples": 8})
+@settings(**FUZZ | {"max_examples": 50})
 @given(data=st.data())
 def test_fuzzed_states_end_in_an_exit_code(finished, tmp_path, capsys, data):
     state = load_state(finished / STATE_FILE)
