@@ -42,6 +42,7 @@ from avalanche_agcn.experiments.checkpoint import (
     write_atomically,
     write_json,
 )
+from avalanche_agcn.experiments.estimate import EstimatePlugin
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.fingerprint import data_fingerprint
 from avalanche_agcn.experiments.folder import STATE_FILE, FolderContent, RunLock, read_folder
@@ -358,6 +359,22 @@ class Run:
         self.checkpoints.attach(self.strategy)
         if found.state is not None:
             self._restore(found.state)
+        estimate = EstimatePlugin(*self._count_what_is_left(), self.folder, self._log_estimate)
+        self.strategy.plugins.insert(self.strategy.plugins.index(self.checkpoints), estimate)
+
+    def _log_estimate(self, text: str) -> None:
+        self.log(f"{self.settings.name}: {text}")
+
+    def _count_what_is_left(self) -> tuple[int, int]:
+        """Train batches, and images to evaluate, of the experiences that are left."""
+        evaluated = [len(experience.dataset) for experience in self._evaluation_stream]
+        if self._at_once:
+            train, n_evaluated = [len(self.benchmark.complete_train_dataset)], sum(evaluated)
+        else:
+            train = [len(experience.dataset) for experience in self.benchmark.train_stream][self.experience :]
+            n_evaluated = sum(sum(evaluated[: t + 1]) for t in range(self.experience, len(evaluated)))
+        n_batches = sum(-(-n // self.settings.train_mb_size) for n in train)
+        return self.settings.train_epochs * n_batches, n_evaluated
 
     def _freeze(self, backbone: Backbone) -> nn.Module:
         """Put features of the backbone in the place of images; return the network that passes them on."""
