@@ -10,8 +10,8 @@ from avalanche.evaluation.metrics import loss_metrics
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 
+from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
 from avalanche_agcn.evaluation import plugins
-from avalanche_agcn.evaluation._strategy import check_no_argmax_metrics
 from avalanche_agcn.evaluation.loggers import ProgressLogger
 
 
