@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import PluginMetric
-from avalanche.evaluation.metrics import loss_metrics
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 
@@ -51,7 +50,7 @@ def multilabel_evaluator(
     if loggers is None:
         loggers = [ProgressLogger()] if DistributedHelper.is_main_process else []
     evaluator = EvaluationPlugin(
-        loss_metrics(epoch=True, stream=True),
+        plugins.loss_metrics(epoch=True, stream=True),
         plugins.mean_average_precision_metrics(epoch=train_map),
         plugins.nested_metrics(
             nested=True,
