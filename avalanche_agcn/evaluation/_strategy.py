@@ -7,37 +7,24 @@ from typing import Any, cast
 
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import PluginMetric
+from avalanche.training import Cumulative, JointTraining
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-# Modules of avalanche.evaluation.metrics that compare argmaxes, and what to use instead.
-_REPLACEMENTS = {
-    "accuracy amca cumulative_accuracies mean_scores": "mean_average_precision_metrics(...), f1_metrics(...)",
-    "class_accuracy confusion_matrix": "mean_average_precision_metrics(..., per_class=True)",
-    "acc_matrix forgetting_bwt forward_transfer": "nested_metrics(...)",
-    "topk_acc": "f1_metrics(..., top_k=3)",
-}
-_REPLACEMENT_OF = {name: new for names, new in _REPLACEMENTS.items() for name in names.split()}
+from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
 
 
-def check_no_argmax_metrics(source: Any) -> None:
-    """Reject metrics that take the argmax of multi-hot targets, and so silently give meaningless numbers.
+def check_no_joint_training(strategy: Any) -> None:
+    """Reject Avalanche's strategies for an upper bound, which train on partial labels here.
 
-    Avalanche's accuracy does this, and every metric that is built on it; ``default_evaluator`` contains it.
-    The metrics of this package call this function before training and evaluation. The ``source`` is a
-    strategy, an `EvaluationPlugin` or a list of metrics.
+    They put the experiences of the train stream together, where images have partial labels.
     """
-    evaluator = getattr(source, "evaluator", source)
-    for metric in getattr(evaluator, "metrics", evaluator):
-        for ancestor in type(metric).__mro__:
-            package, _, module = ancestor.__module__.rpartition(".")
-            if package == "avalanche.evaluation.metrics" and module in _REPLACEMENT_OF:
-                raise ValueError(
-                    f"{metric} ({type(metric).__name__}) takes the argmax of multi-hot targets, which is "
-                    "meaningless; use evaluator=multilabel_evaluator(), or of avalanche_agcn.evaluation "
-                    f"{_REPLACEMENT_OF[module]}."
-                )
+    if isinstance(strategy, (JointTraining, Cumulative)):
+        raise ValueError(
+            f"Avalanche's {type(strategy).__name__} trains on partial labels, those of each image's own "
+            "experience, which is no upper bound; use avalanche_agcn's MultiTask, which has all labels."
+        )
 
 
 class BatchReader(PluginMetric[Any]):
@@ -50,8 +37,9 @@ class BatchReader(PluginMetric[Any]):
     _remaining: int | None = None  # images of this process in the evaluated experience
 
     def before_training(self, strategy: SupervisedTemplate) -> None:
-        """Check the other metrics."""
+        """Check the other metrics and the strategy."""
         check_no_argmax_metrics(strategy)
+        check_no_joint_training(strategy)
         super().before_training(strategy)
 
     def before_eval(self, strategy: SupervisedTemplate) -> None:

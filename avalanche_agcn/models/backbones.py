@@ -1,5 +1,6 @@
 """Networks that turn images into feature vectors."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -26,6 +27,7 @@ class Backbone(nn.Module):
         pool: ``"max"`` (the paper) or ``"avg"``.
         mean: of each colour of images between 0 and 1, for the normalisation of inputs.
         std: likewise.
+        pretrained: whether the layers were trained on inputs with this normalisation.
         freeze_batchnorm: keep the running statistics of batch normalisation fixed, also in training. With
             small batches or changing streams, updating them does more harm than good.
         fold_batchnorm: fold normalisations with frozen statistics into the convolutions before them: the
@@ -44,6 +46,9 @@ class Backbone(nn.Module):
         torch.Size([2, 8])
     """
 
+    pretrained = False
+    """Whether its weights were trained on inputs that are normalised with ``mean`` and ``std``."""
+
     def __init__(
         self,
         layers: nn.Module,
@@ -52,6 +57,7 @@ class Backbone(nn.Module):
         pool: Pool = "max",
         mean: RGB = IMAGENET_MEAN,
         std: RGB = IMAGENET_STD,
+        pretrained: bool = False,
         freeze_batchnorm: bool = False,
         fold_batchnorm: bool = False,
         frozen: Frozen = (),
@@ -67,7 +73,7 @@ class Backbone(nn.Module):
         self.layers = layers
         self.num_features = num_features
         self.pool = pool
-        self.mean, self.std = mean, std
+        self.mean, self.std, self.pretrained = mean, std, pretrained
         self.freeze_batchnorm = freeze_batchnorm
         self.compile_layers = compile
         self.channels_last = channels_last
@@ -100,6 +106,16 @@ class Backbone(nn.Module):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+    def check_image_size(self, image_size: int) -> None:
+        """Raise a ValueError if the network cannot take squares of this side."""
+        try:
+            _run(self.layers, torch.zeros(1, 3, image_size, image_size))
+        except (RuntimeError, AssertionError, ValueError) as error:
+            reason = " ".join(str(error).split()).rstrip(".!")
+            raise ValueError(
+                f"this network cannot take images of {image_size} pixels ({reason}); choose another size."
+            ) from None
 
     def extra_repr(self) -> str:
         """The pooling, which layers do not show."""
@@ -143,7 +159,7 @@ class Precomputed(nn.Module):
 def create_backbone(
     name: str = "resnet101",
     *,
-    pretrained: Weights = False,
+    pretrained: Weights | None = None,
     pool: Pool = "max",
     freeze_batchnorm: bool = False,
     fold_batchnorm: bool = False,
@@ -163,7 +179,8 @@ def create_backbone(
             - ``"small"``, of 0.4 million parameters, for drawings of 64 pixels;
             - a model of timm, where that is installed.
         pretrained: True for the ImageNet weights of the source, or the path of a file with a
-            state dictionary of the network as the source defines it.
+            state dictionary of the network as the source defines it; False for random weights. If None, they
+            are random, too, with a warning for all networks but ``"small"``.
         pool: ``"max"`` (the paper) or ``"avg"``. Networks that give vectors, such as vision
             transformers, are not pooled, unless they come from timm.
         freeze_batchnorm: see `Backbone`, as for the following arguments.
@@ -182,24 +199,33 @@ def create_backbone(
         ModuleNotFoundError: if an optional package is needed and not installed.
 
     Example:
-        >>> backbone = create_backbone("resnet18", pool="avg", freeze_batchnorm=True)
+        >>> backbone = create_backbone("resnet18", pretrained=False, pool="avg", freeze_batchnorm=True)
         >>> backbone.num_features
         512
     """
     _check_pool(pool)
-    layers, mean, std = load_network(name, pretrained, pool, network_settings)
-    return Backbone(
+    layers, mean, std = load_network(name, pretrained or False, pool, network_settings)
+    if pretrained is None and name != "small":
+        warnings.warn(
+            f"{name} starts from random weights: pass pretrained=True for ImageNet's, or pretrained=False if "
+            "random ones are meant.",
+            stacklevel=2,
+        )
+    backbone = Backbone(
         layers,
         num_features=_run(layers, torch.zeros(1, 3, 224, 224)).shape[1],
         pool=pool,
         mean=mean,
         std=std,
+        pretrained=bool(pretrained),
         freeze_batchnorm=freeze_batchnorm,
         fold_batchnorm=fold_batchnorm,
         frozen=frozen,
         channels_last=channels_last,
         compile=compile,
     )
+    backbone.pretrained = bool(pretrained)
+    return backbone
 
 
 def fold_into_convolutions(layers: nn.Module) -> int:
