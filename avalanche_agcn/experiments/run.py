@@ -78,6 +78,7 @@ from avalanche_agcn.training.plugins import (
     StatisticalNegativesPlugin,
 )
 from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
+from avalanche_agcn.training.strategies.closed_form import ClosedForm
 
 BENCHMARK_NAMES = {
     "coco": "SplitCOCO",
@@ -93,8 +94,10 @@ MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
     "voc": SplitVOC,
     "photos": SplitPhotos,
 }
-SHARED = ("train_mb_size", "eval_mb_size", "train_epochs", "device", "seed")
+SHARED = ("train_mb_size", "eval_mb_size", "device", "seed")
 """Settings that all strategies have under the same name."""
+STUDY_STEPS, MAX_EPOCHS = 750, 25
+"""Steps of the study that settings were chosen in, 6,000 photos by 8; and most passes over fewer photos."""
 AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -400,6 +403,14 @@ class Run:
         """Number of times the run trains: once for Multi-Task, else once per experience."""
         return 1 if self._at_once else self.benchmark.n_experiences
 
+    @property
+    def n_epochs(self) -> int:
+        """Passes over each experience; unless the settings have a number, one for methods in closed form."""
+        if self.settings.train_epochs is not None or isinstance(self.strategy, ClosedForm):
+            return self.settings.train_epochs or 1
+        n_images = sum(map(len, self.benchmark.plan.train.positions))
+        return max(1, min(MAX_EPOCHS, round(STUDY_STEPS * self.settings.train_mb_size / n_images)))
+
     def run(self) -> Results:
         """Train and evaluate the remaining experiences, and write ``results.json``.
 
@@ -439,7 +450,7 @@ class Run:
                 self._save_model()
             self._save()
             self._report_progress()
-            if self.after_experience is not None:
+            if self.after_experience is not None and is_first_process():
                 self.after_experience(self.results())
         results = self.results()
         if is_first_process():
@@ -488,7 +499,7 @@ class Run:
 
     def _train(self) -> None:
         epochs_done = 0 if self._within is None else self._within["epoch"]
-        self.strategy.train_epochs = self.settings.train_epochs - epochs_done
+        self.strategy.train_epochs = self.n_epochs - epochs_done
         self._within = None
         data = self.benchmark if self._at_once else self.benchmark.train_stream[self.experience]
         try:

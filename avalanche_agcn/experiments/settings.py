@@ -89,7 +89,9 @@ class TrainingSettings:
 
     train_mb_size: Annotated[int, "images per step"] = 8
     eval_mb_size: Annotated[int, "images per batch of evaluation"] = 32
-    train_epochs: Annotated[int, "passes over each experience"] = 1
+    train_epochs: Annotated[
+        int | None, "passes over each experience; if none, as many steps as the study"
+    ] = 1
     loss: Annotated[Loss, "binary cross-entropy, or the asymmetric loss"] = "bce"
     pseudo_labels: Annotated[bool, "label old classes of new images by the previous model"] = False
     negatives: Annotated[
@@ -217,7 +219,7 @@ DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "coco": {},
     "wide": {"n_classes": 21, "n_experiences": 7},
     "voc": {"protocol": "B0-C4", "n_classes": None, "n_experiences": None},
-    "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
+    "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random", "train_epochs": None},
     "own": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
     "scenes": {
         "backbone": "small",
