@@ -169,6 +169,11 @@ METHODS: dict[str, Method] = {
         Style("#332288", "d"),
         takes_statistics=False,
         takes_pseudo_labels=False,
+        search={
+            "gamma": LogUniform(0.05, 1),
+            "ridge": LogUniform(300, 3e4),
+            "refine": LogUniform(0.02, 0.5),
+        },
     ),
     "l3a": Method(
         "L3A",

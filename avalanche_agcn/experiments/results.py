@@ -24,7 +24,7 @@ import torch
 from avalanche_agcn.evaluation.functional import nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
-from avalanche_agcn.experiments.settings import FORMAT, ascii_name, check_format, differences
+from avalanche_agcn.experiments.settings import FORMAT, check_format, differences, run_name
 
 if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.multilabel import Plan
@@ -67,6 +67,8 @@ class Results:
             are ``right``.
         class_ap: row t has the AP of each class seen by experience t, empty if nothing was evaluated then.
         n_images: number of images of each experience, by the name of the stream.
+        stored: what the method keeps from one experience to the next, beside the model: ``images``, and the
+            ``bytes`` of all else: sums, copies of weights, correlation matrices.
         summary: `nested_summary` of each metric.
         format: version of the file's format.
     """
@@ -89,6 +91,7 @@ class Results:
     decisions: dict[str, list[Any]] | None = None
     class_ap: list[list[float | None]] | None = None
     n_images: dict[str, list[int]] | None = None
+    stored: dict[str, int] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -104,7 +107,7 @@ class Results:
     @property
     def name(self) -> str:
         """Name of the run's folder."""
-        return ascii_name(f"{self.label}-seed{self.seed}")
+        return run_name(self.label, self.settings.get("class_order"), self.seed)
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the file, atomically."""
@@ -221,7 +224,7 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
     return list(found.values())
 
 
-MAY_DIFFER = {"seed", "dataset_root", "device"}
+MAY_DIFFER = {"seed", "class_order", "dataset_root", "device"}
 """Settings in which results with a common mean may differ: seeds may be run on several machines."""
 
 
@@ -252,8 +255,9 @@ def _index(names: Sequence[str], name: str) -> int:
 
 def check_comparable(label: str, group: Sequence[Results]) -> None:
     """Raise a ValueError if results have no common mean: several of one seed, or other settings."""
-    seeds = sorted(result.seed for result in group)
-    if len(set(seeds)) != len(seeds):
+    names = sorted(result.name for result in group)
+    if len(set(names)) != len(names):
+        seeds = sorted(result.seed for result in group)
         raise ValueError(
             f"{label!r} has several results of one seed (seeds {seeds}); give folders with one of each."
         )

@@ -24,6 +24,7 @@ from avalanche_agcn.experiments.checkpoint import (
     CheckpointPlugin,
     State,
     capture,
+    count_stored,
     layout,
     load_state,
     restore,
@@ -331,6 +332,7 @@ class Run:
             cooccurrence=None if truth is None else truth.tolist(),
             stages=_stages_in_percent(nested.stages[stream]),
             n_images=self._count_images(),
+            stored=count_stored(self.strategy),
             **self.recorder.as_results(self.settings.dataset_root),
         )
 

