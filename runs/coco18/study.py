@@ -14,19 +14,32 @@ At the end the tables of results beside this file, RESULTS.md and the table in R
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.cli import expected_errors
+from avalanche_agcn.experiments.comparison import SCORES, comparison_table, paired_table
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, name_of
 from avalanche_agcn.experiments.report import Part, write_page
-from avalanche_agcn.experiments.results import Results, find_results, group_by_label
+from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation
 from avalanche_agcn.experiments.search import CHOSEN_FILE, Entry, LogUniform, Study, read_choices
 from avalanche_agcn.experiments.settings import Settings, change_settings, make_settings
-from avalanche_agcn.experiments.tables import Table, summary_text
+from avalanche_agcn.experiments.tables import (
+    Table,
+    choices_table,
+    quality_table,
+    stage_table,
+    summary_text,
+)
 
 HERE = Path(__file__).parent
+Choices = Mapping[str, Mapping[str, Any]]
+"""What trials chose for each label."""
 README_ROWS = (
     "multitask_ridge",
     "streaming_ridge",
@@ -36,6 +49,7 @@ README_ROWS = (
     "agcn",
     "finetuning",
 )
+SPREAD = "In percent, mean ± deviation over seeds"
 README_MARKS = "<!-- results -->\n", "<!-- end of results -->"
 ORDERS = ("data", "shuffled-1", "shuffled-2")
 TRIALS = 12
@@ -71,6 +85,17 @@ WITHOUT_A_PART = (
     *("agcn-no-cross", "agcn-identity-graph", "agcn-lambda3-0"),
     *("agcn-words-plain", "agcn-words-random"),
 )
+IN_CURVES = (
+    *("multitask_ridge", "streaming_ridge", "agcn statistics", "finetuning + statistics"),
+    *("er + negatives", "l3a", "csc", "lwf", "agcn", "finetuning"),
+)
+"""Rows of the plots; more could not be told apart."""
+DEPENDENCE = {
+    "memory": ("mem_size", "number of photos in memory"),
+    "experiences": ("n_experiences", "number of experiences"),
+    "photos": ("limit", "number of photos of each experience"),
+}
+"""Setting that varies in a part, and what it is."""
 HEADS = HERE / "heads"
 """What trials over the frozen network had chosen when the baselines' whole networks were trained."""
 HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
@@ -117,16 +142,82 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
     Raises:
         FileNotFoundError: if no part was run.
     """
-    found = {part: folder / part for part in PARTS if (folder / part / CHOSEN_FILE).is_file()}
-    if not found:
+    results = {
+        part: find_results([folder / part]) for part in PARTS if (folder / part / CHOSEN_FILE).is_file()
+    }
+    if "frozen" not in results:
         raise FileNotFoundError(f"no results in {folder}; run the study first, with --data")
     parts = {
-        part: Part(PARTS[part][0], find_results([own]), read_choices(own)) for part, own in found.items()
+        part: Part(
+            PARTS[part][0], own, tables_of(part, own, read_choices(folder / part)), plots_of(part, results)
+        )
+        for part, own in results.items()
     }
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
-    if "frozen" in parts:
-        fill_readme(out.parent / "README.md", parts["frozen"].results)
+    fill_readme(out.parent / "README.md", results["frozen"])
+
+
+def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[str, Table]:
+    """Tables of a part, by caption."""
+    kinds: dict[str, tuple[str, Callable[[Sequence[Results]], Table]]] = {
+        "frozen": ("All methods, in percent, mean ± deviation over seeds and class orders", comparison_table),
+        "conventions": (SPREAD, conventions_table),
+        "b0c3": ("As the papers report it: CF1 is the mean of per-class F1, at p > 0.8", stage_table),
+    }
+    caption, make = kinds.get(part, (SPREAD, scores_table))
+    tables = {caption: make(results)}
+    if part == "frozen":
+        tables["Paired differences, same seed and class order"] = paired_table(results, *PAIRS)
+    if part in ("frozen", "agcn"):
+        data = [result for result in results if (result.settings.get("class_order") or "data") == "data"]
+        tables["The correlation matrix against the train images"] = quality_table(data)
+    if choices:
+        tables["Chosen settings"] = choices_table(choices)
+    return tables
+
+
+def plots_of(part: str, results: Mapping[str, Sequence[Results]]) -> dict[str, Callable[[], Figure]]:
+    """Functions that draw the plots of a part, by caption."""
+    own = results[part]
+    if part in DEPENDENCE:
+        setting, text = DEPENDENCE[part]
+        levels = [result for result in results["frozen"] if result.label == "streaming_ridge"]
+        shown = {"StreamingRidge, no photo": levels} if part == "memory" else {}
+        return {f"{part}: mAP by the {text}": partial(plots.dependence, own, setting, text, **shown)}
+    if part not in ("frozen", "whole"):
+        return {}
+    shown_rows = [result for result in own if result.label in IN_CURVES]
+    return {
+        "mAP: on the classes seen, after each experience": partial(plots.curves, shown_rows),
+        "classes: AP of each class at the end": partial(plots.class_precision, shown_rows),
+    }
+
+
+def scores_table(results: Sequence[Results]) -> Table:
+    """Scores of each row, in the order in which they were run."""
+    rows = [
+        [name_of(label), str(len(group)), *(summary_text(group, *score) for score in SCORES)]
+        for label, group in group_by_label(results).items()
+    ]
+    return Table(["Method", "runs", "mAP last", "mAP average", "CF1", "OF1", "forgetting"], rows)
+
+
+def conventions_table(results: Sequence[Results]) -> Table:
+    """Each convention alone: scores as this package defines them, and with the F1 of the other papers."""
+    groups = group_by_label(results)
+    rows = []
+    for label in OF_CONVENTIONS:
+        for name in CONVENTIONS:
+            group = groups[f"{label}, {name}"]
+            scores = [summary_text(group, metric, "last") for metric in ("mAP", "CF1", "OF1")]
+            stages = [result.stages for result in group if result.stages]
+            theirs = [
+                mean_and_deviation([own[kind][-1] for own in stages]) for kind in ("mean_class_F1", "OF1")
+            ]
+            rows.append([name_of(label), name, *scores, *theirs])
+    header = ["Method", "convention", "mAP", "CF1", "OF1", "mean of F1, p > 0.8", "OF1, p > 0.8"]
+    return Table(header, rows)
 
 
 def fill_readme(readme: Path, results: Sequence[Results]) -> None:
@@ -159,10 +250,6 @@ def base_settings(**given: Any) -> Settings:
         pool="avg",
         **given,
     )
-
-
-Choices = Mapping[str, Mapping[str, Any]]
-"""What trials chose for each label."""
 
 
 def _known_choices(out: Path) -> Choices:
