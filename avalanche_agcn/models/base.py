@@ -6,6 +6,9 @@ import torch
 from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
+LR_BACKBONE = 1e-4  # of Adam; the authors' program
+LR_HEAD = 3e-3  # of a linear head that starts from nothing
+
 
 class Classifiers(NamedTuple):
     """Linear classifiers of the classes seen so far."""
