@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from avalanche_agcn.experiments.exit_codes import returns_exit_code
+
 PROG = "avalanche-agcn"
 
 
@@ -45,11 +47,8 @@ def report(argv: Sequence[str]) -> int:
     from avalanche_agcn.experiments.report import write_report
     from avalanche_agcn.experiments.results import find_results
 
-    try:
-        results, out = find_results(arguments.folders), arguments.out or arguments.folders[0]
-        write_report(results, out, only=arguments.only, stages=arguments.stages)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    results, out = find_results(arguments.folders), arguments.out or arguments.folders[0]
+    write_report(results, out, only=arguments.only, stages=arguments.stages)
     return 0
 
 
@@ -78,6 +77,7 @@ def _toml(value: object) -> str:
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": run, "report": report, "methods": methods}
 
 
+@returns_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the command line names.
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
-from avalanche_agcn.evaluation.style import COLOURS, LINES, MARKERS, Style
+from avalanche_agcn.evaluation.style import Style, default_style
 
 MAX_NAMES = 120  # of the classes of a matrix; more names would overlap
 
@@ -66,7 +66,7 @@ def learning_curve(
     legend_width = max(0.0, 0.08 * max(map(len, names)) - 1.0)  # inches more, for long names
     plot = Plot(figsize=(6.4 + legend_width, 4.0), layout="constrained")
     axes = plot.add_subplot()
-    style_of = {name: styles.get(name) or _style(k) for k, name in enumerate(names)}
+    style_of = {name: styles.get(name) or default_style(k) for k, name in enumerate(names)}
     means = {name: _draw_curve(axes, name, values, style_of[name], x) for name, values in curves.items()}
     means |= {name: _draw_level(axes, name, values, style_of[name]) for name, values in levels.items()}
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title or "")
@@ -84,10 +84,6 @@ def learning_curve(
     where = "after each experience" if x is None else f"by {xlabel}"
     plot.caption = f"{ylabel} {where}: " + "; ".join(texts)
     return plot
-
-
-def _style(k: int) -> Style:
-    return Style(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], LINES[k // len(COLOURS) % len(LINES)])
 
 
 def _draw_curve(

@@ -15,3 +15,8 @@ class Style(NamedTuple):
     colour: str
     marker: str
     line: str = "-"
+
+
+def default_style(k: int) -> Style:
+    """The style of curve number k, for curves without one of their own."""
+    return Style(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], LINES[k // len(COLOURS) % len(LINES)])

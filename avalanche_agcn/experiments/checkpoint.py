@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import random
 import tempfile
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.experiments.recorder import EvaluationRecorder
+from avalanche_agcn.experiments.signals import raise_if_requested, stop_requested
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
 from avalanche_agcn.training.strategies import MultiLabelTemplate
 
@@ -106,6 +108,10 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
     restore(strategy, state, train_stream)
 
 
+class Diverged(ValueError):
+    """The loss is not finite."""
+
+
 class CheckpointPlugin(SupervisedPlugin):
     """Saves the state every few minutes within an experience, and resumes from it.
 
@@ -152,15 +158,37 @@ class CheckpointPlugin(SupervisedPlugin):
             self._resumed = None
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Save if it is time."""
+        """Save if it is time, or if the process is asked to end.
+
+        Raises:
+            Diverged: if the loss is not finite; the last saved state is kept.
+            Stopped: if the process was asked to end, once the state is saved.
+        """
+        self._check_loss(strategy)
         self._batch += 1
-        if time.monotonic() - self._last_save >= self._seconds:
-            self._save({"epoch": self._epoch, "batch": self._batch})
-            self._last_save = time.monotonic()
+        if stop_requested() or time.monotonic() - self._last_save >= self._seconds:
+            self.save()
+        raise_if_requested()
+
+    def save(self) -> None:
+        """Save the state after the last batch."""
+        self._save({"epoch": self._epoch, "batch": self._batch})
+        self._last_save = time.monotonic()
 
     def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Count the epoch."""
         self._epoch, self._batch = self._epoch + 1, 0
+
+    def _check_loss(self, strategy: Any) -> None:
+        """With float16, the scaler leaves out steps that are not finite, until its scale is used up."""
+        loss = float(torch.as_tensor(strategy.loss).detach())
+        if math.isfinite(loss) or (strategy.scaler.is_enabled() and strategy.scaler.get_scale() > 1):
+            return
+        raise Diverged(
+            f"the loss is {loss} at step {self._batch + 1} of epoch {self._epoch + 1} of experience "
+            f"{strategy.experience.current_experience + 1}: the learning rate is probably too high; choose a "
+            "lower --lr, --lr-head or --lr-gcn."
+        )
 
 
 def _memories(strategy: MultiLabelTemplate) -> list[MemoryPlugin]:

@@ -8,11 +8,13 @@ import contextlib
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
+from avalanche_agcn.experiments.exit_codes import one_sentence, returns_exit_code
 from avalanche_agcn.experiments.methods import FULL, METHODS, PLAIN, Variant, alternatives
 from avalanche_agcn.experiments.settings import (
     DEFAULTS,
@@ -29,6 +31,7 @@ from avalanche_agcn.experiments.settings import (
     split_settings,
     usable_negatives,
 )
+from avalanche_agcn.experiments.signals import handle_signals
 
 USAGE = "%(prog)s [options]"
 SCENES_NOTICE = "No --data: these are drawn scenes, not {name}. Compare these scores with each other only."
@@ -52,17 +55,8 @@ OWN_FLAGS: dict[str, tuple[str, type, str]] = {
 """Settings of methods that have an option of their own; --set has the others.
 
 Defaults stand here as text: strategies would import torch."""
+OUT, SMOKE_OUT = Path("results"), Path("results-smoke")
 METAVARS = {int: "N", float: "X", str: "TEXT"}
-
-
-def expected_errors() -> tuple[type[BaseException], ...]:
-    """What can go wrong on a user's machine: an image, a package, disk or memory that is missing."""
-    import torch
-
-    from avalanche_agcn.models.backbones import WeightsUnavailable
-
-    missing = (OSError, ValueError, MemoryError, ModuleNotFoundError)
-    return (*missing, torch.OutOfMemoryError, WeightsUnavailable)
 
 
 def make_parser(
@@ -79,9 +73,15 @@ def make_parser(
     methods = f"{', '.join(METHODS)}, or all (default: agcn)"
     parser.add_argument("--method", nargs="+", metavar="NAME", help=methods)
     parser.add_argument("--seed", nargs="+", type=int, metavar="N", help="one or several (default: 0)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for results (default: results)")
     parser.add_argument(
+        "--out", type=_folder, metavar="DIR", help=f"folder for results (default: {OUT}, smoke: {SMOKE_OUT})"
+    )
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument(
         "--resume", action="store_true", help="continue runs that were stopped (default: false)"
+    )
+    existing.add_argument(
+        "--overwrite", action="store_true", help="repeat runs that are in the folder (default: false)"
     )
     parser.add_argument(
         "--config",
@@ -248,6 +248,7 @@ def check_folders(wanted: Sequence[Settings]) -> None:
         )
 
 
+@returns_exit_code
 def main(
     benchmark: BenchmarkName,
     description: str | None,
@@ -275,30 +276,48 @@ def main(
     try:
         wanted = settings_of(arguments, variants)
     except (ValueError, OSError) as error:
-        parser.error(str(error))
+        parser.error(one_sentence(error))
     if wanted[0].benchmark == "scenes":
         print(SCENES_NOTICE.format(name=DATA_NAMES[benchmark]))
-    out = getattr(arguments, "out", Path("results"))
-    try:
-        _run_all(wanted, out, resume=getattr(arguments, "resume", False))
-    except KeyboardInterrupt:
-        print(f"\nStopped. Finished parts are in {out}; the same command with --resume continues from there.")
-        return 130
-    except expected_errors() as error:
-        print(f"Stopped: {error}", file=sys.stderr)
-        print(f"Finished parts are in {out}; --resume continues from there.", file=sys.stderr)
-        return 1
+    out = getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT)
+    with handle_signals():
+        _run_all(wanted, out, resume="resume" in arguments, overwrite="overwrite" in arguments)
     return 0
 
 
-def _run_all(wanted: Sequence[Settings], out: Path, *, resume: bool) -> None:
+def _run_all(wanted: Sequence[Settings], out: Path, *, resume: bool, overwrite: bool) -> None:
     from avalanche_agcn.evaluation import ProgressBar
-    from avalanche_agcn.experiments.report import write_report
+    from avalanche_agcn.experiments.report import refresh_page, write_report
+    from avalanche_agcn.experiments.results import Results
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
 
     keep_freed_memory()
     loggers = [ProgressBar()]
-    write_report([Run(s, out, resume=resume, loggers=loggers).run() for s in wanted], out)
+    finished: list[Results] = []
+    refresh = partial(refresh_page, out, finished, len(wanted))
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "loggers": loggers}
+    for settings in wanted:
+        with _tell_what_is_saved(out / settings.name):
+            finished.append(Run(settings, out, **options, after_experience=refresh).run())
+    write_report(finished, out)
+
+
+@contextlib.contextmanager
+def _tell_what_is_saved(folder: Path) -> Iterator[None]:
+    """If the run in the folder does not end, tell whether it can be continued."""
+    from avalanche_agcn.experiments.folder import STATE_FILE, BegunRun, FolderInUse, OtherRun
+
+    try:
+        yield
+    except (FolderInUse, OtherRun, BegunRun):  # nothing has begun
+        raise
+    except (Exception, KeyboardInterrupt):
+        state = folder / STATE_FILE
+        saved = (
+            f"The state of the run is saved in {state}; the same command with --resume continues from there."
+        )
+        print(f"\n{saved}" if state.is_file() else "\nNo state of the run was saved.", file=sys.stderr)
+        raise
 
 
 def _named_value(text: str) -> tuple[str, Any]:
@@ -313,6 +332,12 @@ def _named_value(text: str) -> tuple[str, Any]:
     with contextlib.suppress(ValueError, SyntaxError):
         return name, ast.literal_eval(value)
     return name, value
+
+
+def _folder(text: str) -> Path:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must be the name of a folder, but is empty.")
+    return Path(text)
 
 
 def _as_list(value: Any) -> list[Any]:

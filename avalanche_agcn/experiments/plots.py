@@ -96,16 +96,22 @@ def class_precision(results: Sequence[Results]) -> Figure:
 def correlation(result: Results) -> Figure:
     """The final correlation matrix of an AGCN run, beside the truth where it is known."""
     matrices: dict[str, Any] = {f"ACM of {name_of(result.label)}": result.acm}
-    if result.benchmark == "SplitScenes":
-        matrices["true co-occurrence"] = true_cooccurrence(result.class_names)
-    elif result.cooccurrence is not None:
-        matrices["co-occurrence of the train images"] = result.cooccurrence
+    title, truth = true_matrix(result)
+    if truth is not None:
+        matrices[title] = truth
     return correlation_heatmap(
         matrices,
         class_names=result.class_names,
         block_sizes=result.classes_per_experience,
         title=describe_stream(result),
     )
+
+
+def true_matrix(result: Results) -> tuple[str, Any]:
+    """Title and entries [i][j] = P(i | j) of the true matrix of a run; None if it is not known."""
+    if result.benchmark == "SplitScenes":
+        return "true co-occurrence", true_cooccurrence(result.class_names)
+    return "co-occurrence of the train images", result.cooccurrence
 
 
 def pictures(result: Results) -> Figure:
@@ -132,7 +138,10 @@ def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
     """One of ``result.pictures``: a photo read from the data, or a scene drawn again from the settings."""
     settings = result.settings
     if result.benchmark != "SplitScenes":
-        return load_image(Path(settings["dataset_root"]) / picture["image"])
+        root = settings.get("dataset_root")
+        if root is None:
+            raise FileNotFoundError("The settings of the run do not have the folder of its images.")
+        return load_image(Path(root) / picture["image"])
     held_out = bool(settings["validation_size"])
     scenes = ScenesDataset(
         settings["n_train" if held_out else "n_test"],

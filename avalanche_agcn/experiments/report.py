@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +15,10 @@ from matplotlib.figure import Figure
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_atomically, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS
+from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.results import Results, group_by_label
 from avalanche_agcn.experiments.settings import ascii_name
-from avalanche_agcn.experiments.tables import Table, all_tables, summary_text, with_full
+from avalanche_agcn.experiments.tables import Table, all_tables, class_table, summary_text, with_full
 
 FILE_NAMES = {
     "Table 1": "table-{}",
@@ -31,7 +33,7 @@ FILE_NAMES = {
 def write_report(
     results: Sequence[Results], out: Path, *, only: Collection[str] = (), stages: bool = False
 ) -> None:
-    """Print the tables of each benchmark, write them as Markdown, CSV and LaTeX, and draw the plots.
+    """Print the tables of each benchmark, write them as Markdown, CSV and LaTeX, draw the plots and the page.
 
     A plot whose pictures cannot be opened is left out, with a message.
 
@@ -46,20 +48,48 @@ def write_report(
         ValueError: if results are not comparable, or there is no plot of such a name.
     """
     known: set[str] = set()
-    for benchmark in dict.fromkeys(result.benchmark for result in results):
-        own = [result for result in results if result.benchmark == benchmark]
+    for benchmark, own in _by_benchmark(results).items():
         for caption, table in ({} if only else all_tables(own, stages=stages)).items():
             print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
             path = out / FILE_NAMES[caption].format(benchmark)
             for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
                 write_text(path.with_suffix(suffix), text)
+        if not only:
+            write_text(out / f"classes-{benchmark}.csv", class_table(own).csv())
         drawings = _plots_of(own)
         known |= set(drawings)
         for name in [name for name in drawings if not only or name in only]:
             draw(drawings[name], out / f"{benchmark}-{name}.png")
     if not set(only) <= known:
         raise ValueError(f"no plot {sorted(set(only) - known)}; there are {sorted(known)}.")
-    print(f"Tables and plots are in {out}.")
+    if not only:
+        write_html(out / PAGE_FILE, _by_benchmark(results), stages=stages)
+        print(f"Tables and plots are in {out}; {out / PAGE_FILE} shows them all.")
+
+
+def refresh_page(out: Path, finished: Sequence[Results], n_runs: int, running: Results) -> None:
+    """Write ``report.html`` with the results so far; if it cannot be written, say why and carry on.
+
+    Args:
+        out: its folder.
+        finished: results of finished runs.
+        n_runs: number of all runs.
+        running: results so far of the run that goes on.
+    """
+    learned = f"{len(running.nested['mAP'])} of {len(running.classes_per_experience)} experiences"
+    progress = f"Run {len(finished) + 1} of {n_runs}, {running.name}: {learned} learned."
+    results = [*finished, replace(running, worst=None)]
+    try:
+        write_html(out / PAGE_FILE, _by_benchmark(results), progress=progress)
+    except OSError as error:
+        print(f"{out / PAGE_FILE} was not written: {error}")
+
+
+def _by_benchmark(results: Sequence[Results]) -> dict[str, list[Results]]:
+    found: dict[str, list[Results]] = {}
+    for result in results:
+        found.setdefault(result.benchmark, []).append(result)
+    return found
 
 
 def _plots_of(results: Sequence[Results]) -> dict[str, Callable[[], Figure]]:

@@ -69,6 +69,7 @@ class Results:
         n_images: number of images of each experience, by the name of the stream.
         stored: what the method keeps from one experience to the next, beside the model: ``images``, and the
             ``bytes`` of all else: sums, copies of weights, correlation matrices.
+        data: fingerprint of the data (`data_fingerprint`).
         summary: `nested_summary` of each metric.
         format: version of the file's format.
     """
@@ -92,6 +93,7 @@ class Results:
     class_ap: list[list[float | None]] | None = None
     n_images: dict[str, list[int]] | None = None
     stored: dict[str, int] | None = None
+    data: dict[str, dict[str, str]] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -161,6 +163,7 @@ _SHARED = (
     "cooccurrence",
     "environment",
     "n_images",
+    "data",
 )
 
 

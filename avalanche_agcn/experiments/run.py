@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,32 +23,30 @@ from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.checkpoint import (
     CheckpointPlugin,
+    Diverged,
     State,
     capture,
     count_stored,
     layout,
-    load_state,
     restore,
     save_state,
     seed_everything,
 )
 from avalanche_agcn.experiments.features import feature_benchmark
+from avalanche_agcn.experiments.fingerprint import data_fingerprint
+from avalanche_agcn.experiments.folder import STATE_FILE, FolderContent, RunLock, read_folder
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.recorder import EvaluationRecorder
 from avalanche_agcn.experiments.results import (
     METRICS,
+    RESULTS_FILE,
     Results,
     describe_environment,
     none_if_nan,
     train_cooccurrence,
 )
-from avalanche_agcn.experiments.settings import (
-    CONVENTIONS,
-    Settings,
-    check_format,
-    differences,
-    is_b_protocol,
-)
+from avalanche_agcn.experiments.settings import CONVENTIONS, Settings, is_b_protocol
+from avalanche_agcn.experiments.signals import raise_if_requested, stop_between_batches, stop_requested
 from avalanche_agcn.models import (
     AGCNModel,
     MultiLabelClassifier,
@@ -66,7 +65,6 @@ from avalanche_agcn.training.plugins import (
 )
 from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
 
-STATE_FILE, RESULTS_FILE = "state.bin", "results.json"
 BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "voc": "SplitVOC", "scenes": "SplitScenes"}
 MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
     "coco": SplitCOCO,
@@ -219,24 +217,33 @@ def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
         return multilabel_evaluator(loggers=list(loggers), train_map=False)
 
 
-class OtherSettings(ValueError):
-    """A saved state is of a run with other settings."""
-
-
 class Run:
     """A run in its folder ``out/<method>-seed<k>``: trains, evaluates after each experience, saves.
+
+    What the folder has is kept: a finished run with the same settings is not repeated, one with other
+    settings or on other data is an error, and a run that was begun must be resumed or overwritten.
 
     Args:
         settings: what to do.
         out: folder for the folders of runs.
         resume: whether to continue from a saved state, if there is one.
+        overwrite: whether to start from the beginning, whatever the folder has.
         loggers: Avalanche loggers.
         log: receives messages.
+        after_experience: receives the results so far, after each experience.
+
+    Attributes:
+        kept: results of the finished run that the folder has; then there is no ``strategy``.
 
     Raises:
-        OtherSettings: if the saved state is of other settings.
-        ValueError: if a setting cannot be carried out here.
+        FolderInUse: if another process runs in the folder.
+        OtherSettings: if the folder has a run with other settings.
+        OtherData: if the folder has a run on other data.
+        ValueError: if a setting cannot be carried out here, or the folder has a run that was begun.
+        OSError: if the folder cannot be written to.
     """
+
+    strategy: MultiLabelTemplate
 
     def __init__(
         self,
@@ -244,28 +251,47 @@ class Run:
         out: str | Path,
         *,
         resume: bool = False,
+        overwrite: bool = False,
         loggers: Sequence[BaseLogger] = (),
         log: Callable[[str], None] = print,
+        after_experience: Callable[[Results], None] | None = None,
     ) -> None:
-        self.settings, self.log = settings, log
+        self.settings, self.log, self.after_experience = settings, log, after_experience
         self.folder = Path(out) / settings.name
+        self._overwrite = overwrite
+        self._lock = RunLock(self.folder)
+        try:
+            found = FolderContent() if overwrite else read_folder(self.folder, settings, resume, log)
+            self._prepare(found, loggers)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _prepare(self, found: FolderContent, loggers: Sequence[BaseLogger]) -> None:
+        settings = self.settings
+        self.seconds = {"train": 0.0, "eval": 0.0}
+        self.experience, self.trained = 0, False
+        self._within: State | None = None
+        self._started = time.monotonic()
         check_device(settings.device)
         seed_everything(settings.seed)
         backbone = make_backbone(settings)
         self.benchmark: MultiLabelBenchmark = make_benchmark(settings, backbone)
         self.log(f"{settings.name}: {self.benchmark}")
+        self.data = data_fingerprint(self.benchmark.plan)
+        found.check_data(self.folder, self.data)
+        self.kept = found.results
+        if self.kept is not None:
+            self.experience = len(self.kept.classes_per_experience)
+            return
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         network = self._freeze(backbone) if settings.freeze_backbone else backbone
         names, evaluator = self.benchmark.class_names, _evaluator(loggers)
         self.strategy = make_strategy(settings, network, names, plugins=[self.recorder], evaluator=evaluator)
         self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
-        self.seconds = {"train": 0.0, "eval": 0.0}
-        self.experience, self.trained = 0, False
-        self._within: State | None = None
-        self._started = time.monotonic()
-        if resume:
-            self._resume()
+        if found.state is not None:
+            self._restore(found.state)
 
     def _freeze(self, backbone: Backbone) -> nn.Module:
         """Put features of the backbone in the place of images; return the network that passes them on."""
@@ -292,16 +318,40 @@ class Run:
         return 1 if self._at_once else self.benchmark.n_experiences
 
     def run(self) -> Results:
-        """Train and evaluate the remaining experiences, and write ``results.json``."""
+        """Train and evaluate the remaining experiences, and write ``results.json``.
+
+        Raises:
+            Stopped: if the process is asked to end (`handle_signals`); the state is saved.
+            Diverged: if the loss is not finite; the last saved state is kept.
+        """
+        try:
+            return self._run() if self.kept is None else self._report_kept(self.kept)
+        finally:
+            self._lock.release()
+
+    def _report_kept(self, results: Results) -> Results:
+        self.log(
+            f"{self.settings.name}: finished before; its results in {self.folder / RESULTS_FILE} are kept "
+            "(--overwrite repeats the run)"
+        )
+        return results
+
+    def _run(self) -> Results:
+        if self._overwrite:
+            for name in (RESULTS_FILE, STATE_FILE):
+                (self.folder / name).unlink(missing_ok=True)
         while self.experience < self.n_experiences:
             if not self.trained:
-                self._timed("train", self._train)
-                self.trained = True
-                self._save()
+                with stop_between_batches():
+                    self._timed("train", self._train)
+                    self.trained = True
+                    self._save()
             self._timed("eval", self._evaluate)
             self.experience, self.trained = self.experience + 1, False
             self._save()
             self._report_progress()
+            if self.after_experience is not None:
+                self.after_experience(self.results())
         results = self.results()
         results.write(self.folder / RESULTS_FILE)
         self.log(f"{self.settings.name}: results are in {self.folder / RESULTS_FILE}")
@@ -312,6 +362,7 @@ class Run:
         nested = find_nested(self.strategy)
         stream, names = self._evaluation_stream.name, self.benchmark.class_names
         history, ap = nested.history[stream], nested.average_precision[stream].tolist()
+        ap += [math.nan] * (len(names) - len(ap))  # of classes to come
         acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
         truth = train_cooccurrence(self.benchmark.plan) if acm else None
         return Results(
@@ -331,6 +382,7 @@ class Run:
             acm=acm,
             cooccurrence=None if truth is None else truth.tolist(),
             stages=_stages_in_percent(nested.stages[stream]),
+            data=self.data,
             n_images=self._count_images(),
             stored=count_stored(self.strategy),
             **self.recorder.as_results(self.settings.dataset_root),
@@ -350,7 +402,23 @@ class Run:
         self.strategy.train_epochs = self.settings.train_epochs - epochs_done
         self._within = None
         data = self.benchmark if self._at_once else self.benchmark.train_stream[self.experience]
-        self.strategy.train(data, eval_streams=[], num_workers=self.settings.num_workers)
+        try:
+            self.strategy.train(data, eval_streams=[], num_workers=self.settings.num_workers)
+        except RuntimeError as error:
+            # A signal to all processes has ended the loader workers, too, before the next batch came.
+            if stop_requested() and "DataLoader worker" in str(error):
+                self.checkpoints.save()
+                raise_if_requested()
+            raise
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        """The last step may have made weights that are not finite; such a state is not saved."""
+        if not all(tensor.isfinite().all() for tensor in self.strategy.model.parameters()):
+            raise Diverged(
+                f"weights are not finite after experience {self.experience + 1}: the learning rate is "
+                "probably too high; choose a lower --lr, --lr-head or --lr-gcn."
+            )
 
     def _evaluate(self) -> None:
         n = self.benchmark.n_experiences if self._at_once else self.experience + 1
@@ -383,24 +451,17 @@ class Run:
 
     def _save(self, within: State | None = None) -> None:
         position = {"experience": self.experience, "trained": self.trained, "within": within}
-        own = {"settings": self.settings.as_dict(), "position": position, "seconds": dict(self.seconds)}
+        own = {"settings": self.settings.as_dict(), "data": self.data, "position": position}
+        own["seconds"] = dict(self.seconds)
         save_state(self.folder / STATE_FILE, own | capture(self.strategy))
 
-    def _resume(self) -> None:
-        """Restore the saved state; without a usable one, log why and start from the beginning."""
+    def _restore(self, state: State) -> None:
+        """Continue from a saved state."""
         path = self.folder / STATE_FILE
-        try:
-            state = load_state(path)
-            self._check_state(path, state)
-        except OtherSettings:
-            raise
-        except FileNotFoundError:
-            self.log(f"{self.settings.name}: no {path} to continue from; starting from the beginning")
-            return
-        except ValueError as error:
-            reason = str(error).rstrip(".")
-            self.log(f"{self.settings.name}: {reason}; it is not used: starting from the beginning")
-            return
+        if state.get("layout") != layout(self.strategy):
+            raise ValueError(
+                f"{path} is of another version of this package: give --overwrite to start from the beginning."
+            )
         position, self.seconds = state["position"], state["seconds"]
         self.experience, self.trained = position["experience"], position["trained"]
         self._within = position["within"]
@@ -408,14 +469,3 @@ class Run:
         if self._within is not None:
             self.checkpoints.resume(self._within, state)
         self.log(f"{self.settings.name}: continuing with experience {self.experience + 1}")
-
-    def _check_state(self, path: Path, state: State) -> None:
-        check_format(path, state["settings"])
-        changed = differences(state["settings"], self.settings.as_dict())
-        if changed:
-            raise OtherSettings(
-                f"{path} was saved with other settings ({'; '.join(changed)}); run with those, or choose "
-                "another --out."
-            )
-        if state.get("layout") != layout(self.strategy):
-            raise ValueError(f"{path} is of another version of this package.")

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from avalanche_agcn.experiments.checkpoint import write_json
+from avalanche_agcn.experiments.folder import STATE_FILE, OtherRun
 from avalanche_agcn.experiments.methods import VARIANTS, LogUniform, Space
 from avalanche_agcn.experiments.results import (
     RESULTS_FILE,
@@ -34,7 +35,7 @@ from avalanche_agcn.experiments.results import (
     read_table,
     write_table,
 )
-from avalanche_agcn.experiments.run import STATE_FILE, OtherSettings, Run, keep_freed_memory
+from avalanche_agcn.experiments.run import Run, keep_freed_memory
 from avalanche_agcn.experiments.settings import Settings, change_settings, differences
 
 CHOSEN_FILE = "chosen.json"
@@ -263,5 +264,5 @@ def _run(settings: Settings, out: Path) -> Results:
 def _start(settings: Settings, out: Path) -> Run:
     try:
         return Run(settings, out, resume=True)
-    except OtherSettings:  # left by another version of the study
-        return Run(settings, out)
+    except OtherRun:  # left by another version of the study
+        return Run(settings, out, overwrite=True)

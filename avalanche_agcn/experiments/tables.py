@@ -198,6 +198,37 @@ def quality_table(results: Sequence[Results]) -> Table:
     return Table(header, rows)
 
 
+def class_table(results: Sequence[Results]) -> Table:
+    """AP, precision and recall of each class at the end of each run, in percent: a row for each."""
+    header = ["class", "experience", "method", "seed", "AP", "precision", "recall"]
+    rows = []
+    for result in results:
+        sizes = result.classes_per_experience
+        experiences = np.repeat(np.arange(len(sizes)) + 1, sizes).tolist()
+        found = _precision_recall(result)
+        for c, (name, t) in enumerate(zip(result.class_names, experiences, strict=True)):
+            cells = [result.per_class_ap[name], *found[c]]
+            numbers = ["" if value is None else f"{value:.2f}" for value in cells]
+            rows.append([name, str(t), result.label, str(result.seed), *numbers])
+    return Table(header, rows)
+
+
+def _precision_recall(result: Results, threshold: float = 0.5) -> list[tuple[float | None, float | None]]:
+    """Precision and recall of each class, in percent; None where nothing was found, or there is no label."""
+    if result.decisions is None:
+        return [(None, None)] * len(result.class_names)
+    at = result.decisions["thresholds"].index(threshold)
+    right, found, true = (
+        result.decisions["right"][at],
+        result.decisions["found"][at],
+        result.decisions["true"],
+    )
+    return [
+        (100 * r / f if f else None, 100 * r / n if n else None)
+        for r, f, n in zip(right, found, true, strict=True)
+    ]
+
+
 def choices_table(choices: Mapping[str, Mapping[str, Any]]) -> Table:
     """Settings that a study chose for each label, and the range of its trials."""
     rows = []

@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_text
-from avalanche_agcn.experiments.cli import expected_errors
 from avalanche_agcn.experiments.comparison import SCORES, comparison_table, paired_table
+from avalanche_agcn.experiments.exit_codes import expected_errors
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, name_of
 from avalanche_agcn.experiments.report import Part, write_page
 from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation

@@ -11,8 +11,8 @@ import pytest
 
 from avalanche_agcn.__main__ import report
 from avalanche_agcn.experiments.cli import main, make_parser, settings_of
+from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
-from avalanche_agcn.experiments.run import STATE_FILE
 from avalanche_agcn.experiments.settings import KINDS, make_settings
 
 ROOT = Path(__file__).parents[2]
@@ -149,8 +149,7 @@ def test_a_protocol_says_how_many_experiences_there_are():
     ],
 )
 def test_a_wrong_option_is_named(options, message, capsys):
-    with pytest.raises(SystemExit):
-        main("coco", None, options)
+    assert main("coco", None, options) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
@@ -239,9 +238,10 @@ def test_settings_given_apart_are_all_taken():
     assert settings.method_settings["cross_blocks"] is False
 
 
-def test_a_run_that_cannot_continue_says_why_and_keeps_finished_parts(tmp_path, capsys):
-    assert main("coco", None, ["--data", str(tmp_path / "absent"), "--backbone", "small"]) == 1
-    assert re.search(r"Stopped: .*\n.*--resume continues from there", capsys.readouterr().err)
+def test_a_run_that_cannot_begin_says_why_and_that_nothing_is_saved(tmp_path, capsys):
+    options = ["--data", str(tmp_path / "absent"), "--backbone", "small", "--out", str(tmp_path)]
+    assert main("coco", None, options) == 1
+    assert re.search(r"No state of the run was saved.\nStopped: There is no folder", capsys.readouterr().err)
 
 
 def test_a_class_name_without_a_word_vector_ends_in_advice_not_in_a_traceback(tmp_path, capsys):
@@ -263,22 +263,11 @@ def test_tables_and_plots_come_from_stored_results(tmp_path, capsys):
     names = {path.name for path in (tmp_path / "report").iterdir()}
     drawn = ("mAP", "classes", "acm-agcn", "pictures-agcn", "pictures-multitask")
     drawings = {f"SplitScenes-{name}.png" for name in drawn}
-    assert names == drawings | {f"table-SplitScenes.{suffix}" for suffix in ("md", "csv", "tex")}
+    tables = {f"table-SplitScenes.{suffix}" for suffix in ("md", "csv", "tex")} | {"classes-SplitScenes.csv"}
+    assert names == drawings | tables | {"report.html"}
+    pages = [(tmp_path / folder / "report.html").read_text("utf-8") for folder in ("runs", "report")]
+    assert pages[0] == pages[1]
     assert all((tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG") for name in drawings)
-
-
-def test_ctrl_c_says_how_to_continue(tmp_path):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored behind nohup
-    options = ["--smoke", "--out", str(tmp_path), "--method", "all", "--checkpoint-minutes", "0"]
-    process = subprocess.Popen(**command(*options))
-    signal.signal(signal.SIGINT, before)
-    state = tmp_path / "multitask-seed0" / STATE_FILE
-    while not state.exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "the same command with --resume continues from there" in output
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ import torch
 
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
+from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.run import MAKERS, STATE_FILE, Run, make_backbone, make_benchmark
+from avalanche_agcn.experiments.results import RESULTS_FILE
+from avalanche_agcn.experiments.run import MAKERS, Run, make_backbone, make_benchmark
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 from avalanche_agcn.models import Precomputed, RandomFeatures
 from avalanche_agcn.training import AsymmetricLoss, PartialBCEWithLogitsLoss
@@ -177,7 +179,28 @@ def test_other_settings_are_named_with_the_difference(tmp_path):
         make_run(smoke("finetuning", lr=0.01), tmp_path, resume=True)
 
 
-OLD = {"settings": {"method": "finetuning", "batch_size": 8}}
+def finished_state(settings, out):
+    """The state of a run that was stopped before it wrote its results."""
+    run_to_end(settings, out)
+    (out / settings.name / RESULTS_FILE).unlink()
+    return out / settings.name / STATE_FILE
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"layout": ["Gone"]}, "another version"),
+        ({"settings": {"method": "finetuning", "batch_size": 8}}, "format 1, but this version .* format 2"),
+    ],
+)
+def test_a_state_of_another_version_is_named_and_kept(tmp_path, change, reason):
+    settings = smoke("finetuning")
+    path = finished_state(settings, tmp_path)
+    save_state(path, load_state(path) | change)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=reason):
+        make_run(settings, tmp_path, resume=True)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -185,14 +208,11 @@ OLD = {"settings": {"method": "finetuning", "batch_size": 8}}
     [
         (lambda path: path.write_bytes(b""), "not a saved state"),
         (lambda path: path.write_bytes(path.read_bytes()[:-10]), "damaged"),
-        (lambda path: save_state(path, load_state(path) | {"layout": ["Gone"]}), "another version"),
-        (lambda path: save_state(path, load_state(path) | OLD), "format 1, but this version .* format 2"),
     ],
 )
-def test_a_state_that_cannot_be_used_is_named_and_not_used(tmp_path, damage, reason, whole):
+def test_a_damaged_state_is_named_and_not_used(tmp_path, damage, reason, whole):
     settings = smoke("finetuning")
-    run_to_end(settings, tmp_path)
-    path = tmp_path / settings.name / STATE_FILE
+    path = finished_state(settings, tmp_path)
     damage(path)
     messages = []
     again = make_run(settings, tmp_path, resume=True, log=messages.append)
@@ -208,6 +228,16 @@ def test_a_run_that_had_ended_is_not_trained_again(tmp_path):
     again = make_run(settings, tmp_path, resume=True)
     assert again.experience == 2
     assert again.run() == first
+
+
+def test_results_so_far_are_given_after_each_experience(tmp_path):
+    given = []
+    results = make_run(smoke(), tmp_path, after_experience=given.append).run()
+    assert len(given) == 2
+    assert given[0].nested["mAP"] == results.nested["mAP"][:1]
+    assert [value is None for value in given[0].per_class_ap.values()] == [False, False, True, True]
+    assert len(given[0].acm) == 2
+    assert scores(given[1]) == scores(results)
 
 
 def test_a_device_that_is_not_there_is_named(tmp_path):

@@ -9,6 +9,7 @@ from avalanche_agcn.experiments.tables import (
     Table,
     all_tables,
     choices_table,
+    class_table,
     quality_table,
     stage_table,
     table_1,
@@ -177,6 +178,21 @@ def test_chosen_settings_stand_beside_the_range_of_trials():
     tried = [{"lr": 0.1, "validation mAP": 40.0}, {"lr": 0.2, "validation mAP": 43.25}]
     table = choices_table({"er + negatives": {"settings": {"lr": 0.2}, "tried": tried}})
     assert table.rows == [["ER + negatives", "2", "lr 0.2", "43.2", "40.0"]]
+
+
+def test_each_class_of_each_run_has_a_row(make_result):
+    decisions = {"thresholds": [0.1, 0.5], "true": [8, 4, 0, 2], "found": [[9] * 4, [5, 0, 3, 2]]}
+    decisions["right"] = [[0] * 4, [4, 0, 0, 1]]
+    table = class_table([make_result("er", 3, decisions=decisions), make_result()])
+    assert table.header == ["class", "experience", "method", "seed", "AP", "precision", "recall"]
+    assert table.rows[:5] == [
+        ["person", "1", "er", "3", "50.00", "80.00", "50.00"],
+        ["bicycle", "1", "er", "3", "50.00", "", "0.00"],  # nothing was found
+        ["car", "2", "er", "3", "50.00", "0.00", ""],  # there is none
+        ["motorcycle", "2", "er", "3", "50.00", "50.00", "50.00"],
+        ["person", "1", "agcn", "0", "50.00", "", ""],  # was not recorded
+    ]
+    assert len(table.rows) == 8
 
 
 def test_symbols_become_latex():

@@ -1,0 +1,114 @@
+"""Fingerprints of data: digests that change with the images and labels a run is made from.
+
+Of files up to `CONTENT_BYTES` in all, the whole contents count; of more, their names and sizes, and the
+contents of `N_SAMPLED` files. That takes about a second for a data set like COCO.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from avalanche_agcn.benchmarks.image_files import ImageFiles
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, Plan
+
+CONTENT_BYTES = 2**30
+N_SAMPLED = 256
+SETTLED_SECONDS = 2.0  # older changes than this have a time of their own on every file system
+
+Fingerprint = dict[str, dict[str, str]]
+"""Digests by stream and part: images, labels, sizes, contents, order."""
+
+
+def data_fingerprint(plan: Plan) -> Fingerprint:
+    """Digests of the images and labels of a benchmark, those of each stream apart.
+
+    Raises:
+        FileNotFoundError: if an image is missing.
+    """
+    names = list(plan.class_names)
+    streams = {"train": plan.train, **plan.evaluation}
+    return {name: _stream_fingerprint(images, names) for name, images in streams.items()}
+
+
+def changed_data(old: Mapping[str, Mapping[str, str]], new: Fingerprint) -> list[str]:
+    """What differs between two fingerprints: ``"the labels of the train images"``."""
+    changed = []
+    for stream in dict.fromkeys([*old, *new]):
+        before, now = old.get(stream, {}), new.get(stream, {})
+        parts = [part for part in dict.fromkeys([*before, *now]) if before.get(part) != now.get(part)]
+        # Other images have other labels and sizes; that they are others is what the user needs to know.
+        changed += [
+            f"the {part} of the {stream} stream"
+            for part in parts
+            if part == "images" or "images" not in parts
+        ]
+    return changed
+
+
+def _stream_fingerprint(images: Images, class_names: Sequence[str]) -> dict[str, str]:
+    source, labels, positions = images
+    used = torch.cat(list(positions)).unique()
+    names = {p: image_name(source, p) for p in used.tolist()}
+    by_name = sorted(names, key=names.__getitem__)  # so that the order of the data counts in "order" alone
+    parts = {
+        "images": digest(f"{names[p]}\n".encode() for p in by_name),
+        "labels": digest([repr(list(class_names)).encode(), labels[by_name].numpy().tobytes()]),
+    }
+    if isinstance(source, ImageFiles):
+        sizes = [_size(source.path(p)) for p in by_name]
+        parts["sizes"] = digest([np.array(sizes, dtype=np.int64).tobytes()])
+        chosen = by_name if sum(sizes) <= CONTENT_BYTES else _spread(by_name)
+        parts["contents"] = digest(file_digest(source.path(p)) for p in chosen)
+    else:
+        parts["contents"] = digest(image_bytes(source, _spread(by_name)))
+    order = (f"{names[p]}\n".encode() for part in positions for p in [*part.tolist(), -1] if p >= 0)
+    sizes_of_experiences = repr([len(part) for part in positions]).encode()
+    parts["order"] = digest([sizes_of_experiences, *order])
+    return parts
+
+
+def image_name(source: MultiLabelSource, position: int) -> str:
+    """Name of an image within its source: that of its file, or else its number."""
+    return os.fsdecode(source.files[position]) if isinstance(source, ImageFiles) else str(position)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"there is no image {path}; the labels were read, but the images must be downloaded, too."
+        ) from None
+
+
+def _spread(positions: Sequence[int]) -> list[int]:
+    """Up to `N_SAMPLED` of them, evenly spread."""
+    n = min(N_SAMPLED, len(positions))
+    return [positions[k * len(positions) // n] for k in range(n)]
+
+
+def image_bytes(source: MultiLabelSource, positions: Iterable[int]) -> Iterable[bytes]:
+    """Shape, type and pixels of images of a source."""
+    for position in positions:
+        image = np.asarray(source[position][0])
+        yield f"{image.shape} {image.dtype}\n".encode()
+        yield image.tobytes()
+
+
+def file_digest(path: str | os.PathLike) -> bytes:
+    """SHA-256 of a file's contents."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """SHA-256 of some bytes, in hexadecimal."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part)
+    return total.hexdigest()

@@ -1,0 +1,319 @@
+"""The report as one page, ``report.html``: a single file that needs no network and no other file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from PIL import Image
+
+from avalanche_agcn import __version__
+from avalanche_agcn.evaluation.style import default_style
+from avalanche_agcn.experiments.checkpoint import write_text
+from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, name_of, style_of
+from avalanche_agcn.experiments.plots import describe_stream, open_picture, true_matrix
+from avalanche_agcn.experiments.results import METRICS, Results, group_by_label
+from avalanche_agcn.experiments.tables import all_tables
+
+PAGE_FILE = "report.html"
+PHOTO_SIDE = 160  # pixels of the longer side
+PHOTO_BYTES = 3_000_000
+"""All photos of a page together; those of later methods are left out."""
+MAX_SHOWN = 12
+"""With more methods than this, curves of ablations are switched off at first."""
+NOT_SHOWN = {"format", "seed", "label", "method", "method_settings"}
+
+
+def write_html(
+    path: Path,
+    parts: Mapping[str, Sequence[Results]],
+    *,
+    title: str | None = None,
+    progress: str | None = None,
+    stages: bool = False,
+) -> None:
+    """Write the page, atomically.
+
+    Args:
+        path: the file.
+        parts: results of one stream each, by title; a page with several parts has a tab for each.
+        title: heading of the page; that of the first part if None.
+        progress: what is still to be run, in words; the page then loads itself again from time to time.
+        stages: also show the table of the B protocols' papers for other protocols.
+
+    Raises:
+        ValueError: if the results of a part are not comparable.
+    """
+    photos = Photos()
+    content = [part_data(name, results, photos, stages=stages) for name, results in parts.items()]
+    folder = files("avalanche_agcn.experiments") / "templates"
+    script, css, html = ((folder / f"report.{kind}").read_text("utf-8") for kind in ("js", "css", "html"))
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters["duration"] = _duration
+    text = environment.from_string(html).render(
+        title=content[0]["title"] if title is None else title,
+        parts=content,
+        data={"parts": [part["data"] for part in content], "photos": photos.uris},
+        progress=progress,
+        version=__version__,
+        script=Markup(script),
+        # Only this script may run, whatever the names of classes and labels are.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        css=Markup(css),
+    )
+    write_text(path, text.encode("utf-8", "replace").decode())
+
+
+def part_data(
+    title: str, results: Sequence[Results], photos: Photos, *, stages: bool = False
+) -> dict[str, Any]:
+    """What the template shows of one stream, and under ``data`` what its script draws."""
+    groups = group_by_label(map(_padded, results))
+    results = [result for group in groups.values() for result in group]
+    first = results[0]
+    truths: list[list[list[int]]] = []
+    methods = [_method(label, group, k, truths) for k, (label, group) in enumerate(groups.items())]
+    for method, group in zip(methods, groups.values(), strict=True):
+        method["pictures"] = _pictures(group[0], photos)
+    for method, group in zip(methods, groups.values(), strict=True):  # last, as there may be no room for all
+        method["worst"] = _worst(group[0], photos)
+    _choose_shown(methods)
+    settings = {label: _flat(group[0].settings) for label, group in groups.items()}
+    common = _common(settings.values())
+    return {
+        "title": title,
+        "stream": describe_stream(first).replace("\n", ", "),
+        "tables": {caption: table._asdict() for caption, table in all_tables(results, stages=stages).items()},
+        "experiences": _experiences(first),
+        "runs": results,
+        "seconds": sum(result.seconds["total"] for result in results),
+        "common": common,
+        "own": {
+            name_of(label): {name: value for name, value in own.items() if name not in common}
+            for label, own in settings.items()
+        },
+        "environments": _unique(_flat(result.environment) for result in results),
+        "data": {
+            "title": title,
+            "classes": first.class_names,
+            "sizes": first.classes_per_experience,
+            "metrics": METRICS,
+            "methods": methods,
+            "truths": truths,
+        },
+    }
+
+
+def _padded(result: Results) -> Results:
+    """Results with an empty row for each experience that a run has yet to learn."""
+    missing = len(result.classes_per_experience) - len(result.nested[METRICS[0]])
+    nested = {metric: [*rows, *([] for _ in range(missing))] for metric, rows in result.nested.items()}
+    return replace(result, nested=nested)
+
+
+def _experiences(result: Results) -> list[dict[str, Any]]:
+    """Names of classes, and numbers of images, of each experience."""
+    names, rows = iter(result.class_names), []
+    for t, size in enumerate(result.classes_per_experience):
+        images = {stream: own[t] for stream, own in (result.n_images or {}).items()}
+        rows.append({"classes": [next(names) for _ in range(size)], "images": images})
+    return rows
+
+
+def _method(label: str, group: Sequence[Results], k: int, truths: list[Any]) -> dict[str, Any]:
+    """One row of the tables: means over seeds, in percent."""
+    style = style_of(label) or default_style(k)
+    own = METHODS.get(group[0].method)
+    with_matrix = next((result for result in group if result.acm is not None), None)
+    return {
+        "label": label,
+        "name": name_of(label),
+        "description": own.description if own else "",
+        **style._asdict(),
+        "seeds": [result.seed for result in group],
+        "done": [sum(map(bool, result.nested[METRICS[0]])) for result in group],
+        "nested": {metric: _means([result.nested[metric] for result in group]) for metric in METRICS},
+        "deviation": {metric: _deviations(group, metric) for metric in METRICS},
+        "ap": [_mean(values) for values in _by_class(group)],
+        "ap_deviation": [_deviation(values) for values in _by_class(group)],
+        "class_ap": _means([result.class_ap for result in group if result.class_ap]),
+        "decisions": _decisions(group),
+        "acm": None if with_matrix is None else _per_mille(with_matrix.acm),
+        "truth": None if with_matrix is None else _truth(with_matrix, truths),
+    }
+
+
+def _by_class(group: Sequence[Results]) -> list[list[float | None]]:
+    return [[result.per_class_ap.get(name) for result in group] for name in group[0].class_names]
+
+
+def _means(matrices: Sequence[Any]) -> list[list[float | None]]:
+    """Mean of each entry over matrices with rows of different lengths."""
+    rows = []
+    for t in range(max(map(len, matrices), default=0)):
+        own = [matrix[t] for matrix in matrices if len(matrix) > t]
+        width = max(map(len, own))
+        rows.append([_mean([row[i] for row in own if len(row) > i]) for i in range(width)])
+    return rows
+
+
+def _deviations(group: Sequence[Results], metric: str) -> list[float | None]:
+    """Deviation over seeds of the score on all classes seen, after each experience."""
+    rows = zip(*(result.nested[metric] for result in group), strict=True)
+    return [_deviation([row[-1] for row in own if row]) for own in rows]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return round(statistics.fmean(known), 2) if known else None
+
+
+def _deviation(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return round(statistics.stdev(known), 2) if len(known) > 1 else None
+
+
+def _decisions(group: Sequence[Results]) -> dict[str, Any] | None:
+    """Counts of found labels, added up over seeds."""
+    known = [result.decisions for result in group if result.decisions]
+    if not known:
+        return None
+    total: dict[str, Any] = {"thresholds": known[0]["thresholds"]}
+    total["true"] = [sum(values) for values in zip(*(own["true"] for own in known), strict=True)]
+    for kind in ("found", "right"):
+        rows = zip(*(own[kind] for own in known), strict=True)
+        total[kind] = [[sum(values) for values in zip(*row, strict=True)] for row in rows]
+    return total
+
+
+def _per_mille(matrix: Any) -> list[list[int]]:
+    return [[round(1000 * float(value)) for value in row] for row in matrix]
+
+
+def _truth(result: Results, truths: list[Any]) -> dict[str, Any] | None:
+    """Title of the true matrix, and its place among those of the page, which methods share."""
+    title, matrix = true_matrix(result)
+    if matrix is None:
+        return None
+    rounded = _per_mille(matrix)
+    if rounded not in truths:
+        truths.append(rounded)
+    return {"title": title, "index": truths.index(rounded)}
+
+
+def _choose_shown(methods: Sequence[dict[str, Any]]) -> None:
+    """Mark the methods whose curves are shown at first."""
+    few = len(methods) <= MAX_SHOWN
+    known = {method["label"] for method in methods} & (METHODS.keys() | VARIANTS.keys() - ABLATIONS.keys())
+    for method in methods:
+        method["shown"] = few or method["label"] in known
+    if not any(method["shown"] for method in methods):
+        for method in methods[:MAX_SHOWN]:
+            method["shown"] = True
+
+
+class Photos:
+    """Photos of a page, small and each once, as ``data:`` addresses.
+
+    Attributes:
+        uris: the addresses; a photo is given by its place among them.
+    """
+
+    def __init__(self) -> None:
+        self.uris: list[str] = []
+        self._places: dict[tuple[Any, ...], int | None] = {}
+        self._room = PHOTO_BYTES
+
+    def add(self, result: Results, picture: Mapping[str, Any]) -> int | None:
+        """Place of a picture of a run; None if it cannot be opened, or there is no room for it."""
+        settings = result.settings
+        scene = (settings.get("seed"), settings.get("validation_size"))  # else a file, the same for all seeds
+        key = (settings.get("dataset_root") or scene, picture["image"])
+        if key not in self._places:
+            self._places[key] = self._add(result, picture)
+        return self._places[key]
+
+    def _add(self, result: Results, picture: Mapping[str, Any]) -> int | None:
+        if self._room <= 0:
+            return None
+        try:
+            uri = _thumbnail(open_picture(result, dict(picture)))
+        except (OSError, ValueError):  # moved or damaged, or drawn differently now
+            return None
+        self._room -= len(uri)
+        self.uris.append(uri)
+        return len(self.uris) - 1
+
+
+def _thumbnail(image: Image.Image) -> str:
+    small = image.convert("RGB")
+    small.thumbnail((PHOTO_SIDE, PHOTO_SIDE))
+    file = io.BytesIO()
+    small.save(file, "WEBP", quality=60)
+    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _pictures(result: Results, photos: Photos) -> list[dict[str, Any]]:
+    shown = []
+    for picture in result.pictures or []:
+        photo = photos.add(result, picture)
+        if photo is not None:
+            shown.append({"photo": photo, "labels": picture["labels"], "rows": picture["probabilities"]})
+    return shown
+
+
+def _worst(result: Results, photos: Photos) -> list[dict[str, Any]]:
+    shown = []
+    for picture in result.worst or []:
+        photo = photos.add(result, picture)
+        if photo is not None:
+            own = {name: picture[name] for name in ("class", "error", "labels", "probability")}
+            shown.append({"photo": photo, **own})
+    return shown
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, str]:
+    """Settings or versions as text, those of the method or of packages among them."""
+    flat = {**values, **values.get("method_settings", {}), **values.get("packages", {})}
+    hidden = NOT_SHOWN | {"packages"}
+    return {name: _text(value) for name, value in flat.items() if name not in hidden}
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in words: ``"1 h 05 min"``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_text, value)) or "none"
+    words = {None: "none", True: "yes", False: "no"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
+
+
+def _common(settings: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Settings that all have with the same value."""
+    first, *others = settings
+    return {name: value for name, value in first.items() if all(own.get(name) == value for own in others)}
+
+
+def _unique(items: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for item in items:
+        if item not in found:
+            found.append(item)
+    return found

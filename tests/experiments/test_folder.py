@@ -1,0 +1,194 @@
+"""What a run's folder has is kept, and one process at a time writes to it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from avalanche_agcn.experiments import folder as module
+from avalanche_agcn.experiments.checkpoint import save_state
+from avalanche_agcn.experiments.cli import main
+from avalanche_agcn.experiments.folder import LOCK_FILE, STATE_FILE, FolderInUse, RunLock
+from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.settings import SMOKE, make_settings
+
+ROOT = Path(__file__).parents[2]
+NAME = "finetuning-seed0"
+
+
+def smoke(*options, out):
+    return main("coco", None, ["--smoke", "--method", "finetuning", "--out", str(out), *options])
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("finished")
+    assert smoke(out=out) == 0
+    return out
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run that has saved its state before the first batch."""
+    run = Run(make_settings("scenes", SMOKE, method="finetuning"), tmp_path, log=lambda text: None)
+    run._save({"epoch": 0, "batch": 0})
+    run._lock.release()
+    return tmp_path
+
+
+def test_a_finished_run_with_other_settings_is_kept_and_the_differences_are_listed(finished, capsys):
+    before = content(finished / NAME)
+    assert smoke("--lr", "0.5", "--epochs", "2", out=finished) == 1
+    message = capsys.readouterr().err
+    assert "other settings (lr: 0.001, now 0.5; train_epochs: 1, now 2)" in message
+    assert "--overwrite" in message
+    assert content(finished / NAME) == before
+
+
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_a_finished_run_with_the_same_settings_is_kept_and_reported(finished, capsys, options):
+    before = content(finished / NAME)
+    assert smoke(*options, out=finished) == 0
+    output = capsys.readouterr().out
+    assert "finished before" in output
+    assert "| Fine-Tuning |" in output
+    assert content(finished / NAME) == before
+
+
+def test_overwrite_replaces_a_run(finished, tmp_path):
+    other = tmp_path / NAME
+    other.mkdir()
+    for name, data in content(finished / NAME).items():
+        (other / name).write_bytes(data)
+    assert smoke("--lr", "0.5", "--overwrite", out=tmp_path) == 0
+    assert json.loads((other / "results.json").read_text())["settings"]["lr"] == 0.5
+
+
+def test_a_begun_run_asks_for_resume_or_overwrite(begun, capsys):
+    before = content(begun / NAME)
+    assert smoke(out=begun) == 1
+    assert "give --resume to continue it, or --overwrite" in capsys.readouterr().err
+    assert smoke("--lr", "0.5", "--resume", out=begun) == 1
+    assert "lr: 0.001, now 0.5" in capsys.readouterr().err
+    assert content(begun / NAME) == before
+    assert smoke("--resume", out=begun) == 0
+
+
+def test_the_results_of_an_overwritten_run_do_not_outlive_its_first_batches(finished, tmp_path):
+    """Else the folder would have results of other settings than the state."""
+    (tmp_path / NAME).mkdir()
+    for name, data in content(finished / NAME).items():
+        (tmp_path / NAME / name).write_bytes(data)
+    settings = make_settings("scenes", SMOKE, method="finetuning", lr=0.5, checkpoint_minutes=0.0)
+    run = Run(settings, tmp_path, overwrite=True, log=lambda text: None)
+    run._save_within = run.checkpoints._save = lambda position: (_ for _ in ()).throw(RuntimeError)
+    with pytest.raises(RuntimeError):
+        run.run()
+    assert not (tmp_path / NAME / "results.json").exists()
+
+
+def test_smoke_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main("coco", None, ["--smoke", "--method", "finetuning"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["results-smoke"]
+
+
+@pytest.fixture
+def other_process():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def lock_as(folder, monkeypatch, process=None, **changes):
+    """Lock a folder in the name of another process."""
+    import psutil
+
+    owner = psutil.Process(process.pid if process else os.getpid())
+    own = module._myself() | {"pid": owner.pid, "started": owner.create_time()} | changes
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_myself", lambda: own)
+        RunLock(folder)
+    return own
+
+
+def test_a_second_process_is_rejected_with_the_firsts_id_and_host(
+    tmp_path, monkeypatch, other_process, capsys
+):
+    owner = lock_as(tmp_path / NAME, monkeypatch, other_process)
+    before = content(tmp_path / NAME)
+    assert smoke(out=tmp_path) == 1
+    assert f"in use by process {owner['pid']} on {owner['host']}" in capsys.readouterr().err
+    assert content(tmp_path / NAME) == before
+
+
+def test_the_lock_of_a_dead_process_is_taken_over(tmp_path, monkeypatch, other_process):
+    lock_as(tmp_path, monkeypatch, other_process)
+    other_process.kill()
+    other_process.wait()
+    RunLock(tmp_path).release()
+    assert not (tmp_path / LOCK_FILE).exists()
+
+
+def test_the_lock_of_an_earlier_process_of_the_same_id_is_taken_over(tmp_path, monkeypatch, other_process):
+    lock_as(tmp_path, monkeypatch, other_process, started=1.0)
+    RunLock(tmp_path)
+
+
+def test_the_lock_of_another_host_is_kept(tmp_path, monkeypatch):
+    lock_as(tmp_path, monkeypatch, host="elsewhere")
+    with pytest.raises(FolderInUse, match=r"on elsewhere.* remove .*lock.json if that process has ended"):
+        RunLock(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"pid": "x"}', "[" * 100_000])
+def test_a_lock_that_names_nobody_is_taken_over(tmp_path, text):
+    (tmp_path / LOCK_FILE).write_text(text)
+    RunLock(tmp_path)
+
+
+def test_a_run_leaves_no_lock(finished):
+    assert not (finished / NAME / LOCK_FILE).exists()
+
+
+def test_two_runs_started_at_once_do_not_mix(tmp_path):
+    command = [sys.executable, "-W", "ignore", str(ROOT / "runs" / "split_coco.py"), "--smoke"]
+    command += ["--method", "finetuning", "--epochs", "20", "--out", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
+    processes = [subprocess.Popen([*command, "--lr", lr], **how) for lr in ("0.001", "0.002")]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    codes = [process.returncode for process in processes]
+    assert sorted(codes) == [0, 1], outputs
+    assert "in use by process" in outputs[codes.index(1)] or "other settings" in outputs[codes.index(1)]
+    results = json.loads((tmp_path / NAME / "results.json").read_text())
+    assert results["settings"]["lr"] == [0.001, 0.002][codes.index(0)]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_to_is_named_before_training(tmp_path, capsys):
+    tmp_path.chmod(0o500)
+    assert smoke(out=tmp_path / "new") == 1
+    assert "Permission denied" in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_the_folder_is_named_before_training(tmp_path, capsys):
+    (tmp_path / "out").write_text("text")
+    assert smoke(out=tmp_path / "out") == 1
+    assert str(tmp_path / "out") in capsys.readouterr().err
+
+
+def test_a_damaged_state_is_not_overwritten_without_a_word(tmp_path, capsys):
+    save_state(tmp_path / NAME / STATE_FILE, {})
+    (tmp_path / NAME / STATE_FILE).write_bytes(b"something else")
+    assert smoke(out=tmp_path) == 1
+    assert "not a saved state" in capsys.readouterr().err
+    assert (tmp_path / NAME / STATE_FILE).read_bytes() == b"something else"

@@ -1,0 +1,336 @@
+"""The report as one page: its content, and how it works in a browser."""
+
+import base64
+import io
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import product
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from avalanche_agcn.experiments import page
+from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.page import write_html
+from avalanche_agcn.experiments.report import refresh_page
+from avalanche_agcn.experiments.results import METRICS, find_results
+from avalanche_agcn.experiments.tables import table_1
+
+HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\"> & \u2028 'x'"
+LABEL = "<b>mine</b>"
+LAST = {"finetuning": 20.0, LABEL: 50.0, "agcn": 35.0}
+"""mAP at the end of each label."""
+NAMES = ["person", HOSTILE, "car", "motorcycle"]
+STUDY = Path(__file__).parents[2] / "runs" / "coco18"
+
+
+class Reader(HTMLParser):
+    """Counts elements, and collects the texts of scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self._inside = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self._inside = tag == "script"
+        if self._inside:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = False
+
+    def handle_data(self, data):
+        if self._inside:
+            self.scripts[-1] += data
+
+
+def read_data(path):
+    """What the page's script draws."""
+    return json.loads(Reader(path.read_text(encoding="utf-8")).scripts[0])
+
+
+def make_results(make_result, root):
+    """Two seeds of three methods, with everything a run records; some names are hostile."""
+    Image.new("RGB", (40, 30), (200, 30, 30)).save(root / "1.jpg")
+    photo = {"image": "1.jpg", "labels": ["person"]}
+    made = []
+    for (label, last), seed in product(LAST.items(), (0, 1)):
+        made.append(
+            make_result(
+                "er" if label == LABEL else label,
+                seed,
+                last + 2 * seed,
+                benchmark="SplitCOCO",
+                settings={"label": label, "dataset_root": str(root), "method_settings": {"mem_size": 7}},
+                class_names=NAMES,
+                per_class_ap=dict(zip(NAMES, (40.0 + 2 * seed, None, 0.0, 100.0), strict=True)),
+                acm=[[1.0, 0.25, 0, 0]] * 4 if label == "agcn" else None,
+                cooccurrence=[[1.0, 0.5, 0, 0]] * 4 if label == "agcn" else None,
+                class_ap=[[50.0, None], [40.0, None, 0.0, 100.0]],
+                decisions={
+                    "thresholds": [0.1, 0.5],
+                    "true": [10] * 4,
+                    "found": [[40] * 4, [8] * 4],
+                    "right": [[10] * 4, [6] * 4],
+                },
+                n_images={"train": [30, 34], "test": [15, 17]},
+                pictures=[photo | {"probabilities": [[90.0, 60.0], [20.0, 2.0, 71.0, 3.0]]}],
+                worst=[photo | {"class": "person", "error": "missed", "probability": 20.0}],
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def results(make_result, tmp_path_factory):
+    return make_results(make_result, tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="module")
+def written(results, tmp_path_factory):
+    """A page with all that it can show."""
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_html(path, {"SplitCOCO": results})
+    return path
+
+
+def test_names_of_users_are_text_everywhere(written):
+    page = Reader(written.read_text(encoding="utf-8"))
+    assert page.tags.count("script") == 2
+    assert "img" not in page.tags
+    (part,) = read_data(written)["parts"]
+    assert part["classes"] == NAMES
+    assert [method["name"] for method in part["methods"]] == ["Fine-Tuning", LABEL, "AGCN"]
+
+
+def test_the_page_loads_nothing(written):
+    text = written.read_text(encoding="utf-8")
+    assert "default-src 'none'" in text
+    assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<link|@import|url\(", text)
+
+
+def test_scores_are_means_over_seeds(written):
+    (part,) = read_data(written)["parts"]
+    for method, last in zip(part["methods"], LAST.values(), strict=True):
+        assert method["seeds"] == [0, 1]
+        for metric in METRICS:
+            assert method["nested"][metric] == [[80.0], [60.0, last + 1]]
+            assert method["deviation"][metric] == [0.0, 1.41]
+        assert method["ap"] == [41.0, None, 0.0, 100.0]
+        assert method["ap_deviation"] == [1.41, None, 0.0, 0.0]
+        assert method["decisions"]["true"] == [20] * 4
+        assert method["decisions"]["right"] == [[20] * 4, [12] * 4]
+    agcn = part["methods"][2]
+    assert agcn["acm"][0] == [1000, 250, 0, 0]
+    assert part["truths"][agcn["truth"]["index"]][0] == [1000, 500, 0, 0]
+    assert agcn["colour"] == METHODS["agcn"].style.colour
+
+
+def test_each_photo_is_there_once(written, results):
+    data = read_data(written)
+    assert len(data["photos"]) == 1
+    assert {method["pictures"][0]["photo"] for method in data["parts"][0]["methods"]} == {0}
+    image = Image.open(io.BytesIO(base64.b64decode(data["photos"][0].partition(",")[2])))
+    assert image.size == (40, 30)
+    assert image.convert("RGB").getpixel((20, 15)) == pytest.approx((200, 30, 30), abs=12)
+
+
+def test_photos_that_are_gone_or_have_no_room_are_left_out(results, tmp_path, monkeypatch):
+    gone = [replace(one, settings=one.settings | {"dataset_root": str(tmp_path)}) for one in results]
+    write_html(tmp_path / "gone.html", {"a": gone})
+    monkeypatch.setattr(page, "PHOTO_BYTES", 0)
+    write_html(tmp_path / "small.html", {"a": results})
+    for name in ("gone.html", "small.html"):
+        data = read_data(tmp_path / name)
+        assert data["photos"] == []
+        assert all(not method["pictures"] for method in data["parts"][0]["methods"])
+
+
+def test_a_run_that_goes_on_is_shown_as_far_as_it_is(results, make_result, tmp_path):
+    running = make_result(
+        "ewc",
+        benchmark="SplitCOCO",
+        settings={"label": "ewc"},
+        class_names=NAMES,
+        nested={metric: [[70.0]] for metric in METRICS},
+        per_class_ap=dict(zip(NAMES, (70.0, 70.0, None, None), strict=True)),
+        acm=[[1.0, 0.5], [0.5, 1.0]],
+    )
+    refresh_page(tmp_path, results, 7, running)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Run 7 of 7, ewc-seed0: 1 of 2 experiences learned." in text
+    ewc = next(m for m in read_data(tmp_path / "report.html")["parts"][0]["methods"] if m["label"] == "ewc")
+    assert ewc["nested"]["mAP"] == [[70.0], []]
+    assert "| EWC | 1 | 70.0 |" in table_1([page._padded(running)]).markdown()
+
+
+def test_a_page_that_cannot_be_written_stops_no_run(results, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    refresh_page(tmp_path / "file", [], 6, results[0])
+    assert "report.html was not written" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """The page of the study on photos, with all its methods."""
+    tables = sorted(STUDY.glob("*/results.jsonl"))
+    path = tmp_path_factory.mktemp("study") / "report.html"
+    write_html(path, {table.parent.name: find_results([table.parent]) for table in tables})
+    return path
+
+
+def test_the_page_of_the_study_is_small(study):
+    assert study.stat().st_size < 5e6
+    assert len(read_data(study)["parts"]) > 1
+
+
+# In a browser.
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("there is no Chromium with its driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    flags = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1280,900")
+    for flag in flags:
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.fixture
+def opened(browser, written):
+    """The page, opened again; at the end no error may have been logged."""
+    browser.get_log("browser")
+    browser.get(written.as_uri())
+    browser.execute_script("sessionStorage.clear()")
+    browser.refresh()
+    yield browser
+    assert browser.get_log("browser") == []
+
+
+def find(browser, selector):
+    return browser.find_elements("css selector", selector)
+
+
+def texts(browser, selector):
+    return [element.text for element in find(browser, selector)]
+
+
+def scroll_to(browser, element):
+    """Scroll at once, and wait until the page has noticed, since scrolling hides values."""
+    script = (
+        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'}); setTimeout(arguments[1], 100)"
+    )
+    browser.execute_async_script(script, element)
+
+
+def test_hostile_names_are_shown_and_not_run(opened):
+    assert opened.title == "SplitCOCO"
+    shown = [element.get_attribute("textContent") for element in find(opened, ".heat tbody th")]
+    assert shown == NAMES
+    assert LABEL in texts(opened, ".chip")[1]
+    assert {image.get_attribute("src")[:10] for image in find(opened, "img")} == {"data:image"}
+
+
+def test_a_table_is_sorted_by_a_heading(opened):
+    heading = find(opened, ".compare thead button")[2]
+    names = lambda: texts(opened, ".compare tbody th")  # noqa: E731
+    in_order, best_first = ["Fine-Tuning", LABEL, "AGCN"], [LABEL, "AGCN", "Fine-Tuning"]
+    assert heading.text == "mAP last"
+    assert names() == in_order
+    for expected, sort in ((best_first, "descending"), (best_first[::-1], "ascending"), (in_order, None)):
+        heading.send_keys("\n")  # by keyboard
+        assert names() == expected
+        assert find(opened, ".compare th")[2].get_attribute("aria-sort") == sort
+
+
+def test_values_are_shown_on_hover_and_by_keys(opened):
+    from selenium.webdriver import ActionChains, Keys
+
+    plot = find(opened, ".plot svg")[0]
+    scroll_to(opened, plot)
+    ActionChains(opened).move_to_element_with_offset(plot, plot.size["width"] // 2 - 20, 0).perform()
+    (tip,) = find(opened, "#tip")
+    assert tip.is_displayed()
+    assert tip.text.startswith("After experience 2: mAP")
+    assert "51.0 ± 1.4" in tip.text
+    ActionChains(opened).move_to_element(find(opened, ".chip")[0]).perform()
+    plot.send_keys(Keys.ARROW_LEFT)  # the first key shows where the cursor is
+    assert "After experience 2: mAP" in tip.text
+    plot.send_keys(Keys.ARROW_LEFT)
+    assert "After experience 1: mAP" in tip.text
+    plot.send_keys(Keys.ESCAPE)
+    assert not tip.is_displayed()
+    matrix = find(opened, ".map svg[aria-label^='Correlation']")[0]
+    scroll_to(opened, matrix)
+    matrix.send_keys(Keys.ARROW_RIGHT)
+    matrix.send_keys(Keys.ARROW_RIGHT)
+    assert f"P(person | {NAMES[1].split()[0]}" in tip.text
+    assert "AGCN: 0.250" in tip.text
+    assert "co-occurrence of the train images: 0.500" in tip.text
+
+
+def test_methods_are_switched_on_and_off(opened):
+    drawn = lambda: [g.get_attribute("data-label") for g in find(opened, ".plot g[data-label]")]  # noqa: E731
+    assert sorted(drawn()) == sorted(LAST)
+    chip = find(opened, ".chip")[2]
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert "agcn" not in drawn()
+    assert len(find(opened, ".heat thead th")) == 3
+    chip.send_keys(" ")
+    assert "agcn" in drawn()
+
+
+def test_the_threshold_changes_what_is_found(opened):
+    row = lambda: texts(opened, ".bars tbody tr:first-child td")  # noqa: E731
+    labels = lambda: texts(opened, ".photo:first-child li")  # noqa: E731
+    assert row()[:6] == ["20", "16", "12", "75.0", "60.0", "66.7"]
+    assert labels()[:2] == ["✗ car 0.71", "○ person 0.20"]
+    set_value = "arguments[0].value = 0.1; arguments[0].dispatchEvent(new Event('input'))"
+    opened.execute_script(set_value, find(opened, "input[type=range]")[0])
+    assert row()[:6] == ["20", "80", "20", "25.0", "100.0", "40.0"]
+    assert labels()[:2] == ["✓ person 0.20", "✗ car 0.71"]
+
+
+def test_the_page_fits_a_phone_and_is_dark_at_night(opened, results):
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    assert opened.execute_script(colour) == "rgb(246, 247, 249)"
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    night = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", night)
+    try:
+        assert opened.execute_script("return document.documentElement.scrollWidth") == 390
+        assert opened.execute_script(colour) == "rgb(18, 21, 26)"
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_the_page_of_the_study_opens_at_once(browser, study):
+    browser.get_log("browser")
+    browser.get(study.as_uri())
+    seconds = "return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
+    assert browser.execute_script(seconds) < 2
+    tabs = find(browser, "[role=tab]")
+    for k, tab in enumerate(tabs):
+        tab.click()
+        assert [part.is_displayed() for part in find(browser, ".part")] == [k == i for i in range(len(tabs))]
+    assert browser.get_log("browser") == []

@@ -1,0 +1,131 @@
+"""SIGTERM and Ctrl-C: the state after the batch is saved, workers are gone, and the exit code tells why."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from avalanche_agcn.experiments.checkpoint import Diverged, load_state
+from avalanche_agcn.experiments.cli import main
+from avalanche_agcn.experiments.folder import STATE_FILE
+from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.settings import SMOKE, make_settings
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = ["--smoke", "--method", "finetuning", "--limit", "24"]
+NAME = "finetuning-seed0"
+SLOW_BATCHES = """
+import sys, time
+from avalanche_agcn.experiments import cli, run
+from avalanche.core import SupervisedPlugin
+
+class Slow(SupervisedPlugin):
+    def before_forward(self, strategy, **kwargs):
+        print("batch", flush=True)
+        time.sleep(float(sys.argv[1]))
+
+make = run.make_strategy
+run.make_strategy = lambda *args, plugins, **kwargs: make(*args, plugins=[*plugins, Slow()], **kwargs)
+sys.exit(cli.main("coco", None, sys.argv[2:]))
+"""
+
+
+def start(*options, seconds="0.5"):
+    """A run whose batches take so long, up to its first batch; a process group of its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored behind nohup
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SLOW_BATCHES, seconds, *OPTIONS, *options],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    signal.signal(signal.SIGINT, before)
+    for line in process.stdout:
+        if line.strip().endswith("batch"):
+            break
+    return process
+
+
+def nested(out):
+    return json.loads((out / NAME / "results.json").read_text())["nested"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    assert main("coco", None, [*OPTIONS, "--out", str(out)]) == 0
+    return nested(out)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "to_group"),
+    [(signal.SIGTERM, 143, False), (signal.SIGINT, 130, True), (signal.SIGTERM, 143, True)],
+)
+def test_a_signal_saves_at_the_next_batch_ends_workers_and_resumes(tmp_path, number, code, to_group, whole):
+    process = start("--workers", "2", "--out", str(tmp_path))
+    workers = psutil.Process(process.pid).children()
+    assert len(workers) == 2
+    (os.killpg if to_group else os.kill)(process.pid, number)
+    output, _ = process.communicate(timeout=60)
+    ended = time.monotonic()
+    assert process.returncode == code, output
+    assert psutil.wait_procs(workers, timeout=1)[1] == [], time.monotonic() - ended
+    state = tmp_path / NAME / STATE_FILE
+    assert f"is saved in {state}; the same command with --resume" in output
+    assert load_state(state)["position"]["within"]["batch"] in (1, 2)  # or the batch had just ended
+    assert main("coco", None, [*OPTIONS, "--out", str(tmp_path), "--resume"]) == 0
+    assert nested(tmp_path) == whole
+
+
+def test_a_second_signal_ends_at_once_and_nothing_was_saved(tmp_path):
+    process = start("--workers", "1", "--out", str(tmp_path), seconds="100")
+    workers = psutil.Process(process.pid).children()
+    os.kill(process.pid, signal.SIGTERM)
+    time.sleep(0.3)
+    assert process.poll() is None
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=2) == 143
+    assert psutil.wait_procs(workers, timeout=1)[1] == []
+    assert not (tmp_path / NAME / STATE_FILE).exists()
+    process.communicate()
+
+
+def test_a_signal_before_the_first_batch_does_not_claim_a_saved_state(tmp_path, monkeypatch, capsys):
+    from avalanche_agcn.experiments import run
+
+    monkeypatch.setattr(run, "make_backbone", lambda settings: os.kill(os.getpid(), signal.SIGTERM))
+    assert main("coco", None, [*OPTIONS, "--out", str(tmp_path)]) == 143
+    message = capsys.readouterr().err
+    assert "No state of the run was saved." in message
+    assert "--resume" not in message
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(tmp_path):
+    settings = make_settings("scenes", SMOKE, method="finetuning", checkpoint_minutes=0.0)
+    run = Run(settings, tmp_path, log=lambda text: None)
+    criterion, losses = run.strategy._criterion, []
+
+    def diverging(logits, targets):
+        losses.extend([1] if run.strategy.is_training else [])
+        return criterion(logits, targets) * (float("nan") if len(losses) == 5 else 1)
+
+    run.strategy._criterion = diverging
+    with pytest.raises(Diverged, match=r"the loss is nan at step 2 of epoch 1 of experience 2: the learning"):
+        run.run()
+    state = load_state(tmp_path / NAME / STATE_FILE)
+    assert (state["position"]["experience"], state["position"]["within"]["batch"]) == (1, 1)
+    assert all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_a_learning_rate_that_is_too_high_ends_in_one_sentence(tmp_path, capsys):
+    assert main("coco", None, [*OPTIONS, "--lr", "1e30", "--out", str(tmp_path)]) == 1
+    assert "the learning rate is probably too high" in capsys.readouterr().err
