@@ -39,6 +39,7 @@ from avalanche_agcn.experiments.run import Run, keep_freed_memory
 from avalanche_agcn.experiments.settings import Settings, change_settings, differences
 
 CHOSEN_FILE = "chosen.json"
+SCORE = "validation mAP"
 
 
 def log_now(message: str) -> None:
@@ -117,9 +118,11 @@ class Study:
             jobs: runs at a time, each with one thread. It does not change the results.
             log: receives messages.
         """
-        trials = {entry.label: self._trials(entry) for entry in self.entries if entry.space}
+        known = self._known_choices(out)
+        trials = {e.label: self._trials(e) for e in self.entries if e.space and e.label not in known}
         tried = _run_all([s for own in trials.values() for s in own], out / TRIALS_FOLDER, jobs, log)
-        chosen = self._choose(trials, tried)
+        new = self._choose(trials, tried)
+        chosen = {e.label: {**known, **new}[e.label] for e in self.entries if e.space}
         write_json(out / CHOSEN_FILE, chosen)
         results = list(_run_all(self.final_settings(chosen), out, jobs, log).values())
         write_table(out / TABLE_FILE, results)
@@ -136,6 +139,16 @@ class Study:
             for order, seed in product(orders, self.seeds)
             for settings in entries
         ]
+
+    def _known_choices(self, out: Path) -> dict[str, dict[str, Any]]:
+        """Choices that were made before from the same trials, which need not be run again."""
+        stored = read_choices(out) if (out / CHOSEN_FILE).is_file() else {}
+        drawn = {entry.label: entry.draw_trials(self.trials) for entry in self.entries if entry.space}
+        return {
+            label: choice
+            for label, choice in stored.items()
+            if [_without_score(trial) for trial in choice["tried"]] == drawn.get(label)
+        }
 
     def _trials(self, entry: Entry) -> list[Settings]:
         shared = {**entry.settings, **self.trial_settings, "validation_size": self.validation_size}
@@ -165,10 +178,14 @@ class Study:
             drawn = entry.draw_trials(self.trials)
             chosen[entry.label] = {
                 "settings": drawn[best],
-                "validation mAP": scores[best],
-                "tried": [{**own, "validation mAP": score} for own, score in zip(drawn, scores, strict=True)],
+                SCORE: scores[best],
+                "tried": [{**own, SCORE: score} for own, score in zip(drawn, scores, strict=True)],
             }
         return chosen
+
+
+def _without_score(trial: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in trial.items() if name != SCORE}
 
 
 def read_choices(folder: Path) -> dict[str, dict[str, Any]]:
