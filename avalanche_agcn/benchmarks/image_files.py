@@ -109,6 +109,10 @@ class ImageFiles(Dataset):
         """Path of image ``index``."""
         return os.path.join(self.root, os.fsdecode(self.files[index]))
 
+    def image_name(self, index: int) -> str:
+        """Name of the file of image ``index``, relative to the folder."""
+        return os.fsdecode(self.files[index])
+
     def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
         return load_image(self.path(index), truncated=self.truncated), self.targets[index]
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from avalanche.benchmarks.scenarios.generic_scenario import CLScenario, EagerCLStream
 from avalanche.benchmarks.utils.classification_dataset import TaskAwareSupervisedClassificationDataset
-from avalanche.benchmarks.utils.data_attribute import TaskLabels
+from avalanche.benchmarks.utils.data_attribute import DataAttribute, TaskLabels
 from avalanche.benchmarks.utils.flat_data import ConstantSequence
 from avalanche.benchmarks.utils.transform_groups import TransformGroups
 from torch import Tensor
@@ -49,6 +49,12 @@ class MultiLabelSource(Interface):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> tuple[Any, ...]: ...
+
+
+def image_name(source: MultiLabelSource, position: int) -> str:
+    """Name of an image within its source: what ``source.image_name`` returns, or else its number."""
+    named = getattr(source, "image_name", None)
+    return str(position) if named is None else named(position)
 
 
 class Images(NamedTuple):
@@ -366,6 +372,19 @@ class _LabelledImages(Dataset):
         return self.source[int(self.positions[index])][0], decode(self.codes[index])
 
 
+class _ImageNames(Dataset[str]):
+    """Names of some images of a source, by which a memory finds its images again."""
+
+    def __init__(self, source: MultiLabelSource, positions: Tensor) -> None:
+        self.source, self.positions = source, positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, index: int) -> str:
+        return image_name(self.source, int(self.positions[index]))
+
+
 def _make_dataset(
     source: MultiLabelSource, positions: Tensor, codes: Tensor, plan: Plan
 ) -> TaskAwareSupervisedClassificationDataset:
@@ -375,6 +394,7 @@ def _make_dataset(
         data_attributes=[
             MultiLabelAttribute.from_codes(codes),
             TaskLabels(ConstantSequence(0, len(positions))),
+            DataAttribute(_ImageNames(source, positions), "image_names"),
         ],
         transform_groups=TransformGroups({"train": plan.train_transform, "eval": plan.eval_transform}),
     )

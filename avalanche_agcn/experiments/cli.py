@@ -56,6 +56,7 @@ OWN_FLAGS: dict[str, tuple[str, type, str]] = {
 
 Defaults stand here as text: strategies would import torch."""
 OUT, SMOKE_OUT = Path("results"), Path("results-smoke")
+LOGGERS = ("tensorboard", "wandb", "csv_log")
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -92,6 +93,7 @@ def make_parser(
     parser.add_argument(
         "--smoke", action="store_true", help="check in seconds whether everything works (default: false)"
     )
+    _add_logging_options(parser.add_argument_group("logging, beside the report"))
     for group in GROUPS:
         options = parser.add_argument_group((group.__doc__ or "").rstrip(".").lower())
         for field in fields(group):
@@ -100,6 +102,29 @@ def make_parser(
     _add_method_options(parser.add_argument_group("settings of methods, for those that have them"))
     parser.set_defaults(benchmark=benchmark)
     return parser
+
+
+def _add_logging_options(options: argparse._ArgumentGroup) -> None:
+    """What `open_loggers` takes."""
+    options.add_argument(
+        "--tensorboard",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="log to TensorBoard (default: no; without DIR, to tensorboard in the folder for results)",
+    )
+    options.add_argument(
+        "--wandb",
+        nargs="?",
+        const="avalanche-agcn",
+        metavar="PROJECT",
+        help="log to Weights & Biases, offline without an account (default: no; PROJECT: avalanche-agcn)",
+    )
+    options.add_argument(
+        "--csv-log",
+        action="store_true",
+        help="log all metrics to CSV files in the folder of the run (default: false)",
+    )
 
 
 def _add_method_options(options: argparse._ArgumentGroup) -> None:
@@ -281,24 +306,31 @@ def main(
         print(SCENES_NOTICE.format(name=DATA_NAMES[benchmark]))
     out = getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT)
     with handle_signals():
-        _run_all(wanted, out, resume="resume" in arguments, overwrite="overwrite" in arguments)
+        loggers = {name: value for name, value in vars(arguments).items() if name in LOGGERS}
+        flags = {"resume": "resume" in arguments, "overwrite": "overwrite" in arguments}
+        _run_all(wanted, out, **flags, loggers=loggers)
     return 0
 
 
-def _run_all(wanted: Sequence[Settings], out: Path, *, resume: bool, overwrite: bool) -> None:
-    from avalanche_agcn.evaluation import ProgressBar
+def _run_all(
+    wanted: Sequence[Settings], out: Path, *, resume: bool, overwrite: bool, loggers: Mapping[str, Any]
+) -> None:
+    from avalanche_agcn.evaluation.loggers import ProgressBar, open_loggers
     from avalanche_agcn.experiments.report import refresh_page, write_report
-    from avalanche_agcn.experiments.results import Results
+    from avalanche_agcn.experiments.results import RESULTS_FILE, Results
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
 
     keep_freed_memory()
-    loggers = [ProgressBar()]
     finished: list[Results] = []
     refresh = partial(refresh_page, out, finished, len(wanted))
-    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "loggers": loggers}
+    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}
     for settings in wanted:
-        with _tell_what_is_saved(out / settings.name):
-            finished.append(Run(settings, out, **options, after_experience=refresh).run())
+        ended = (out / settings.name / RESULTS_FILE).is_file() and not overwrite  # then nothing is logged
+        opened = open_loggers(
+            settings.name, out, **({} if ended else loggers), append=resume, config=settings.as_dict()
+        )
+        with _tell_what_is_saved(out / settings.name), opened as more:
+            finished.append(Run(settings, out, **options, loggers=[ProgressBar(), *more]).run())
     write_report(finished, out)
 
 

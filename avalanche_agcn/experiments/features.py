@@ -1,23 +1,22 @@
 """A benchmark of features instead of images, for heads over a network that is not trained.
 
 Each image goes through the network once. Its features are kept in files of a few thousand images. The name of
-a file is a digest of the network, its weights, the images, and the transform (its description and its effect
-on a first image), so that features of something else are never found. A process that is killed loses one file
-at most, and processes that need the same file wait for the first to write it.
+a file is a digest of what the network computes for a few images in the precision in force, of its weights, of
+the contents of all images, and of the transform's effect on some of them, so that features of something else
+are never found. A process that is killed loses one file at most, and processes that need the same file wait
+for the first to write it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torchvision
 from filelock import FileLock
@@ -26,10 +25,19 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
-from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelBenchmark, MultiLabelSource, assemble
+from avalanche_agcn.benchmarks.multilabel import (
+    Images,
+    MultiLabelBenchmark,
+    MultiLabelSource,
+    assemble,
+    image_name,
+)
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state
+from avalanche_agcn.experiments.fingerprint import FileDigests, digest, image_bytes, spread
+from avalanche_agcn.models.forward import frozen_copy
 
 IMAGES_PER_FILE = 4096
+N_PROBES = 2  # images, and as many of noise, whose features tell what a network computes
 
 
 def default_cache() -> Path:
@@ -54,7 +62,8 @@ def feature_benchmark(
 
     Args:
         benchmark: any benchmark of this package.
-        backbone: from images to ``[B, D]``; it is used in evaluation mode.
+        backbone: from images to ``[B, D]``; a copy of it computes in evaluation mode, in the precision that
+            ``torch.autocast`` sets here.
         cache: folder for the features; `default_cache` if None.
         batch_size: images that go through the backbone at a time.
         num_workers: processes that load images.
@@ -65,13 +74,15 @@ def feature_benchmark(
         OSError: if an image cannot be opened or the cache not be written.
     """
     plan = benchmark.plan
-    network = _Network(backbone, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
+    own = frozen_copy(backbone).to(device)  # that nobody else changes meanwhile
+    network = _Network(own, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
     folder = default_cache() if cache is None else Path(cache)
     streams = [plan.train, *plan.evaluation.values()]
     made: dict[int, tuple[_Features, Tensor]] = {}  # by source: two streams may have the same one
     for source in {id(images.source): images.source for images in streams}.values():
         used = torch.cat([p for images in streams if images.source is source for p in images.positions])
-        made[id(source)] = _Features(network.features(source, used.unique(), folder)), used.unique()
+        kept = used.unique()
+        made[id(source)] = _Features(network.features(source, kept, folder), source, kept), kept
 
     def in_place_of(images: Images) -> Images:
         features, kept = made[id(images.source)]
@@ -86,10 +97,10 @@ def feature_benchmark(
 
 
 class _Features(Dataset):
-    """Features as the images of a benchmark; their labels are in its plan."""
+    """Features as the images of a benchmark, under the images' names; their labels are in its plan."""
 
-    def __init__(self, features: Tensor) -> None:
-        self.features = features
+    def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor) -> None:
+        self.features, self.source, self.positions = features, source, positions
         self.targets = torch.zeros(len(features), 0)
 
     def __len__(self) -> int:
@@ -97,6 +108,10 @@ class _Features(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.features[index], self.targets[index]
+
+    def image_name(self, index: int) -> str:
+        """Name of the image."""
+        return image_name(self.source, int(self.positions[index]))
 
 
 @dataclass
@@ -117,26 +132,56 @@ class _Network:
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
-        key = _digest(self._description())
-        paths = [folder / f"features-{self._name(key, source, part)}.bin" for part in parts]
+        key = digest(self._description(source, positions))
+        paths = [folder / f"features-{name}.bin" for name in self._names(key, source, parts, folder)]
         n_known = sum(len(part) for path, part in zip(paths, parts, strict=True) if path.exists())
         self.log(f"Features of {n_known} of {len(positions)} images are in {folder}")
         with _bar(len(positions) - n_known) as bar:
             read = partial(self._read_or_compute, source, bar=bar)
             return torch.cat([read(part, path) for path, part in zip(paths, parts, strict=True)])
 
-    def _description(self) -> Iterable[bytes]:
+    def _description(self, source: MultiLabelSource, positions: Tensor) -> Iterable[bytes]:
+        """What the features of any images depend on: the network's weights, and what it computes."""
         versions = (torch.__version__, torchvision.__version__)
         yield from (text.encode() for text in (*versions, repr(self.backbone), repr(self.transform)))
         for name, value in self.backbone.state_dict().items():
             if isinstance(value, Tensor):
                 yield name.encode()
-                yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-
-    def _name(self, key: str, source: MultiLabelSource, positions: Tensor) -> str:
+                yield _bytes(value)
         images = _Transformed(source, positions, self.transform)
-        first = [np.asarray(images[k]).tobytes() for k in range(min(1, len(images)))]
-        return _digest([key.encode(), *first, *_fingerprint(source, positions)])[:32]
+        yield from map(_bytes, self._probe([images[k] for k in spread(range(len(images)), N_PROBES)]))
+
+    @torch.inference_mode()
+    def _probe(self, images: Sequence[Tensor]) -> list[Tensor]:
+        """Features of a few images and of noise, one by one in one thread, so that they repeat exactly.
+
+        They show changes that weights do not: of an attribute, a function, a precision.
+        """
+        generator = torch.Generator().manual_seed(0)
+        noise = [torch.rand(image.shape, generator=generator).to(image.dtype) for image in images]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return [self.backbone(image[None].to(self.device)).float() for image in [*images, *noise]]
+        finally:
+            torch.set_num_threads(threads)
+
+    def _names(
+        self, key: str, source: MultiLabelSource, parts: Sequence[Tensor], folder: Path
+    ) -> Iterable[str]:
+        """Names of files for parts of the images, from the key, the images, and what the transform does."""
+        files = FileDigests(folder, source.root) if isinstance(source, ImageFiles) else None
+        for part in parts:
+            images = _Transformed(source, part, self.transform)
+            shown = (_bytes(torch.as_tensor(images[k])) for k in spread(range(len(part)), N_PROBES))
+            contents = (
+                image_bytes(source, part.tolist())
+                if files is None
+                else (files.digest(source.path(position)) for position in part.tolist())  # type: ignore[attr-defined]
+            )
+            yield digest([key.encode(), *shown, *contents])[:32]
+        if files is not None:
+            files.save()
 
     def _read_or_compute(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:
         """Features from their file; if it is missing, this process computes it, and others wait meanwhile."""
@@ -159,13 +204,17 @@ class _Network:
             num_workers=self.num_workers,
             generator=torch.Generator(),  # torch's own must not depend on whether features are cached
         )
-        training, self.backbone = self.backbone.training, self.backbone.to(self.device).eval()
         parts = []
         for images in loader:
             parts.append(self.backbone(images.to(self.device)).float().cpu())
             bar.update(len(images))
-        self.backbone.train(training)
         return torch.cat(parts)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """Shape, type and values of a tensor."""
+    values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return f"{tuple(tensor.shape)} {tensor.dtype}\n".encode() + values
 
 
 class _Transformed(Dataset):
@@ -187,8 +236,9 @@ def _bar(n_images: int) -> tqdm:
 
 def _read(path: Path, n_images: int, log: Callable[[str], None]) -> Tensor | None:
     try:
-        features = load_state(path)["features"]
-        if len(features) == n_images:
+        content = load_state(path)
+        features = content.get("features") if isinstance(content, dict) else None
+        if isinstance(features, Tensor) and features.ndim == 2 and len(features) == n_images:
             return features
         log(f"{path} does not have features of {n_images} images; they are computed again")
     except FileNotFoundError:
@@ -196,23 +246,3 @@ def _read(path: Path, n_images: int, log: Callable[[str], None]) -> Tensor | Non
     except DamagedState as error:
         log(f"{str(error).rstrip('.')}; its features are computed again")
     return None
-
-
-def _fingerprint(source: MultiLabelSource, positions: Tensor) -> Iterable[bytes]:
-    """What changes when the images do: the files' names, sizes and times, or else the images themselves."""
-    for position in positions.tolist():
-        if isinstance(source, ImageFiles):
-            status = os.stat(source.path(position))
-            name = os.path.relpath(source.path(position), source.root)
-            yield f"{name} {status.st_size} {status.st_mtime_ns}\n".encode()
-        else:
-            image = np.asarray(source[position][0])
-            yield f"{image.shape} {image.dtype}\n".encode()
-            yield image.tobytes()
-
-
-def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()

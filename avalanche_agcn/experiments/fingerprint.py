@@ -7,14 +7,19 @@ contents of `N_SAMPLED` files. That takes about a second for a data set like COC
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles
-from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, Plan
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, Plan, image_name
+from avalanche_agcn.experiments.checkpoint import write_json
 
 CONTENT_BYTES = 2**30
 N_SAMPLED = 256
@@ -62,19 +67,13 @@ def _stream_fingerprint(images: Images, class_names: Sequence[str]) -> dict[str,
     if isinstance(source, ImageFiles):
         sizes = [_size(source.path(p)) for p in by_name]
         parts["sizes"] = digest([np.array(sizes, dtype=np.int64).tobytes()])
-        chosen = by_name if sum(sizes) <= CONTENT_BYTES else _spread(by_name)
+        chosen = by_name if sum(sizes) <= CONTENT_BYTES else spread(by_name)
         parts["contents"] = digest(file_digest(source.path(p)) for p in chosen)
     else:
-        parts["contents"] = digest(image_bytes(source, _spread(by_name)))
-    order = (f"{names[p]}\n".encode() for part in positions for p in [*part.tolist(), -1] if p >= 0)
-    sizes_of_experiences = repr([len(part) for part in positions]).encode()
-    parts["order"] = digest([sizes_of_experiences, *order])
+        parts["contents"] = digest(image_bytes(source, spread(by_name)))
+    order = (repr([names[p] for p in part.tolist()]).encode() for part in positions)
+    parts["order"] = digest(order)
     return parts
-
-
-def image_name(source: MultiLabelSource, position: int) -> str:
-    """Name of an image within its source: that of its file, or else its number."""
-    return os.fsdecode(source.files[position]) if isinstance(source, ImageFiles) else str(position)
 
 
 def _size(path: str) -> int:
@@ -86,9 +85,14 @@ def _size(path: str) -> int:
         ) from None
 
 
-def _spread(positions: Sequence[int]) -> list[int]:
-    """Up to `N_SAMPLED` of them, evenly spread."""
-    n = min(N_SAMPLED, len(positions))
+def spread(positions: Sequence[int], n: int = N_SAMPLED) -> list[int]:
+    """Up to ``n`` of them, evenly spread.
+
+    Example:
+        >>> spread(range(10), 3)
+        [0, 3, 6]
+    """
+    n = min(n, len(positions))
     return [positions[k * len(positions) // n] for k in range(n)]
 
 
@@ -104,6 +108,50 @@ def file_digest(path: str | os.PathLike) -> bytes:
     """SHA-256 of a file's contents."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
+
+
+class FileDigests:
+    """Digests of the contents of files, remembered as long as the files do not change.
+
+    A file that is as it was in its inode, its size and both times is not read again. The time of the last
+    change of an inode cannot be set, so that a file replaced by one of the same size and time is noticed.
+
+    Args:
+        folder: where the digests are remembered.
+        root: folder of the files.
+    """
+
+    def __init__(self, folder: Path, root: str) -> None:
+        self._path = folder / f"digests-{digest([os.path.abspath(root).encode()])[:32]}.json"
+        self._known: dict[str, Any] = _read_known(self._path)
+        self._is_new = False
+
+    def digest(self, path: str) -> bytes:
+        """SHA-256 of a file's contents."""
+        status = os.stat(path)
+        state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        known = self._known.get(path)
+        if isinstance(known, list) and known[:-1] == state:
+            return str(known[-1]).encode()
+        found = file_digest(path).hex()
+        # A file that is being changed may change again without another time; elsewhere than on POSIX, the
+        # second time is that of its creation.
+        if os.name == "posix" and time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
+            self._known[path], self._is_new = [*state, found], True
+        return found.encode()
+
+    def save(self) -> None:
+        """Remember the digests."""
+        if self._is_new:
+            write_json(self._path, self._known)
+
+
+def _read_known(path: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        return known if isinstance(known, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
 
 
 def digest(parts: Iterable[bytes]) -> str:

@@ -19,7 +19,7 @@ from torch import nn
 from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitVOC, SplitWIDE
 from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
-from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
+from avalanche_agcn.evaluation import ProgressBar, find_nested, multilabel_evaluator
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.checkpoint import (
     CheckpointPlugin,
@@ -212,9 +212,11 @@ def _stages_in_percent(stages: Sequence[StageScores | None]) -> dict[str, list[f
 
 
 def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
+    """An evaluator that makes plots and emits AP of each class only if a logger keeps them."""
+    more = any(not isinstance(logger, ProgressBar) for logger in loggers)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
-        return multilabel_evaluator(loggers=list(loggers), train_map=False)
+        return multilabel_evaluator(loggers=list(loggers), train_map=False, per_class=more, plots=more)
 
 
 class Run:

@@ -1,3 +1,4 @@
+import csv
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from avalanche_agcn.__main__ import report
 from avalanche_agcn.experiments.cli import main, make_parser, settings_of
 from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
+from avalanche_agcn.experiments.results import read_results
 from avalanche_agcn.experiments.settings import KINDS, make_settings
 
 ROOT = Path(__file__).parents[2]
@@ -287,3 +289,30 @@ def test_a_killed_process_continues_to_the_same_scores(tmp_path, delay):
     paths = [tmp_path / name / "agcn-seed0" / "results.json" for name in ("whole", "killed")]
     first, second = (json.loads(path.read_text())["nested"] for path in paths)
     assert first == second
+
+
+def test_flags_log_metrics_classes_and_plots_everywhere(tmp_path, monkeypatch):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for name, value in {"MODE": "offline", "SILENT": "true", "CONSOLE": "off"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    for folder in ("DATA", "CACHE"):
+        monkeypatch.setenv(f"WANDB_{folder}_DIR", str(tmp_path / folder))
+    flags = ["--tensorboard", "--wandb", "--csv-log"]
+    assert main("coco", None, ["--smoke", "--out", str(tmp_path / "out"), *flags]) == 0
+    out = tmp_path / "out"
+    score = read_results(out / "agcn-seed0" / "results.json").per_class_ap["person"] / 100
+
+    events = event_accumulator.EventAccumulator(str(out / "tensorboard" / "agcn-seed0")).Reload()
+    tags, test = events.Tags(), "eval_phase/test_stream"
+    assert f"mAP_Last/{test}" in tags["scalars"]
+    assert events.Scalars(f"AP_Nested/{test}/person")[-1].value == pytest.approx(score)
+    assert f"LearningCurve/{test}" in tags["images"]
+    assert "ACM/train_phase/train_stream" in tags["images"]
+
+    with (out / "agcn-seed0" / "logs" / "eval_results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1]["AP_Nested/person"]) == pytest.approx(score)
+
+    images = {path.parent.parent.name for path in out.glob("wandb/offline-run-*/files/media/images/**/*.png")}
+    assert {"LearningCurve", "ACM"} <= images
+    assert len(list(out.glob("wandb/offline-run-*/*.wandb"))) == 1

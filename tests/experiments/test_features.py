@@ -13,37 +13,60 @@ from torchvision.transforms import v2
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.experiments import features as module
+from avalanche_agcn.experiments import fingerprint
 from avalanche_agcn.experiments.features import default_cache, feature_benchmark
 from avalanche_agcn.models import create_backbone
 
 TO_TENSOR = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
 
-class CountingBackbone(torch.nn.Module):
-    """Mean colours; counts the images it has seen."""
+class MeanColours(torch.nn.Module):
+    """Mean colours, with parts that a state dictionary does not have."""
 
     def __init__(self):
         super().__init__()
         self.scale = torch.nn.Parameter(torch.ones(3))
-        self.seen = 0
+        self.register_buffer("shift", torch.zeros(3), persistent=False)
+        self.factor, self.function = 1.0, torch.relu
 
     def forward(self, x):
-        self.seen += len(x)
-        return x.mean((2, 3)) * self.scale
+        return self.function(
+            self.factor * torch.nn.functional.linear(x.mean((2, 3)), self.scale.diag(), self.shift)
+        )
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """A function that makes features and tells how many images went through the backbone for it."""
+    counts = []
+    compute = module._Network._compute
+
+    def counting(network, source, positions, bar):
+        counts.append(len(positions))
+        return compute(network, source, positions, bar)
+
+    monkeypatch.setattr(module._Network, "_compute", counting)
+
+    def count(benchmark, backbone, cache, **options):
+        counts.clear()
+        feature_benchmark(benchmark, backbone, cache, **{"log": lambda text: None, **options})
+        return sum(counts)
+
+    return count
 
 
 def scenes(**settings):
     return SplitScenes(n_classes=6, n_experiences=2, n_train=60, n_test=30, image_size=16, **settings)
 
 
-def photos(folder, n=12):
-    """A benchmark of files."""
+def photos(folder, n=12, new=True):
+    """A benchmark of files, which are written before."""
     generator = torch.Generator().manual_seed(0)
-    for k in range(n):
+    for k in range(n if new else 0):
         pixels = torch.randint(0, 256, (8, 8, 3), dtype=torch.uint8, generator=generator)
-        Image.fromarray(pixels.numpy()).save(folder / f"{k}.png")
+        Image.fromarray(pixels.numpy()).save(folder / f"{k}.bmp")
     targets = torch.eye(3).repeat(n // 3, 1)
-    source = ImageFiles(folder, [f"{k}.png" for k in range(n)], targets)
+    source = ImageFiles(folder, [f"{k}.bmp" for k in range(n)], targets)
     return multilabel_benchmark(source, source, n_experiences=3, eval_transform=TO_TENSOR)
 
 
@@ -69,18 +92,21 @@ def test_features_are_those_of_the_backbone_with_the_same_labels(tmp_path):
     assert torch.equal(complete.targets[:], benchmark.complete_train_dataset.targets[:])
 
 
-def test_each_image_goes_through_the_backbone_once_even_if_it_returns(tmp_path):
-    backbone = CountingBackbone()
-    features = feature_benchmark(scenes(repeat_images=True), backbone, tmp_path)
-    assert sum(len(experience.dataset) for experience in features.train_stream) > 60
-    assert backbone.seen == 60 + 30
+def test_each_image_goes_through_the_backbone_once_even_if_it_returns(tmp_path, computed):
+    repeated = scenes(repeat_images=True)
+    assert sum(len(experience.dataset) for experience in repeated.train_stream) > 60
+    assert computed(repeated, MeanColours(), tmp_path) == 60 + 30
 
 
-def test_nothing_is_computed_twice(tmp_path):
-    first, second = CountingBackbone(), CountingBackbone()
-    made = feature_benchmark(scenes(), first, tmp_path)
-    again = feature_benchmark(scenes(), second, tmp_path)
-    assert second.seen == 0
+def test_nothing_is_computed_twice(tmp_path, computed):
+    assert computed(scenes(), MeanColours(), tmp_path) == 90
+    made = feature_benchmark(scenes(), MeanColours(), tmp_path)
+    torch.set_num_threads(2)
+    try:
+        assert computed(scenes(), MeanColours(), tmp_path) == 0
+    finally:
+        torch.set_num_threads(1)
+    again = feature_benchmark(scenes(), MeanColours(), tmp_path)
     for one, other in zip(made.train_stream, again.train_stream, strict=True):
         assert torch.equal(one.dataset[0][0], other.dataset[0][0])
 
@@ -89,107 +115,190 @@ def test_what_is_drawn_afterwards_does_not_depend_on_the_cache(tmp_path):
     drawn = []
     for _ in range(2):
         torch.manual_seed(0)
-        feature_benchmark(scenes(), CountingBackbone(), tmp_path)
+        feature_benchmark(scenes(), MeanColours(), tmp_path)
         drawn.append(torch.rand(3))
     assert torch.equal(*drawn)
 
 
-def test_other_weights_networks_transforms_and_images_are_not_taken_for_the_same(tmp_path):
-    feature_benchmark(scenes(), CountingBackbone(), tmp_path)
-
-    def computed(benchmark, backbone):
-        feature_benchmark(benchmark, backbone, tmp_path)
-        return backbone.seen
-
-    other_weights = CountingBackbone()
+def test_other_weights_transforms_and_images_are_not_taken_for_the_same(tmp_path, computed):
+    assert computed(scenes(), MeanColours(), tmp_path) == 90
+    other_weights = MeanColours()
     other_weights.scale.data[1] += 1e-6
-    assert computed(scenes(), other_weights) == 90
+    assert computed(scenes(), other_weights, tmp_path) == 90
     other_transform = v2.Compose([TO_TENSOR, v2.Normalize((0.5,) * 3, (0.5,) * 3)])
-    assert computed(scenes(eval_transform=other_transform), CountingBackbone()) == 90
-    assert computed(scenes(seed=1), CountingBackbone()) == 90
-    assert computed(scenes(), CountingBackbone()) == 0
+    assert computed(scenes(eval_transform=other_transform), MeanColours(), tmp_path) == 90
+    assert computed(scenes(seed=1), MeanColours(), tmp_path) == 90
+    assert computed(scenes(), MeanColours(), tmp_path) == 0
 
 
-def test_transforms_that_look_alike_are_told_apart_by_what_they_do(tmp_path):
-    seen = []
-    for factor in (2.0, 3.0, 2.0):
-        transform = v2.Compose([TO_TENSOR, v2.Lambda(lambda image, factor=factor: image * factor)])
-        backbone = CountingBackbone()
-        feature_benchmark(scenes(eval_transform=transform), backbone, tmp_path)
-        seen.append(backbone.seen)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda backbone: setattr(backbone, "factor", 1.001),
+        lambda backbone: backbone.shift.add_(1e-3),
+        lambda backbone: setattr(backbone, "function", torch.tanh),
+        lambda backbone: backbone.register_forward_hook(lambda module, x, y: y + 1e-3),
+    ],
+    ids=["attribute", "buffer", "function", "hook"],
+)
+def test_a_backbone_that_computes_something_else_is_not_taken_for_the_same(tmp_path, computed, change):
+    assert computed(scenes(), MeanColours(), tmp_path) == 90
+    changed = MeanColours()
+    change(changed)
+    assert computed(scenes(), changed, tmp_path) == 90
+
+
+def test_another_precision_is_not_taken_for_the_same(tmp_path, computed):
+    assert computed(scenes(), MeanColours(), tmp_path) == 90
+    for expected in (90, 0):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert computed(scenes(), MeanColours(), tmp_path) == expected
+
+
+class Brighter:
+    """A transform whose description hides its parameter."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, image):
+        return TO_TENSOR(image) * self.factor
+
+    def __repr__(self):
+        return "Brighter()"
+
+
+def test_transforms_that_look_alike_are_told_apart_by_what_they_do(tmp_path, computed):
+    seen = [
+        computed(scenes(eval_transform=Brighter(factor)), MeanColours(), tmp_path)
+        for factor in (2.0, 3.0, 2.0)
+    ]
     assert seen == [90, 90, 0]
 
 
-def test_a_source_of_the_users_own_may_have_a_path(tmp_path):
+def test_threads_that_share_a_backbone_get_its_features(tmp_path):
+    """Dropout shows whether the mode of the shared backbone was changed."""
+    backbone = torch.nn.Sequential(MeanColours(), torch.nn.Dropout(0.5)).train()
+    benchmarks = [scenes(seed=seed) for seed in range(4)]
+    made = {}
+
+    def compute(k):
+        made[k] = feature_benchmark(benchmarks[k], backbone, tmp_path, batch_size=2, log=lambda text: None)
+
+    threads = [threading.Thread(target=compute, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        backbone.train()
+    assert backbone[1].training
+    backbone.eval()
+    for k, benchmark in enumerate(benchmarks):
+        expected = torch.stack([x for x, *_ in benchmark.test_stream[1].dataset.eval()])
+        found = torch.stack([x for x, *_ in made[k].test_stream[1].dataset])
+        torch.testing.assert_close(found, backbone(expected).detach())
+
+
+def test_a_backbone_keeps_its_mode_and_place_when_an_image_fails(tmp_path):
+    backbone = torch.nn.Sequential(MeanColours(), torch.nn.Dropout(0.5)).train()
+    backbone[1].eval()
+
+    def fail(image):
+        raise OSError("no image")
+
+    with pytest.raises(OSError, match="no image"):
+        feature_benchmark(scenes(eval_transform=fail), backbone, tmp_path)
+    assert [module.training for module in backbone] == [True, False]
+
+
+def test_a_source_of_the_users_own_may_have_a_path(tmp_path, computed):
     source = TensorDataset(torch.rand(6, 3, 8, 8))
     source.targets, source.path = torch.eye(2).repeat(3, 1), "somewhere"
-    backbone = CountingBackbone()
-    feature_benchmark(multilabel_benchmark(source, source, n_experiences=2), backbone, tmp_path)
-    assert backbone.seen == 6
+    benchmark = multilabel_benchmark(source, source, n_experiences=2)
+    assert computed(benchmark, MeanColours(), tmp_path) == 6
 
 
 def test_poolings_of_the_same_layers_are_told_apart():
     assert repr(create_backbone("small", pool="avg")) != repr(create_backbone("small", pool="max"))
 
 
-def test_a_changed_file_is_noticed(tmp_path):
+def replace_pixels(path):
+    """Other pixels in a file of the same size and time."""
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[-20] ^= 255  # in the last row of the pixels of a bitmap
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+
+
+@pytest.mark.parametrize("settled", [0.0, 1e9])
+def test_an_image_replaced_with_the_same_size_and_time_is_noticed(tmp_path, computed, monkeypatch, settled):
+    monkeypatch.setattr(fingerprint, "SETTLED_SECONDS", settled)
     images, cache = tmp_path / "images", tmp_path / "cache"
     images.mkdir()
-    backbone = CountingBackbone()
-    feature_benchmark(photos(images), backbone, cache)
-    assert backbone.seen == 12
-    benchmark = photos(images)
-    os.utime(images / "3.png", ns=(1, 1))
-    feature_benchmark(benchmark, backbone, cache)
-    assert backbone.seen == 24
+    assert computed(photos(images), MeanColours(), cache) == 12
+    replace_pixels(images / "3.bmp")
+    assert computed(photos(images, new=False), MeanColours(), cache) == 12
+    assert computed(photos(images, new=False), MeanColours(), cache) == 0
 
 
-def test_a_damaged_file_is_named_and_made_anew_alone(tmp_path):
-    feature_benchmark(scenes(), CountingBackbone(), tmp_path)
+def test_a_file_is_read_again_only_if_it_may_have_changed(tmp_path, computed, monkeypatch):
+    images, cache, read = tmp_path / "images", tmp_path / "cache", []
+    images.mkdir()
+    digest = fingerprint.file_digest
+    monkeypatch.setattr(fingerprint, "file_digest", lambda path: read.append(path) or digest(path))
+    monkeypatch.setattr(fingerprint, "SETTLED_SECONDS", 0.0)
+    computed(photos(images), MeanColours(), cache)
+    assert len(read) == 12
+    os.utime(images / "3.bmp", ns=(1, 1))
+    assert computed(photos(images, new=False), MeanColours(), cache) == 0
+    assert len(read) == 13
+
+
+def test_a_damaged_file_is_named_and_made_anew_alone(tmp_path, computed):
+    computed(scenes(), MeanColours(), tmp_path)
     damaged = sorted(tmp_path.glob("*.bin"))[0]
     damaged.write_bytes(damaged.read_bytes()[:-5])
-    backbone, messages = CountingBackbone(), []
-    feature_benchmark(scenes(), backbone, tmp_path, log=messages.append)
-    assert 0 < backbone.seen <= 16
+    messages = []
+    assert 0 < computed(scenes(), MeanColours(), tmp_path, log=messages.append) <= 16
     assert any(damaged.name in message and "damaged" in message for message in messages)
 
 
-def test_features_of_other_images_under_the_right_name_are_not_used(tmp_path):
-    feature_benchmark(scenes(), CountingBackbone(), tmp_path)
+@pytest.mark.parametrize("content", [{"features": torch.zeros(2, 3)}, {"features": "text"}, {}, []])
+def test_features_of_other_images_under_the_right_name_are_not_used(tmp_path, computed, content):
+    computed(scenes(), MeanColours(), tmp_path)
     wrong = sorted(tmp_path.glob("*.bin"))[0]
-    module.save_state(wrong, {"features": torch.zeros(2, 3)})
-    backbone, messages = CountingBackbone(), []
-    feature_benchmark(scenes(), backbone, tmp_path, log=messages.append)
-    assert 0 < backbone.seen <= 16
+    module.save_state(wrong, content)
+    messages = []
+    assert 0 < computed(scenes(), MeanColours(), tmp_path, log=messages.append) <= 16
     assert any(wrong.name in message for message in messages)
 
 
-def test_what_was_done_before_a_failure_is_kept(tmp_path):
-    class Failing(CountingBackbone):
-        most = 32
+def test_what_was_done_before_a_failure_is_kept(tmp_path, computed):
+    class Failing(MeanColours):
+        most, seen = 32, 0
 
         def forward(self, x):
-            if self.seen >= self.most:
+            self.seen += len(x) if len(x) > 1 else 0  # not the probes
+            if self.seen > self.most:
                 raise MemoryError("no more")
             return super().forward(x)
 
     with pytest.raises(MemoryError):
-        feature_benchmark(scenes(), Failing(), tmp_path, batch_size=16)
+        computed(scenes(), Failing(), tmp_path, batch_size=16)
     backbone = Failing()
     backbone.most = 1000
-    feature_benchmark(scenes(), backbone, tmp_path, batch_size=16)
-    assert backbone.seen == 90 - 32
+    assert computed(scenes(), backbone, tmp_path, batch_size=16) == 90 - 32
 
 
-def test_a_process_waits_for_the_one_that_computes_and_reads_its_file(tmp_path):
-    feature_benchmark(scenes(), CountingBackbone(), tmp_path)
+def test_a_process_waits_for_the_one_that_computes_and_reads_its_file(tmp_path, computed):
+    feature_benchmark(scenes(), MeanColours(), tmp_path)
     path = sorted(tmp_path.glob("*.bin"))[0]
     content = path.read_bytes()
     path.unlink()
-    backbone, done = CountingBackbone(), threading.Event()
+    counts, done = [], threading.Event()
 
     def compute():
-        feature_benchmark(scenes(), backbone, tmp_path, log=lambda message: None)
+        counts.append(computed(scenes(), MeanColours(), tmp_path))
         done.set()
 
     with FileLock(path.with_suffix(".lock")):  # another process computes the features of this file
@@ -199,7 +308,7 @@ def test_a_process_waits_for_the_one_that_computes_and_reads_its_file(tmp_path):
         path.write_bytes(content)
     thread.join(60)
     assert done.is_set()
-    assert backbone.seen == 0
+    assert counts == [0]
 
 
 def test_a_transform_that_does_not_say_what_it_does_is_not_kept(tmp_path):
@@ -207,7 +316,7 @@ def test_a_transform_that_does_not_say_what_it_does_is_not_kept(tmp_path):
     source.targets = torch.eye(2).repeat(3, 1)
     benchmark = multilabel_benchmark(source, source, n_experiences=2, eval_transform=lambda image: image * 2)
     messages = []
-    feature_benchmark(benchmark, CountingBackbone(), tmp_path, log=messages.append)
+    feature_benchmark(benchmark, MeanColours(), tmp_path, log=messages.append)
     assert list(tmp_path.iterdir()) == []
     assert any("not kept" in message for message in messages)
 

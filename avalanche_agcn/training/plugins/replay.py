@@ -44,7 +44,7 @@ class MemoryPlugin(SupervisedPlugin):
         self.n_stream = 0
         self._batch = 0  # next batch of the epoch
         self._sampler: StreamSampler | None = None
-        self._state_at_epoch_start: dict[str, Tensor] | None = None
+        self._state_at_epoch_start: dict[str, Any] | None = None
 
     def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Open the experience in the memory, before the loader is made."""
@@ -94,7 +94,7 @@ class MemoryPlugin(SupervisedPlugin):
         """The memory has taken in all that was trained on."""
         self._state_at_epoch_start = None
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Any]:
         """The state of the memory; within an epoch, as the epoch began with.
 
         Loader workers may have drawn batches ahead of training. To resume within an epoch, `StreamSampler`
@@ -103,7 +103,7 @@ class MemoryPlugin(SupervisedPlugin):
         state = self._state_at_epoch_start
         return self.storage_policy.state_dict() if state is None else dict(state)
 
-    def load_state_dict(self, state: dict[str, Tensor], train_stream: Any) -> None:
+    def load_state_dict(self, state: dict[str, Any], train_stream: Any) -> None:
         """Restore a memory; its images are found in the stream."""
         self._state_at_epoch_start = None
         self.storage_policy.load_state_dict(state, train_stream)

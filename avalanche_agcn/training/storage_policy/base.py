@@ -137,10 +137,11 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
             self._drop(self._select_removal())
         self.max_size = new_size
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Stored keys, counts and generators, as plain tensors; no images."""
+    def state_dict(self) -> dict[str, Any]:
+        """Stored keys and names of images, counts and generators, as plain values; no images."""
         return {
             "keys": self.keys.clone(),
+            "names": [_image_name(self._datasets[e], index) for e, index in self.keys.tolist()],
             "n_seen": torch.tensor(self._n_seen),
             "class_counts": self._class_counts.clone(),
             "storing": self._storing.get_state(),
@@ -148,7 +149,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
             **{f"offered.{experience}": mask.clone() for experience, mask in self._offered.items()},
         }
 
-    def load_state_dict(self, state: dict[str, Tensor], train_stream: Sequence[Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], train_stream: Sequence[Any]) -> None:
         """Restore what `state_dict` returned.
 
         Args:
@@ -171,13 +172,27 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
                 )
             self.open(experience, train_stream[experience].dataset.train())
             self._offered[experience] = state[name].clone()
-        for key in keys:
-            experience, index = key.tolist()
-            self._put(self._size, key, _positives(self._datasets[experience], torch.tensor([index]))[0])
+        for (experience, index_then), name in zip(keys.tolist(), state["names"], strict=True):
+            index = self._find(experience, index_then, name)
+            labels = _positives(self._datasets[experience], torch.tensor([index]))[0]
+            self._put(self._size, torch.tensor([experience, index]), labels)
         self._n_seen = int(state["n_seen"])
         self._class_counts = self._pad_counts(state["class_counts"])
         self._storing.set_state(state["storing"])
         self._replaying.set_state(state["replaying"])
+
+    def _find(self, experience: int, index: int, name: str) -> int:
+        """Index of the image of a name; where the images of an experience have moved, another than before."""
+        dataset = self._datasets[experience]
+        if _image_name(dataset, index) == name:
+            return index
+        names = [_image_name(dataset, other) for other in range(len(dataset))]
+        if name not in names or not self._offered[experience].all():
+            raise ValueError(
+                f"The memory holds image {name!r} of experience {experience}, which this stream does not "
+                "have at its place: give the train_stream of the same benchmark and seed."
+            )
+        return names.index(name)
 
     def _pad_counts(self, counts: Tensor) -> Tensor:
         """Counts with zeros for classes that the stream has gained since they were saved."""
@@ -234,6 +249,12 @@ def _positives(dataset: AvalancheDataset, indices: Tensor) -> Tensor:
             "make the benchmark with multilabel_benchmark(...)."
         )
     return (targets[indices] == 1).double()
+
+
+def _image_name(dataset: AvalancheDataset, index: int) -> str:
+    """Name of an image in its benchmark, or its index in a dataset of another origin."""
+    names = getattr(dataset, "image_names", None)
+    return str(index) if names is None or index >= len(names) else names[index]
 
 
 def _same_labels(a: AvalancheDataset, b: AvalancheDataset) -> bool:

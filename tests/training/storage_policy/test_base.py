@@ -156,6 +156,34 @@ def test_state_of_a_larger_memory_or_another_stream_is_refused():
         ReservoirBuffer(12).load_state_dict(buffer.state_dict(), make_benchmark(n=30).train_stream)
 
 
+def test_stored_images_are_found_by_name_where_the_data_are_in_another_order(tmp_path):
+    class Named(TensorDataset):
+        def image_name(self, index):
+            return f"{self.tensors[0][index].flatten()[0]:.0f}.jpg"
+
+    def benchmark(order):
+        labels = torch.eye(4).repeat(6, 1)
+        data = Named(torch.arange(24.0)[order][:, None, None, None].expand(24, 3, 2, 2))
+        data.targets = labels[order]
+        return multilabel_benchmark(data, data, n_experiences=2)
+
+    def stored(buffer):
+        return sorted(float(image[0, 0, 0]) for image, *_ in buffer.buffer)
+
+    there, moved = benchmark(torch.arange(24)), benchmark(torch.arange(24).flip(0))
+    first, second = ReservoirBuffer(7), ReservoirBuffer(7)
+    stream_into(first, there)
+    second.load_state_dict(first.state_dict(), moved.train_stream)
+    assert stored(second) == stored(first)
+    assert torch.equal(second.class_counts, first.class_counts)
+    renamed = first.state_dict()
+    renamed["names"][3] = "100.jpg"
+    with pytest.raises(
+        ValueError, match=r"holds image '100.jpg' of experience \d, which this stream does not"
+    ):
+        ReservoirBuffer(7).load_state_dict(renamed, there.train_stream)
+
+
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_resize_keeps_a_part_of_what_was_stored(kind):
     buffer = kind(20)
