@@ -389,18 +389,22 @@ def parts_of_agcn(base: Settings, chosen: Choices) -> Study:
     )
 
 
-WITH_STATISTICS = (  # heads' rates as for the frozen network
-    Entry(label="streaming_ridge", settings={"method": "streaming_ridge", "lr_head": 3e-3}),
-    Entry(label="finetuning + statistics", settings={"method": "finetuning", **STATISTICS, "lr_head": 3e-3}),
-    Entry(label="agcn statistics", settings={"method": FULL, **GCN_STATISTICS}),
+RATE = {"lr": 1e-5}
+WITH_STATISTICS = (  # heads' rates as for the frozen network, the network's as all other rows chose it
+    Entry(label="streaming_ridge", settings={"method": "streaming_ridge", **RATE, "lr_head": 3e-3}),
+    Entry(
+        label="finetuning + statistics",
+        settings={"method": "finetuning", **STATISTICS, **RATE, "lr_head": 3e-3},
+    ),
+    Entry(label="agcn statistics", settings={"method": FULL, **GCN_STATISTICS, **RATE}),
 )
 
 
 def whole(base: Settings, _: Choices) -> Study:
     """All weights trained: the network's learning rate is chosen, the rest is as chosen for heads alone."""
     of_heads = read_choices(HEADS)
-    rates = {"lr": [{"lr": 1e-5}, {"lr": 5e-5}]}
-    entries = [replace(entry, space=rates) for entry in WITH_STATISTICS]
+    rates = {"lr": [RATE, {"lr": 5e-5}]}
+    entries = [*WITH_STATISTICS]
     for entry in frozen(base, {}).entries:
         if entry.label in of_heads:
             chosen = of_heads[entry.label]["settings"]
