@@ -45,17 +45,9 @@ from avalanche_agcn.experiments.tables import (
 )
 
 HERE = Path(__file__).parent
-<<<<<<< HEAD
 Choices = Mapping[str, Mapping[str, Any]]
 """What trials chose for each label."""
-=======
 TITLE = "Every method on photos of COCO"
-PARTS = {
-    "statistics": "Statistics in place of stored images, network frozen",
-    "frozen": "Network frozen, heads trained",
-    "whole": "Whole network trained",
-}
->>>>>>> main
 README_ROWS = (
     "multitask_ridge",
     "streaming_ridge",
@@ -171,7 +163,7 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
     }
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
-<<<<<<< HEAD
+    write_html(folder / PAGE_FILE, {part.title: part.results for part in parts.values()}, title=TITLE)
     fill_readme(out.parent / "README.md", results["frozen"])
 
 
@@ -235,11 +227,6 @@ def conventions_table(results: Sequence[Results]) -> Table:
             rows.append([name_of(label), name, *scores, *theirs])
     header = ["Method", "convention", "mAP", "CF1", "OF1", "mean of F1, p > 0.8", "OF1, p > 0.8"]
     return Table(header, rows)
-=======
-    write_html(folder / PAGE_FILE, {part.title: part.results for part in parts.values()}, title=TITLE)
-    if "statistics" in parts:
-        fill_readme(out.parent / "README.md", parts["statistics"].results)
->>>>>>> main
 
 
 def fill_readme(readme: Path, results: Sequence[Results]) -> None:
