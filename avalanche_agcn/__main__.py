@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from avalanche_agcn.experiments.exit_codes import returns_exit_code
 
@@ -41,7 +42,7 @@ def report(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--stages",
         action="store_true",
-        help="add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8",
+        help="add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8 (default: false)",
     )
     arguments = parser.parse_args(argv)
     from avalanche_agcn.experiments.report import write_report
@@ -49,6 +50,34 @@ def report(argv: Sequence[str]) -> int:
 
     results, out = find_results(arguments.folders), arguments.out or arguments.folders[0]
     write_report(results, out, only=arguments.only, stages=arguments.stages)
+    return 0
+
+
+def predict(argv: Sequence[str]) -> int:
+    """Print the labels that the model of a finished run finds in photos."""
+    parser = argparse.ArgumentParser(prog=f"{PROG} predict", description=predict.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as results/agcn-seed0")
+    parser.add_argument("photos", nargs="+", metavar="PHOTO", help="image files")
+    parser.add_argument(
+        "--after",
+        type=int,
+        metavar="N",
+        help="the model after this experience, from 1, of a run with --keep-models (default: the last)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON (default: a table)")
+    form.add_argument("--csv", action="store_true", help="print CSV, a column per class (default: a table)")
+    parser.add_argument("--device", default="cpu", metavar="TEXT", help="where to compute (default: cpu)")
+    arguments = parser.parse_args(argv)
+    from avalanche_agcn.experiments.predict import format_predictions
+    from avalanche_agcn.models import load_model
+
+    model = load_model(arguments.run, after=arguments.after, device=arguments.device)
+    found = model.predict(arguments.photos)
+    chosen: Literal["json", "csv", "table"] = (
+        "json" if arguments.json else "csv" if arguments.csv else "table"
+    )
+    print(format_predictions(arguments.photos, found, chosen), end="")
     return 0
 
 
@@ -74,7 +103,12 @@ def _toml(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": run, "report": report, "methods": methods}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": run,
+    "report": report,
+    "predict": predict,
+    "methods": methods,
+}
 
 
 @returns_exit_code

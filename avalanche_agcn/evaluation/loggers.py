@@ -196,7 +196,7 @@ def _wandb_mode() -> dict[str, str]:
 
 
 class ProgressBar(BaseLogger, SupervisedPlugin):
-    """Shows a progress bar with mean loss and images per second for each epoch and evaluated experience.
+    """Shows a progress bar with mean loss and images per second for each epoch and each evaluation.
 
     Args:
         file: where to write; standard output if None.
@@ -211,7 +211,8 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Start the bar of an epoch."""
-        self._start_bar(strategy, "train")
+        label = f"train exp {strategy.experience.current_experience}"
+        self._start_bar(label, len(strategy.dataloader))
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Count a batch."""
@@ -222,24 +223,28 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
         self._bars.pop().close()
         super().after_training_epoch(strategy, *args, **kwargs)
 
-    def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Start the bar of an experience."""
-        super().before_eval_exp(strategy, *args, **kwargs)
-        self._start_bar(strategy, "eval")
+    def before_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Start the bar of all evaluated experiences."""
+        super().before_eval(strategy, *args, **kwargs)
+        stream: Any = strategy.current_eval_stream
+        known = [] if isinstance(stream, Iterator) else list(stream)  # reading it here would use it up
+        numbers = sorted({experience.current_experience for experience in known})
+        span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else "".join(map(str, numbers))
+        n_batches = sum(-(-len(experience.dataset) // strategy.eval_mb_size) for experience in known)
+        self._start_bar(f"eval exp {span}", n_batches)
 
     after_eval_iteration = after_training_iteration
 
-    def after_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Close the bar before metrics are printed."""
         self._bars.pop().close()
-        super().after_eval_exp(strategy, *args, **kwargs)
+        super().after_eval(strategy, *args, **kwargs)
 
-    def _start_bar(self, strategy: SupervisedTemplate, phase: str) -> None:
-        label = f"{phase} exp {strategy.experience.current_experience}"
+    def _start_bar(self, label: str, n_batches: int) -> None:
         # Position 0 also for a bar within another one: else tqdm writes cursor movements, also to files.
         settings = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch"}
         timing = {"mininterval": self._seconds, "miniters": 1}
-        self._bars.append(_LossBar(total=len(strategy.dataloader), desc=label, **settings, **timing))
+        self._bars.append(_LossBar(total=n_batches, desc=label, **settings, **timing))
 
 
 class _LossBar(tqdm):
@@ -266,6 +271,17 @@ class _LossBar(tqdm):
 
 class ProgressLogger(ProgressBar, TextLogger):
     """A `ProgressBar` that also prints metrics, as `TextLogger` but with one line for all nested sets."""
+
+    def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Print nothing: the bar shows all experiences."""
+
+    def after_eval_exp(
+        self, strategy: SupervisedTemplate, metric_values: list[MetricValue], **kwargs: Any
+    ) -> None:
+        """Print metrics of single experiences, if there are any."""
+        if metric_values:
+            self._bars[-1].clear()
+            super().after_eval_exp(strategy, metric_values, **kwargs)
 
     def log_metrics(self, metric_values: list[MetricValue]) -> None:
         """Keep the values to print; a nested metric has lines of its own in place of its numbers."""

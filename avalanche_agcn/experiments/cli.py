@@ -12,10 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any, Literal, get_origin, get_type_hints
 
 from avalanche_agcn.experiments.exit_codes import one_sentence, returns_exit_code
-from avalanche_agcn.experiments.methods import FULL, METHODS, PLAIN, Variant, alternatives
+from avalanche_agcn.experiments.methods import (
+    CHOICES,
+    FIRST,
+    FULL,
+    METHODS,
+    PLAIN,
+    Choice,
+    Variant,
+    alternatives,
+    small_settings,
+)
 from avalanche_agcn.experiments.settings import (
     DEFAULTS,
     GROUPS,
@@ -35,7 +45,7 @@ from avalanche_agcn.experiments.signals import handle_signals
 
 USAGE = "%(prog)s [options]"
 SCENES_NOTICE = "No --data: these are drawn scenes, not {name}. Compare these scores with each other only."
-DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "scenes": "photos"}
+DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "photos": "your photos"}
 FLAGS = {
     "dataset_root": "data",
     "train_mb_size": "batch-size",
@@ -43,6 +53,12 @@ FLAGS = {
     "num_workers": "workers",
 }
 """Options with another name than their setting."""
+OPTIONS_OF = {
+    "photos": {"labels", "test_labels", "test_size", "separator"},
+    "coco": {"split_lists", "crowds"},
+    "wide": {"split_lists"},
+}
+"""Options that some data alone have."""
 OWN_FLAGS: dict[str, tuple[str, type, str]] = {
     "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
     "preset": (
@@ -71,8 +87,15 @@ def make_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
-    methods = f"{', '.join(METHODS)}, or all (default: agcn)"
+    default = FULL if benchmark == "photos" else f"{FULL}; with no options a comparison of {', '.join(FIRST)}"
+    methods = f"{', '.join(CHOICES)}; or all of `avalanche-agcn methods` (default: {default})"
     parser.add_argument("--method", nargs="+", metavar="NAME", help=methods)
+    parser.add_argument(
+        "--defaults",
+        choices=("small", "paper"),
+        help="settings of each method: those chosen on a few thousand photos, over a frozen network, or the "
+        f"paper's (default: {'small' if benchmark == 'photos' else 'paper, with no options small'})",
+    )
     parser.add_argument("--seed", nargs="+", type=int, metavar="N", help="one or several (default: 0)")
     parser.add_argument(
         "--out", type=_folder, metavar="DIR", help=f"folder for results (default: {OUT}, smoke: {SMOKE_OUT})"
@@ -97,7 +120,8 @@ def make_parser(
     for group in GROUPS:
         options = parser.add_argument_group((group.__doc__ or "").rstrip(".").lower())
         for field in fields(group):
-            if field.name not in ("benchmark", "seed"):  # the script's, and one of the options above
+            others = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
+            if field.name not in {"benchmark", "seed", *others}:  # the script's, and one of the options above
                 _add_option(options, group, field.name, benchmark)
     _add_method_options(parser.add_argument_group("settings of methods, for those that have them"))
     parser.set_defaults(benchmark=benchmark)
@@ -153,15 +177,22 @@ def _add_option(options: argparse._ArgumentGroup, group: type, name: str, benchm
         how |= {"type": kinds[0], "metavar": METAVARS[kinds[0]]}
     else:
         how |= {"choices": kinds} | ({"nargs": "+"} if get_origin(kind) is tuple else {})
-    options.add_argument(f"--{FLAGS.get(name, name.replace('_', '-'))}", **how)
+    flags = {**FLAGS, "dataset_root": "images"} if benchmark == "photos" else FLAGS
+    options.add_argument(f"--{flags.get(name, name.replace('_', '-'))}", **how)
 
 
 def _default_text(name: str, benchmark: BenchmarkName) -> str:
     if name == "device":
         return "cuda if there is one, else cpu"
-    values = [DEFAULTS[one].get(name, getattr(Settings, name)) for one in (benchmark, "scenes")]
-    own, drawn = ("none" if value in (None, ()) else str(value).lower() for value in values)
-    return own if own == drawn else f"{own}, drawn scenes: {drawn}"
+    layers: dict[str, Mapping[str, Any]] = {"": DEFAULTS[benchmark]}
+    if benchmark == "photos":
+        layers[""] = {**DEFAULTS[benchmark], **small_settings("photos", FULL)}
+    else:
+        layers |= {"drawn scenes": DEFAULTS["scenes"], "small": small_settings("photos", "multitask_ridge")}
+    values = {of: layer.get(name, getattr(Settings, name)) for of, layer in layers.items()}
+    own, *others = (("none" if value in (None, ()) else str(value).lower()) for value in values.values())
+    differing = [f", {of}: {value}" for of, value in zip([*values][1:], others, strict=True) if value != own]
+    return own + "".join(differing)
 
 
 def settings_of(
@@ -173,13 +204,25 @@ def settings_of(
         ValueError: if a setting is unknown, or two runs would have the same folder; the message says which.
     """
     shared, own, required = _merge(vars(arguments))
-    methods, seeds = _as_list(shared.pop("method", FULL)), _as_list(shared.pop("seed", 0))
-    methods = list(METHODS) if "all" in methods else methods
+    names, seeds = _as_list(shared.pop("method", FULL)), _as_list(shared.pop("seed", 0))
     named: BenchmarkName = shared.pop("benchmark")
-    benchmark: BenchmarkName = named if shared.get("dataset_root") else "scenes"
+    benchmark: BenchmarkName = named if shared.get("dataset_root") or named == "photos" else "scenes"
+    defaults = getattr(arguments, "defaults", "small" if named == "photos" else "paper")
+    if variants is None and _asks_for_nothing(arguments):
+        names, defaults = list(FIRST), "small"
+    chosen = [CHOICES.get(name, Choice(name)) for name in (METHODS if "all" in names else names)]
     negatives, pseudo_labels = shared.pop("negatives", ()), shared.pop("pseudo_labels", False)
-    check_accepted(required, methods)
-    wanted = [make_settings(benchmark, own, **shared, method=m, seed=seed) for m in methods for seed in seeds]
+    check_accepted(required, [choice.method for choice in chosen])
+    wanted = []
+    for choice in chosen:
+        base = _small(benchmark, choice, own, negatives) if defaults == "small" else {}
+        labelled = {"label": choice.label} | {
+            k: v for k, v in shared.items() if k != "label" or v is not None
+        }
+        base |= {**choice.changes, **own}
+        wanted += [
+            make_settings(benchmark, base, **labelled, method=choice.method, seed=seed) for seed in seeds
+        ]
     if negatives:
         wanted = _give_negatives(wanted, negatives)
     if pseudo_labels:
@@ -188,6 +231,20 @@ def settings_of(
         wanted = _variants_of(wanted, variants)
     check_folders(wanted)
     return wanted
+
+
+def _asks_for_nothing(arguments: argparse.Namespace) -> bool:
+    """Whether the command line has no method, no data and no settings."""
+    given = set(vars(arguments)) & {*KINDS, *OWN_FLAGS, "method", "config", "smoke", "defaults"}
+    return given <= {"benchmark", "seed"} and arguments.benchmark != "photos" and not arguments.set
+
+
+def _small(
+    benchmark: BenchmarkName, choice: Choice, own: Mapping[str, Any], negatives: Sequence[str]
+) -> dict[str, Any]:
+    data: Literal["photos", "scenes"] = "scenes" if benchmark == "scenes" else "photos"
+    preset = own.get("preset")
+    return small_settings(data, choice.method, label=choice.label, preset=preset, negatives=negatives)
 
 
 def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], set[str]]:

@@ -7,12 +7,15 @@ Strategies stand here by name and are imported when they are needed, since Avala
 from __future__ import annotations
 
 import inspect
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from avalanche_agcn.evaluation.style import LINES, Style
 
@@ -291,6 +294,60 @@ VARIANTS: dict[str, Variant] = {
 }
 """By the label of their runs: the ablations of AGCN in the order of tables, then rows with a memory."""
 ABLATIONS = {label: variant for label, variant in VARIANTS.items() if variant.table}
+
+
+class Choice(NamedTuple):
+    """A method as the command line names it: by itself, or as a variant with its label and changes."""
+
+    method: str
+    label: str | None = None
+    changes: Mapping[str, Any] = {}
+
+
+CHOICES: dict[str, Choice] = {name: Choice(name) for name in METHODS} | {
+    re.sub(r"\W+", "_", label): Choice(VARIANTS[label].method, label, VARIANTS[label].settings)
+    for label in ("agcn statistics", "finetuning + statistics", "er + negatives")
+}
+"""What ``--method`` takes: all methods, and variants such as ``agcn_statistics``."""
+FIRST = ("finetuning", "er", "agcn", "agcn_statistics", "streaming_ridge")
+"""What is compared if nothing is asked for."""
+SMALL_FILE = Path(__file__).with_name("small.json")
+
+
+@cache
+def _read_small() -> dict[str, Any]:
+    return json.loads(SMALL_FILE.read_text(encoding="utf-8"))
+
+
+def small_settings(
+    data: Literal["photos", "scenes"],
+    method: str,
+    *,
+    label: str | None = None,
+    preset: str | None = None,
+    negatives: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Settings for a few thousand images: those chosen for each method in the study on photos.
+
+    They are read from ``small.json``, which ``runs/coco18/study.py`` writes.
+
+    Args:
+        data: what the network is for.
+        method: key in `METHODS`.
+        label: of a variant.
+        preset: of AGCN.
+        negatives: sources of negatives.
+
+    Example:
+        >>> small_settings("photos", "ewc")["ewc_lambda"]
+        2.7
+    """
+    table = _read_small()
+    sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
+    labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
+    chosen: dict[str, Any] = next((table["methods"][one] for one in labels if one in table["methods"]), {})
+    rates = table["scene_rates"] if data == "scenes" else {}
+    return {**table["networks"][data], **chosen, **rates}
 
 
 def name_of(label: str) -> str:

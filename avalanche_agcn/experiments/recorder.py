@@ -131,6 +131,13 @@ class EvaluationRecorder(SupervisedPlugin):
         """Record the AP of each class in the last evaluation: [C], as fractions."""
         self._class_ap[self._experience] = ap
 
+    def best_thresholds(self) -> list[float]:
+        """The threshold of each class with the best F1 in the last evaluation; 0.5 among equals."""
+        found, right = self._counts  # [thresholds, classes]
+        f1 = 2 * right.double() / (found + self._n_true).clamp(min=1)
+        f1[PROBABILITIES.index(0.5)] += 1e-9
+        return [PROBABILITIES[k] for k in f1.argmax(0).tolist()]
+
     def state_dict(self) -> dict[str, Any]:
         """What has been recorded so far."""
         return {name: getattr(self, f"_{name}") for name in STATE}

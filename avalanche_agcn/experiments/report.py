@@ -19,6 +19,7 @@ from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.results import Results, group_by_label
 from avalanche_agcn.experiments.settings import ascii_name
 from avalanche_agcn.experiments.tables import Table, all_tables, class_table, summary_text, with_full
+from avalanche_agcn.experiments.verdict import verdict
 
 FILE_NAMES = {
     "Table 1": "table-{}",
@@ -55,6 +56,8 @@ def write_report(
             for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
                 write_text(path.with_suffix(suffix), text)
         if not only:
+            if sentence := verdict(own):
+                print(f"{sentence}\n")
             write_text(out / f"classes-{benchmark}.csv", class_table(own).csv())
         drawings = _plots_of(own)
         known |= set(drawings)

@@ -7,6 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,15 @@ from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
-from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitCOCO, SplitScenes, SplitVOC, SplitWIDE
-from avalanche_agcn.benchmarks.image_files import paper_transforms
+from avalanche_agcn.benchmarks import (
+    MultiLabelBenchmark,
+    SplitCOCO,
+    SplitPhotos,
+    SplitScenes,
+    SplitVOC,
+    SplitWIDE,
+)
+from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.evaluation import ProgressBar, find_nested, multilabel_evaluator
 from avalanche_agcn.evaluation.functional import StageScores
@@ -31,6 +39,8 @@ from avalanche_agcn.experiments.checkpoint import (
     restore,
     save_state,
     seed_everything,
+    write_atomically,
+    write_json,
 )
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.fingerprint import data_fingerprint
@@ -56,6 +66,8 @@ from avalanche_agcn.models import (
     load_word_vectors,
 )
 from avalanche_agcn.models.backbones import Backbone
+from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.models.saved import BACKBONE_SETTINGS, DESCRIPTION, TENSORS, model_name, pack_model
 from avalanche_agcn.training import AGCN, CSC, AsymmetricLoss
 from avalanche_agcn.training.plugins import (
     DecoupledTrainingPlugin,
@@ -65,19 +77,30 @@ from avalanche_agcn.training.plugins import (
 )
 from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
 
-BENCHMARK_NAMES = {"coco": "SplitCOCO", "wide": "SplitWIDE", "voc": "SplitVOC", "scenes": "SplitScenes"}
+BENCHMARK_NAMES = {
+    "coco": "SplitCOCO",
+    "wide": "SplitWIDE",
+    "voc": "SplitVOC",
+    "scenes": "SplitScenes",
+    "photos": "SplitPhotos",
+    "own": "OwnBenchmark",
+}
 MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
     "coco": SplitCOCO,
     "wide": SplitWIDE,
     "voc": SplitVOC,
+    "photos": SplitPhotos,
 }
 SHARED = ("train_mb_size", "eval_mb_size", "train_epochs", "device", "seed")
 """Settings that all strategies have under the same name."""
 AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:
-    """The benchmark of the settings, its images normalised as the backbone expects them."""
+def make_benchmark(settings: Settings, log: Callable[[str], None] = print) -> MultiLabelBenchmark:
+    """The benchmark of the settings; `normalise` then fits its images to a network.
+
+    The data are looked at before any weights are loaded.
+    """
     shared: dict[str, Any] = {
         "n_classes": settings.n_classes,
         "n_experiences": settings.n_experiences,
@@ -91,21 +114,45 @@ def make_benchmark(settings: Settings, backbone: Backbone) -> MultiLabelBenchmar
         benchmark: MultiLabelBenchmark = SplitScenes(**shared)
     elif settings.dataset_root is None:
         raise ValueError(
-            f"the benchmark {settings.benchmark!r} needs its images: give their folder by --data."
+            f"the benchmark {settings.benchmark!r} needs its images: give their folder by "
+            f"{'--images' if settings.benchmark == 'photos' else '--data'}."
         )
     else:
         if settings.split_lists is not None:
             shared["split_lists"] = settings.split_lists
-        flip = not is_b_protocol(settings.protocol)
-        shared |= paper_transforms(settings.image_size, flip=flip, mean=backbone.mean, std=backbone.std)
+        if settings.benchmark == "photos":
+            photos = ("labels", "test_labels", "test_size", "separator")
+            shared |= {"log": log} | {name: getattr(settings, name) for name in photos}
+        shared |= paper_transforms(settings.image_size, flip=not is_b_protocol(settings.protocol))
         benchmark = MAKERS[settings.benchmark](settings.dataset_root, **shared)
     return benchmark if settings.limit is None else assemble(benchmark.plan.limited(settings.limit))
 
 
+def normalise(benchmark: MultiLabelBenchmark, settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:
+    """The benchmark with images as the backbone expects them; drawn scenes and own data stay as they are."""
+    if settings.benchmark in ("scenes", "own"):
+        return benchmark
+    flip = not is_b_protocol(settings.protocol)
+    transforms = paper_transforms(settings.image_size, flip=flip, mean=backbone.mean, std=backbone.std)
+    return assemble(replace(benchmark.plan, **transforms))
+
+
 def make_backbone(settings: Settings) -> Backbone:
     """The network of the settings."""
-    names = ("pretrained", "pool", "freeze_batchnorm", "fold_batchnorm", "channels_last", "compile")
+    names = ("pretrained", *BACKBONE_SETTINGS, "compile")
     return create_backbone(settings.backbone, **{name: getattr(settings, name) for name in names})
+
+
+def _with_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Settings:
+    """Settings that tell what a user's own benchmark is."""
+    source = benchmark.plan.evaluation["test"].source
+    return replace(
+        settings,
+        benchmark="own",
+        dataset_root=source.root if isinstance(source, ImageFiles) else None,
+        n_classes=benchmark.n_classes,
+        n_experiences=benchmark.n_experiences,
+    )
 
 
 def make_strategy(
@@ -230,6 +277,7 @@ class Run:
         out: folder for the folders of runs.
         resume: whether to continue from a saved state, if there is one.
         overwrite: whether to start from the beginning, whatever the folder has.
+        benchmark: one of your own, in place of that of the settings.
         loggers: Avalanche loggers.
         log: receives messages.
         after_experience: receives the results so far, after each experience.
@@ -254,22 +302,26 @@ class Run:
         *,
         resume: bool = False,
         overwrite: bool = False,
+        benchmark: MultiLabelBenchmark | None = None,
         loggers: Sequence[BaseLogger] = (),
         log: Callable[[str], None] = print,
         after_experience: Callable[[Results], None] | None = None,
     ) -> None:
+        settings = settings if benchmark is None else _with_benchmark(settings, benchmark)
         self.settings, self.log, self.after_experience = settings, log, after_experience
         self.folder = Path(out) / settings.name
         self._overwrite = overwrite
         self._lock = RunLock(self.folder)
         try:
             found = FolderContent() if overwrite else read_folder(self.folder, settings, resume, log)
-            self._prepare(found, loggers)
+            self._prepare(found, benchmark, loggers)
         except BaseException:
             self._lock.release()
             raise
 
-    def _prepare(self, found: FolderContent, loggers: Sequence[BaseLogger]) -> None:
+    def _prepare(
+        self, found: FolderContent, benchmark: MultiLabelBenchmark | None, loggers: Sequence[BaseLogger]
+    ) -> None:
         settings = self.settings
         self.seconds = {"train": 0.0, "eval": 0.0}
         self.experience, self.trained = 0, False
@@ -277,8 +329,7 @@ class Run:
         self._started = time.monotonic()
         check_device(settings.device)
         seed_everything(settings.seed)
-        backbone = make_backbone(settings)
-        self.benchmark: MultiLabelBenchmark = make_benchmark(settings, backbone)
+        self.benchmark = make_benchmark(settings, self.log) if benchmark is None else benchmark
         self.log(f"{settings.name}: {self.benchmark}")
         self.data = data_fingerprint(self.benchmark.plan)
         found.check_data(self.folder, self.data)
@@ -286,6 +337,9 @@ class Run:
         if self.kept is not None:
             self.experience = len(self.kept.classes_per_experience)
             return
+        self.backbone = backbone = make_backbone(settings)
+        self.benchmark = normalise(self.benchmark, settings, backbone)
+        self.images = self.benchmark  # before features take their place
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         network = self._freeze(backbone) if settings.freeze_backbone else backbone
         names, evaluator = self.benchmark.class_names, _evaluator(loggers)
@@ -350,6 +404,7 @@ class Run:
                     self._save()
             self._timed("eval", self._evaluate)
             self.experience, self.trained = self.experience + 1, False
+            self._save_model()
             self._save()
             self._report_progress()
             if self.after_experience is not None:
@@ -443,6 +498,31 @@ class Run:
             f"{self.settings.name}: experience {done} of {self.n_experiences}: {scores} on classes seen; "
             f"{used:.0f} s used, about {left:.0f} s left"
         )
+
+    def _save_model(self) -> None:
+        """Write the model for predictions; with ``keep_models`` also under a name of its own."""
+        settings, held_out = self.settings, bool(self.settings.validation_size)
+        content, description = pack_model(
+            unwrap(self.strategy.model),
+            self.backbone,
+            backbone_name=settings.backbone,
+            backbone_settings={name: getattr(settings, name) for name in BACKBONE_SETTINGS},
+            by_name=settings.freeze_backbone and settings.pretrained,
+            transform=self.images.plan.eval_transform,
+            class_names=self.benchmark.class_names,
+            thresholds=self.recorder.best_thresholds() if held_out else None,
+            about={
+                "benchmark": BENCHMARK_NAMES[settings.benchmark],
+                "method": settings.method,
+                "label": settings.label,
+                "seed": settings.seed,
+                "experience": self.experience,
+            },
+        )
+        for after in [None, *([self.experience] if settings.keep_models else [])]:
+            path = self.folder / model_name(after)
+            write_atomically(path.with_suffix(TENSORS), lambda file: file.write(content))
+            write_json(path.with_suffix(DESCRIPTION), description)
 
     def _save_within(self, within: State) -> None:
         """Save during training; the seconds until now count."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from avalanche_agcn.experiments.methods import METHODS, PLAIN, alternatives
 
-BenchmarkName = Literal["scenes", "coco", "wide", "voc"]
+BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
 Amp = Literal["bf16", "fp16"]
 Negatives = Literal["memory", "statistics"]
 Pool = Literal["max", "avg"]  # as in models/, which would import torch here
@@ -25,7 +25,7 @@ Crowds = Literal["labels", "membership", "ignore"]
 
 FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
-RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes"})
+RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes", "keep_models"})
 """Settings that change how a run is carried out, not its results: it may be resumed with others."""
 RUN_ARGUMENTS = frozenset({"newer_as_negative"})
 """Arguments of strategies that follow from a setting of the run: ``negatives``."""
@@ -38,8 +38,14 @@ B_IMAGE_SIZE = 224  # as in benchmarks/protocols.py, which would import torch he
 class DataSettings:
     """Data."""
 
-    benchmark: Annotated[BenchmarkName, "coco, wide, voc, or scenes, which are drawn"] = "coco"
+    benchmark: Annotated[
+        BenchmarkName, "coco, wide, voc, photos, scenes (drawn), or own (`Run(benchmark=…)`)"
+    ] = "coco"
     dataset_root: Annotated[str | None, "folder of the data set; without it scenes are drawn"] = None
+    labels: Annotated[str | None, "labels of own photos: CSV, COCO's JSON or VOC's XML folder"] = None
+    test_labels: Annotated[str | None, "labels of own test photos; if none, a part of --labels"] = None
+    test_size: Annotated[float, "share of own photos to test on, if there are no test labels"] = 0.2
+    separator: Annotated[str | None, "what separates names in a CSV; found out if none"] = None
     split_lists: Annotated[str | None, "published split lists, a folder or zip"] = None
     protocol: Annotated[str | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
     n_classes: Annotated[int | None, "number of classes; with B0-C10 and the like all"] = 40
@@ -103,6 +109,7 @@ class RunSettings:
     device: Annotated[str, "where to compute"] = "cpu"
     num_workers: Annotated[int, "processes that load images"] = 0
     cache: Annotated[str | None, "folder for features of a frozen backbone; the user's if none"] = None
+    keep_models: Annotated[bool, "keep the model after each experience, not just the last"] = False
     checkpoint_minutes: Annotated[float, "minutes between saved states within an experience"] = 10.0
 
 
@@ -141,6 +148,8 @@ DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "coco": {},
     "wide": {"n_classes": 21, "n_experiences": 7},
     "voc": {"protocol": "B0-C4", "n_classes": None, "n_experiences": None},
+    "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
+    "own": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
     "scenes": {
         "backbone": "small",
         "pretrained": False,
@@ -282,8 +291,12 @@ def _check_usable(settings: Settings) -> None:
         )
     if settings.crowds is not None and settings.benchmark != "coco":
         raise ValueError(f"crowds are boxes of COCO: leave the setting out for {settings.benchmark}.")
-    if settings.benchmark == "voc" and settings.split_lists is not None:
-        raise ValueError("there are no published split lists of VOC: leave split_lists out.")
+    if settings.benchmark not in ("coco", "wide") and settings.split_lists is not None:
+        raise ValueError(f"{settings.benchmark} has no published split lists: leave split_lists out.")
+    if settings.benchmark == "photos" and settings.dataset_root is None:
+        raise ValueError("own photos need --images, their folder.")
+    if (settings.benchmark == "photos") != (settings.labels is not None):
+        raise ValueError("own photos need --labels, and other data have their own: use both or neither.")
 
 
 def _preset_defaults(

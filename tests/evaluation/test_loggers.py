@@ -214,8 +214,20 @@ def test_evaluation_during_training_has_its_own_bar(make_strategy, benchmark, on
     text, n = file.getvalue(), n_batches(benchmark)["train"]
     assert text.count("Epoch 0 ended.") == 1
     assert statuses(file, "train")[0][-1] == n
-    assert len(re.findall(r"Eval on experience 0 .*ended", text)) > 3
+    assert text.count("End of eval phase") > 3
+    assert "Eval on experience" not in text
     assert "\x1b" not in text
+
+
+def test_an_evaluation_has_one_bar_for_all_experiences(make_strategy, benchmark):
+    for logger in (ProgressBar, ProgressLogger):
+        file = io.StringIO()
+        strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[logger(file)]))
+        strategy.eval(benchmark.test_stream)
+        n = sum(-(-len(experience.dataset) // 7) for experience in benchmark.test_stream)
+        bars = re.findall(r"eval exp [^\r\n]*", file.getvalue())
+        assert [re.search(r"eval exp 0-2: .* (\d+/\d+) \[", bar)[1] for bar in bars] == [f"0/{n}", f"{n}/{n}"]
+        assert "Starting eval on experience" not in file.getvalue()
 
 
 def test_metrics_of_all_nested_sets_share_a_line(make_strategy, benchmark):

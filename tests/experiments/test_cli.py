@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from avalanche_agcn.__main__ import report
-from avalanche_agcn.experiments.cli import main, make_parser, settings_of
+from avalanche_agcn.experiments.cli import OPTIONS_OF, main, make_parser, settings_of
 from avalanche_agcn.experiments.folder import STATE_FILE
-from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
+from avalanche_agcn.experiments.methods import ABLATIONS, CHOICES, METHODS
 from avalanche_agcn.experiments.results import read_results
 from avalanche_agcn.experiments.settings import KINDS, make_settings
 
@@ -44,18 +44,85 @@ def test_help_has_every_setting_with_its_default_and_needs_no_torch():
         "train_epochs": "epochs",
         "num_workers": "workers",
     }
-    for name in set(KINDS) - {"benchmark", "method_settings"}:
+    own = set().union(*OPTIONS_OF.values()) - OPTIONS_OF["coco"]
+    for name in set(KINDS) - {"benchmark", "method_settings"} - own:
         assert f"--{flags.get(name, name.replace('_', '-'))}" in text
     options = re.findall(r"^  (--[\w-]+)(.*?)(?=^  --|^\S|\Z)", text, flags=re.MULTILINE | re.DOTALL)
     assert [flag for flag, help in options if "(default:" not in " ".join(help.split())] == []
-    assert re.search(r"--image-size N .*\(default:\s+448,\s+drawn\s+scenes:\s+64\)", text)
+    assert re.search(r"--image-size N .*\(default:\s+448,\s+drawn\s+scenes:\s+64,\s+small:\s+224\)", text)
+    photos = make_parser("photos", None).format_help()
+    assert all(f"--{name.replace('_', '-')} " in photos for name in ("images", *OPTIONS_OF["photos"]))
+    assert re.search(r"--backbone TEXT .*\(default:\s+efficientnet_lite0\)", photos, flags=re.DOTALL)
     imported = "import sys; from avalanche_agcn.experiments.cli import make_parser; make_parser('coco', ''); "
     code = imported + "sys.exit('torch' in sys.modules or 'avalanche' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 
 
+def test_with_no_options_five_methods_are_compared_over_a_frozen_network():
+    runs = wanted("--seed", "0", "1")
+    labels = ["finetuning", "er", "agcn", "agcn-statistics", "streaming_ridge"]
+    assert [s.name for s in runs] == [f"{label}-seed{seed}" for label in labels for seed in (0, 1)]
+    assert {(s.benchmark, s.freeze_backbone, s.pretrained, s.n_classes) for s in runs} == {
+        ("scenes", True, True, 20)
+    }
+    assert runs[6].method_settings["preset"] == "statistics"
+    (long,) = wanted("--method", "agcn")
+    assert (long.freeze_backbone, long.n_classes, long.method) == (False, 40, "agcn")
+
+
+def test_variants_can_be_compared_with_their_method():
+    plain, variant = wanted("--method", "agcn", "agcn_statistics")
+    assert (plain.name, variant.name) == ("agcn-seed0", "agcn-statistics-seed0")
+    assert (plain.method_settings["preset"], variant.method_settings["preset"]) == ("paper", "statistics")
+    assert wanted("--method", "er_negatives")[0].negatives == ("memory",)
+
+
+def test_small_defaults_are_those_that_the_study_chose_for_each_method():
+    runs = {
+        s.label or s.method: s for s in wanted("--data", "x", "--defaults", "small", "--method", *CHOICES)
+    }
+    assert set(METHODS) <= set(runs)
+    assert {(s.backbone, s.freeze_backbone, s.pool, s.lr) for s in runs.values()} == {
+        ("efficientnet_lite0", True, "avg", 1e-5)
+    }
+    choices = json.loads((ROOT / "runs" / "coco18" / "frozen" / "chosen.json").read_text())
+    for label in ("finetuning", "ewc", "lwf", "agem", "er", "prs", "ocdm", "scr", "er + negatives"):
+        chosen = {**choices[label]["settings"]}
+        assert runs[label].lr_head == chosen.pop("lr")
+        assert chosen.items() <= runs[label].method_settings.items()
+    assert runs["agcn"].lr_gcn == choices["agcn orthogonal words"]["settings"]["lr_gcn"]
+    assert runs["agcn statistics"].method_settings["lambda_gph"] == 1e3
+    (given,) = wanted(
+        "--data", "x", "--defaults", "small", "--method", "er", "--lr-head", "0.5", "--pool", "max"
+    )
+    assert (given.lr_head, given.pool) == (0.5, "max")
+    (statistics,) = wanted("--data", "x", "--defaults", "small", "--preset", "statistics")
+    assert statistics.method_settings == runs["agcn statistics"].method_settings
+    (negatives,) = wanted(
+        "--data", "x", "--defaults", "small", "--method", "finetuning", "--negatives", "statistics"
+    )
+    assert negatives.lr_head == runs["finetuning + statistics"].lr_head == 3e-3
+
+
+def test_own_photos_need_images_and_labels():
+    def photos(*options):
+        return settings_of(make_parser("photos", None).parse_args(options))
+
+    (settings,) = photos("--images", "DIR", "--labels", "labels.csv")
+    assert (settings.benchmark, settings.dataset_root, settings.labels) == ("photos", "DIR", "labels.csv")
+    assert (settings.backbone, settings.freeze_backbone, settings.n_experiences) == (
+        "efficientnet_lite0",
+        True,
+        None,
+    )
+    with pytest.raises(ValueError, match="own photos need --labels"):
+        photos("--images", "DIR")
+    with pytest.raises(ValueError, match="own photos need --images"):
+        photos("--labels", "labels.csv")
+
+
 def test_without_data_it_is_drawn_scenes_and_with_data_the_papers_settings():
-    assert wanted()[0].benchmark == "scenes"
+    assert wanted("--method", "agcn")[0].benchmark == "scenes"
     paper = wanted("--data", "somewhere")[0]
     assert (paper.benchmark, paper.backbone, paper.method_settings["lambda_gph"]) == (
         "coco",
@@ -144,7 +211,7 @@ def test_a_protocol_says_how_many_experiences_there_are():
         (["--loss", "focal"], "--loss: invalid choice: 'focal'"),
         (["--set", "polo=avg"], "polo"),
         (["--set", "pool"], "NAME=VALUE"),
-        (["--seed", "1", "1"], "several runs would have the folder agcn-seed1"),
+        (["--method", "agcn", "--seed", "1", "1"], "several runs would have the folder agcn-seed1"),
         (["--method", "er", "prs", "--label", "mine"], "several runs would have the folder mine-seed0"),
         (["--method", "magic"], "unknown method 'magic'; known are multitask"),
         (["--config", "absent.toml"], "absent.toml"),

@@ -11,7 +11,7 @@ from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.results import RESULTS_FILE
-from avalanche_agcn.experiments.run import MAKERS, Run, make_backbone, make_benchmark
+from avalanche_agcn.experiments.run import MAKERS, Run, make_benchmark
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 from avalanche_agcn.models import Precomputed, RandomFeatures
 from avalanche_agcn.training import AsymmetricLoss, PartialBCEWithLogitsLoss
@@ -167,7 +167,7 @@ def test_a_run_on_voc_has_the_protocols_classes_and_transforms(tmp_path, monkeyp
     monkeypatch.setitem(MAKERS, "voc", lambda root, **given: made.update(given, root=root))
     numbers = {"n_classes": 20, "n_experiences": 5} if protocol == "paper" else {}
     settings = make_settings("voc", dataset_root="x", backbone="small", protocol=protocol, **numbers)
-    make_benchmark(settings, make_backbone(settings))
+    make_benchmark(settings)
     assert (made["root"], made["protocol"], made["n_classes"]) == ("x", protocol, numbers.get("n_classes"))
     assert ("Flip" in repr(made["train_transform"])) == flips
     assert "split_lists" not in made

@@ -58,7 +58,7 @@ def test_voc_has_the_protocol_of_its_published_results():
     voc = make_settings("voc")
     assert (voc.protocol, voc.n_classes, voc.n_experiences) == ("B0-C4", None, None)
     assert change_settings(voc, seed=1).protocol == "B0-C4"
-    with pytest.raises(ValueError, match=r"^there are no published split lists of VOC: .*\.$"):
+    with pytest.raises(ValueError, match=r"^voc has no published split lists: .*\.$"):
         make_settings("voc", split_lists="lists.zip")
 
 

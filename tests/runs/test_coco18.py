@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.methods import METHODS, SMALL_FILE
 from avalanche_agcn.experiments.results import read_table
 from avalanche_agcn.experiments.search import read_choices
 from avalanche_agcn.experiments.settings import change_settings, differences
@@ -87,3 +87,8 @@ def test_errors_are_one_sentence(coco18, tmp_path, capsys):
     assert f"Stopped: There is no folder {tmp_path / 'absent'}" in capsys.readouterr().out
     assert coco18["main"](out) == 1
     assert f"Stopped: no results in {tmp_path / 'out'}" in capsys.readouterr().out
+
+
+def test_small_defaults_are_what_the_study_writes(coco18, tmp_path):
+    coco18["write_small"](read_choices(FOLDER / "frozen"), tmp_path / "small.json")
+    assert (tmp_path / "small.json").read_text() == SMALL_FILE.read_text()

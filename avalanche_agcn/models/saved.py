@@ -1,0 +1,323 @@
+"""Models of finished runs: ``model.safetensors`` with tensors and ``model.json`` with everything else.
+
+Whatever the method, a finished model is a network, one linear classifier per class, and perhaps a random
+layer between them (L3A) and a refinement of logits (StreamingRidge). Reading the two files executes no code
+of theirs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from avalanche_agcn import __version__
+from avalanche_agcn.benchmarks.image_files import Transform, load_image
+from avalanche_agcn.benchmarks.transforms import describe_transform, make_transform
+from avalanche_agcn.models.backbones import create_backbone
+from avalanche_agcn.models.forward import digest_weights, evaluation_mode
+from avalanche_agcn.models.linear import LogitRefinement
+from avalanche_agcn.models.random_features import RandomFeatures
+
+FORMAT = 1
+THRESHOLD = 0.5
+BACKBONE_SETTINGS = ("pool", "freeze_batchnorm", "fold_batchnorm", "channels_last")
+BACKBONE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+STORED, PRETRAINED = "stored", "pretrained"
+"""Where the weights of the network are: in the file, or where `create_backbone` finds them by name."""
+TENSORS, DESCRIPTION = ".safetensors", ".json"
+
+Photo = str | os.PathLike | Image.Image | Tensor
+
+
+class Prediction(NamedTuple):
+    """Labels of a photo."""
+
+    names: list[str]
+    """Classes whose probability reaches their threshold, the most probable first."""
+    probabilities: dict[str, float]
+    """Of every class that the model has learned."""
+
+
+class SavedModel(nn.Module):
+    """A model from a finished run: logits of images, or names and probabilities of photos.
+
+    Args:
+        backbone: network from images to ``[B, D]``.
+        weight: classifiers, ``[n, D]``.
+        bias: ``[n]`` or None.
+        refinement: of the logits, or None.
+        class_names: name of each class.
+        thresholds: probability from which a class counts as found.
+        transform: from an upright RGB image to an input of the network; None if it is not known.
+        description: content of ``model.json``.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        weight: Tensor,
+        bias: Tensor | None,
+        refinement: nn.Module | None = None,
+        *,
+        class_names: Sequence[str],
+        thresholds: Sequence[float],
+        transform: Transform | None,
+        description: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.backbone, self.refinement = backbone, refinement
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+        self.class_names, self.thresholds = list(class_names), list(thresholds)
+        self.transform, self.description = transform, dict(description)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of inputs of the network, ``[B, n]``."""
+        logits = nn.functional.linear(self.backbone(x).to(self.weight.dtype), self.weight, self.bias)
+        return logits if self.refinement is None else self.refinement(logits)
+
+    @torch.inference_mode()
+    def predict(self, images: Photo | Sequence[Photo], *, batch_size: int = 32) -> list[Prediction]:
+        """Names and probabilities for photos.
+
+        Args:
+            images: paths, PIL images, or tensors ``[3, H, W]`` that are already transformed; or a batch of
+                such tensors. A single one is a list of one.
+            batch_size: number of images that go through the network at a time.
+
+        Raises:
+            OSError: if a file cannot be read.
+            ValueError: if the transform of the run is not known and images are not tensors.
+        """
+        single = isinstance(images, (str, os.PathLike, Image.Image)) or (
+            isinstance(images, Tensor) and images.ndim == 3
+        )
+        photos: Sequence[Any] = [images] if single else images  # type: ignore[assignment,list-item]
+        with evaluation_mode(self):
+            rows = [self(batch).double().sigmoid().cpu() for batch in self._batches(photos, batch_size)]
+        return [self._prediction(row) for batch in rows for row in batch.tolist()]
+
+    def _batches(self, photos: Sequence[Photo], batch_size: int) -> Iterator[Tensor]:
+        """Inputs of the network, those of one size together."""
+        batch: list[Tensor] = []
+        for photo in photos:
+            image = self._input(photo)
+            if batch and (len(batch) == batch_size or batch[0].shape != image.shape):
+                yield torch.stack(batch).to(self.weight.device)
+                batch = []
+            batch.append(image)
+        if batch:
+            yield torch.stack(batch).to(self.weight.device)
+
+    def _input(self, photo: Photo) -> Tensor:
+        if isinstance(photo, Tensor):
+            return photo
+        if self.transform is None:
+            raise ValueError(
+                "The transform of this run cannot be saved, so photos must be given as tensors that are "
+                "already transformed."
+            )
+        return self.transform(photo.convert("RGB") if isinstance(photo, Image.Image) else load_image(photo))
+
+    def _prediction(self, row: Sequence[float]) -> Prediction:
+        found = [k for k, threshold in enumerate(self.thresholds) if row[k] >= threshold]
+        names = [self.class_names[k] for k in sorted(found, key=lambda k: -row[k])]
+        return Prediction(names, dict(zip(self.class_names, row, strict=True)))
+
+
+def pack_model(
+    model: Any,
+    backbone: nn.Module,
+    *,
+    backbone_name: str,
+    backbone_settings: Mapping[str, Any],
+    by_name: bool,
+    transform: Transform | None,
+    class_names: Sequence[str],
+    thresholds: Sequence[float] | None = None,
+    about: Mapping[str, Any],
+) -> tuple[bytes, dict[str, Any]]:
+    """Content of ``model.safetensors`` and ``model.json``.
+
+    Args:
+        model: a trained `MultiLabelModel`.
+        backbone: its network; another than ``model.backbone`` if it was trained on features.
+        backbone_name: for `create_backbone`.
+        backbone_settings: `BACKBONE_SETTINGS` of `create_backbone`.
+        by_name: leave the network's weights out, because they are those that `create_backbone` finds.
+        transform: of images in evaluation.
+        class_names: of all classes; those that the model has seen come first.
+        thresholds: probability from which each class counts as found; `THRESHOLD` if None.
+        about: anything else that is worth knowing about the run.
+    """
+    classifiers = model.classifiers()
+    tensors = {"weight": classifiers.weight}
+    if classifiers.bias is not None:
+        tensors["bias"] = classifiers.bias
+    refinement = getattr(model, "refinement", None)
+    tensors |= {f"refinement.{k}": v for k, v in (refinement.state_dict() if refinement else {}).items()}
+    if isinstance(model.backbone, RandomFeatures):
+        tensors["random"] = model.backbone.weight
+        backbone = model.backbone.backbone if backbone is model.backbone else backbone
+    if not by_name:
+        tensors |= {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
+    content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    names = list(class_names[: len(classifiers.weight)])
+    description = {
+        "format": FORMAT,
+        "package": __version__,
+        **about,
+        "class_names": names,
+        "thresholds": [THRESHOLD] * len(names) if thresholds is None else list(thresholds),
+        "transform": describe_transform(transform),
+        "backbone": {
+            "name": backbone_name,
+            **{name: backbone_settings[name] for name in BACKBONE_SETTINGS},
+            "weights": PRETRAINED if by_name else STORED,
+            "digest": digest_weights(backbone),
+        },
+        "tensors": hashlib.sha256(content).hexdigest(),
+    }
+    return content, description
+
+
+def model_name(after: int | None = None) -> str:
+    """Name of a run's model without suffix: that at its end, or after an experience, counted from 1."""
+    return "model" if after is None else f"model-after{after}"
+
+
+def load_model(
+    run: str | os.PathLike, *, after: int | None = None, device: str | torch.device = "cpu"
+) -> SavedModel:
+    """The model that a run left, for predictions. No code in its files is executed.
+
+    Args:
+        run: folder of a run, such as ``results/agcn-seed0``.
+        after: number of the experience after which the model is wanted, from 1, of a run with
+            ``--keep-models``; the last one if None.
+        device: where to compute.
+
+    Raises:
+        FileNotFoundError: if there is no such model.
+        ValueError: if its files are damaged, of another version or not of this package.
+        WeightsUnavailable: if the network's weights cannot be loaded.
+        ModuleNotFoundError: if the network comes from a package that is not installed.
+    """
+    path = _find(Path(run), after)
+    try:
+        description = _read_description(path)
+        tensors = _read_tensors(path.with_suffix(TENSORS), description["tensors"])
+        transform = None if description["transform"] is None else make_transform(description["transform"])
+        return _make_model(description, tensors, transform).to(device)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"{path} and {path.stem}{TENSORS} are not a model that can be used: {reason}."
+        ) from None
+
+
+def _find(run: Path, after: int | None) -> Path:
+    path = run / f"{model_name(after)}{DESCRIPTION}"
+    if path.is_file():
+        return path
+    kept = sorted(
+        int(m[1]) for p in run.glob("model-after*.json") if (m := re.search(r"after(\d+)\.json", p.name))
+    )
+    if after is not None and (run / f"{model_name()}{DESCRIPTION}").is_file():
+        there = (
+            f"there are those after {', '.join(map(str, kept))}"
+            if kept
+            else "run with --keep-models for them"
+        )
+        raise FileNotFoundError(f"{run} has no model after experience {after}; {there}.")
+    runs = sorted(str(p.parent) for p in run.glob(f"*/{model_name()}{DESCRIPTION}")) if run.is_dir() else []
+    there = f"give the folder of one run: {', '.join(runs[:20])}" if runs else "has a run ended there?"
+    raise FileNotFoundError(f"There is no {path}; {there}")
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    """What ``model.json`` says, checked."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise ValueError(f"it is not of format {FORMAT}, which this version reads")
+    names, thresholds, network = found["class_names"], found["thresholds"], found["backbone"]
+    _check(isinstance(names, list) and all(isinstance(n, str) for n in names), "class_names", names)
+    _check(len(set(names)) == len(names) == len(thresholds) > 0, "thresholds", thresholds)
+    _check(all(type(t) in (int, float) and math.isfinite(t) for t in thresholds), "thresholds", thresholds)
+    _check(isinstance(network["name"], str) and BACKBONE_NAME.fullmatch(network["name"]), "backbone", network)
+    _check(network["weights"] in (STORED, PRETRAINED), "backbone", network)
+    _check(all(type(network[k]) is bool for k in BACKBONE_SETTINGS if k != "pool"), "backbone", network)
+    return found
+
+
+def _check(fits: object, name: str, value: Any) -> None:
+    if not fits:
+        raise ValueError(f"{name} has a wrong value, {repr(value)[:60]}")
+
+
+def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ValueError(f"there is no {path.name}")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError(f"{path.name} is damaged, or of another run")
+    return load(content)
+
+
+def _make_model(
+    description: dict[str, Any], tensors: dict[str, Tensor], transform: Transform | None
+) -> SavedModel:
+    weight, names = tensors.pop("weight"), description["class_names"]
+    bias, random = tensors.pop("bias", None), tensors.pop("random", None)
+    own = {name: tensors.pop(f"refinement.{name}", None) for name in ("origin", "unit", "gain")}
+    refinement = None if own["origin"] is None else LogitRefinement(**own)  # type: ignore[arg-type]
+    backbone: Any = _make_backbone(description["backbone"], tensors)
+    n_features = backbone.num_features
+    if random is not None:
+        _check(random.ndim == 2 and random.shape[1] == n_features, "random", tuple(random.shape))
+        backbone, n_features = RandomFeatures(backbone, len(random)), len(random)
+        backbone.weight = random
+    _check(weight.shape == (len(names), n_features), "weight", tuple(weight.shape))
+    _check(bias is None or bias.shape == (len(names),), "bias", bias)
+    return SavedModel(
+        backbone,
+        weight,
+        bias,
+        refinement,
+        class_names=names,
+        thresholds=description["thresholds"],
+        transform=transform,
+        description=description,
+    )
+
+
+def _make_backbone(network: Mapping[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
+    settings = {name: network[name] for name in BACKBONE_SETTINGS}
+    by_name = network["weights"] == PRETRAINED
+    backbone = create_backbone(network["name"], pretrained=by_name, **settings)
+    if not by_name:
+        try:
+            backbone.load_state_dict({k.removeprefix("backbone."): v for k, v in tensors.items()})
+        except RuntimeError as error:  # names or shapes differ
+            raise ValueError(str(error)) from None
+    if digest_weights(backbone) != network["digest"]:
+        raise ValueError(
+            f"the weights of {network['name']!r} that are found here are not those that the run had"
+        )
+    return backbone
