@@ -172,9 +172,11 @@ _NOT_IN_TABLES = ("pictures", "worst", "decisions", "class_ap", "summary")
 def write_table(path: Path, results: Sequence[Results]) -> None:
     """Write the results of many runs: a line for values that runs share, then one for each run with the rest.
 
-    Pictures and details of single classes are left out, and correlation matrices are rounded to six digits.
+    Pictures and details of single classes are left out, and correlation matrices are rounded to four digits.
     """
     records = [{k: v for k, v in vars(result).items() if k not in _NOT_IN_TABLES} for result in results]
+    for record in records:
+        record |= {k: np.round(record[k], 4).tolist() for k in ("acm", "cooccurrence") if record[k]}
     shared: dict[str, Any] = {"settings": dict(results[0].settings)}
     for record in records:
         shared |= {key: record[key] for key in _SHARED if shared.get(key) is None}
@@ -182,7 +184,6 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
     for record in records:
         own = {key: value for key, value in record.items() if key not in _SHARED or value != shared[key]}
         own["settings"] = _changed(record["settings"], shared["settings"])
-        own["acm"] = None if record["acm"] is None else np.round(record["acm"], 6).tolist()
         lines.append(json.dumps(own, **_COMPACT))
     write_text(path, "\n".join(lines) + "\n")
 

@@ -93,6 +93,7 @@ IN_CURVES = (
     *("er + negatives", "l3a", "csc", "lwf", "agcn", "finetuning"),
 )
 """Rows of the plots; more could not be told apart."""
+IN_HTML = ("frozen", "b0c3", "memory", "agcn", "whole")
 DEPENDENCE = {
     "memory": ("mem_size", "number of photos in memory"),
     "experiences": ("n_experiences", "number of experiences"),
@@ -175,8 +176,19 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
     }
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
-    write_html(folder / PAGE_FILE, {part.title: part.results for part in parts.values()}, title=TITLE)
+    write_html(folder / PAGE_FILE, streams_of(results), title=TITLE)
     fill_readme(out.parent / "README.md", results["frozen"])
+
+
+def streams_of(results: Mapping[str, Sequence[Results]]) -> dict[str, list[Results]]:
+    """Results for report.html by the title of their stream: each class order has one of its own."""
+    streams: dict[str, list[Results]] = {}
+    for part in (part for part in IN_HTML if part in results):
+        for result in results[part]:
+            order = result.settings.get("class_order")
+            title = f"{PARTS[part][0]}, {order}" if order else PARTS[part][0]
+            streams.setdefault(title, []).append(result)
+    return streams
 
 
 def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[str, Table]:
@@ -471,7 +483,7 @@ def whole(base: Settings, _: Choices) -> Study:
 
 
 PARTS: dict[str, tuple[str, Callable[[Settings, Choices], Study]]] = {
-    "frozen": ("Network frozen: every method, three seeds and three class orders", frozen),
+    "frozen": ("Network frozen, all methods", frozen),
     "conventions": ("What each convention of the protocols changes", conventions),
     "b0c3": ("Under the protocol B0-C3", b_protocol),
     "memory": ("Size of the memory", memory),

@@ -100,7 +100,7 @@ def test_a_table_has_a_line_for_each_run_and_comes_back(tmp_path, many):
     for before, after in zip(many, read_table(path), strict=True):
         assert replace(after, acm=None) == replace(before, acm=None)
         if before.acm:
-            torch.testing.assert_close(torch.tensor(after.acm), torch.tensor(before.acm), atol=1e-6, rtol=0)
+            torch.testing.assert_close(torch.tensor(after.acm), torch.tensor(before.acm), atol=5e-5, rtol=0)
         else:
             assert after.acm is None
 
