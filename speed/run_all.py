@@ -30,6 +30,7 @@ from measure import Topic, read_topics
 HERE = Path(__file__).parent
 SCRIPTS = (
     "methods",
+    "processes",
     "feature_sums",
     "parts",
     "graph",

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import PluginMetric
-from avalanche.evaluation.metrics import loss_metrics
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 
+from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
 from avalanche_agcn.evaluation import plugins
-from avalanche_agcn.evaluation._strategy import check_no_argmax_metrics
 from avalanche_agcn.evaluation.loggers import ProgressLogger
 
 
@@ -51,7 +50,7 @@ def multilabel_evaluator(
     if loggers is None:
         loggers = [ProgressLogger()] if DistributedHelper.is_main_process else []
     evaluator = EvaluationPlugin(
-        loss_metrics(epoch=True, stream=True),
+        plugins.loss_metrics(epoch=True, stream=True),
         plugins.mean_average_precision_metrics(epoch=train_map),
         plugins.nested_metrics(
             nested=True,

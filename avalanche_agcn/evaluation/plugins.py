@@ -7,8 +7,10 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import GenericPluginMetric, PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
+from avalanche.evaluation.metrics.loss import LossPluginMetric
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
@@ -122,6 +124,44 @@ class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):
         experience = strategy.experience.current_experience if self._emit_at == "experience" else None
         named = {(f"{name}_{self._suffix}", experience): value for name, value in values.items()}
         return _metric_values(self, strategy, named)
+
+
+def loss_metrics(
+    *, minibatch: bool = False, epoch: bool = False, experience: bool = False, stream: bool = False
+) -> list[LossPlugin]:
+    """Return Avalanche's metrics of the loss, over the images of all processes.
+
+    Args:
+        minibatch: emit ``Loss_MB`` after each batch of training.
+        epoch: emit ``Loss_Epoch`` after each epoch of training.
+        experience: emit ``Loss_Exp`` after each evaluated experience.
+        stream: emit ``Loss_Stream`` after the evaluation.
+    """
+    scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
+    return [LossPlugin(scope) for scope in scopes]
+
+
+class LossPlugin(LossPluginMetric):
+    """Plugin metric made by `loss_metrics`."""
+
+    def __init__(self, scope: str) -> None:
+        event, mode, self._suffix = SCOPES[scope]
+        super().__init__(reset_at=event, emit_at=event, mode=mode)
+
+    def __str__(self) -> str:
+        return f"Loss_{self._suffix}"
+
+    def update(self, strategy: SupervisedTemplate) -> None:
+        """Add a batch, unless it is padding."""
+        if not getattr(strategy, "is_padding", False):
+            super().update(strategy)
+
+    def result(self) -> float:
+        """Return the mean over the images of all processes, each of which must call this."""
+        means = [self._metric._mean_loss]
+        if DistributedHelper.is_distributed:
+            means = DistributedHelper.gather_all_objects(means[0])
+        return sum(means[1:], means[0]).result()
 
 
 def nested_metrics(

@@ -25,7 +25,9 @@ from torch import Tensor
 
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.experiments.recorder import EvaluationRecorder
-from avalanche_agcn.experiments.signals import raise_if_requested, stop_requested
+from avalanche_agcn.experiments.signals import Stopped, requested_signal
+from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.training.distributed import largest_of_processes
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
 from avalanche_agcn.training.strategies import MultiLabelTemplate
 
@@ -33,10 +35,16 @@ State = dict[str, Any]
 
 
 def capture(strategy: MultiLabelTemplate) -> State:
-    """Everything that training resumes from: weights, optimizer, plugins, scores, generators."""
+    """Everything that training resumes from: weights, optimizer, plugins, scores, generators.
+
+    With several processes it is the same in all of them, and a collective call: sums are added up first.
+    """
+    for plugin in strategy.plugins:
+        if hasattr(plugin, "synchronize"):
+            plugin.synchronize(strategy)
     return {
         "layout": layout(strategy),
-        "model": strategy.model.state_dict(),
+        "model": unwrap(strategy.model).state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "scaler": strategy.scaler.state_dict(),
         "seed": strategy.seed,
@@ -70,7 +78,7 @@ def layout(strategy: MultiLabelTemplate) -> list[str]:
 
 def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> None:
     """Restore what `capture` returned, except the optimizer, which Avalanche resets when training begins."""
-    strategy.model.load_state_dict(state["model"])
+    unwrap(strategy.model).load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
     strategy.seed = state["seed"]
     for plugin, saved in zip(_others(strategy), state["plugins"], strict=True):
@@ -112,7 +120,7 @@ class Diverged(ValueError):
     """The loss is not finite."""
 
 
-class CheckpointPlugin(SupervisedPlugin):
+class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Saves the state every few minutes within an experience, and resumes from it.
 
     It must follow all plugins that take part in training; `attach` puts it there.
@@ -166,9 +174,12 @@ class CheckpointPlugin(SupervisedPlugin):
         """
         self._check_loss(strategy)
         self._batch += 1
-        if stop_requested() or time.monotonic() - self._last_save >= self._seconds:
+        due = time.monotonic() - self._last_save >= self._seconds
+        request = largest_of_processes(requested_signal() or int(due))  # all processes stop at one batch
+        if request:
             self.save()
-        raise_if_requested()
+        if request > 1:
+            raise Stopped(request)
 
     def save(self) -> None:
         """Save the state after the last batch."""

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
-from avalanche_agcn.experiments.exit_codes import one_sentence, returns_exit_code
+from avalanche_agcn.experiments.exit_codes import is_first_by_environment, one_sentence, returns_exit_code
 from avalanche_agcn.experiments.methods import (
     CHOICES,
     FIRST,
@@ -354,12 +354,14 @@ def main(
         The exit code.
     """
     parser = make_parser(benchmark, description, prog=prog, usage=usage)
-    arguments = parser.parse_args(argv)
-    try:
-        wanted = settings_of(arguments, variants)
-    except (ValueError, OSError) as error:
-        parser.error(one_sentence(error))
-    if wanted[0].benchmark == "scenes":
+    first = is_first_by_environment()
+    with contextlib.nullcontext() if first else contextlib.redirect_stderr(None):
+        arguments = parser.parse_args(argv)
+        try:
+            wanted = settings_of(arguments, variants)
+        except (ValueError, OSError) as error:
+            parser.error(one_sentence(error))
+    if first and wanted[0].benchmark == "scenes":
         print(SCENES_NOTICE.format(name=DATA_NAMES[benchmark]))
     out = getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT)
     with handle_signals():
@@ -376,19 +378,24 @@ def _run_all(
     from avalanche_agcn.experiments.report import refresh_page, write_report
     from avalanche_agcn.experiments.results import RESULTS_FILE, Results
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
+    from avalanche_agcn.training.distributed import is_first_process, process_group
 
     keep_freed_memory()
     finished: list[Results] = []
     refresh = partial(refresh_page, out, finished, len(wanted))
     options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}
-    for settings in wanted:
-        ended = (out / settings.name / RESULTS_FILE).is_file() and not overwrite  # then nothing is logged
-        opened = open_loggers(
-            settings.name, out, **({} if ended else loggers), append=resume, config=settings.as_dict()
-        )
-        with _tell_what_is_saved(out / settings.name), opened as more:
-            finished.append(Run(settings, out, **options, loggers=[ProgressBar(), *more]).run())
-    write_report(finished, out)
+    with process_group(wanted[0].device):
+        for settings in wanted:
+            ended = (out / settings.name / RESULTS_FILE).is_file() and not overwrite  # then nothing is logged
+            wanted_loggers = {} if ended or not is_first_process() else loggers
+            opened = open_loggers(
+                settings.name, out, **wanted_loggers, append=resume, config=settings.as_dict()
+            )
+            with _tell_what_is_saved(out / settings.name), opened as more:
+                own = [ProgressBar(), *more] if is_first_process() else []
+                finished.append(Run(settings, out, **options, loggers=own).run())
+        if is_first_process():
+            write_report(finished, out)
 
 
 @contextlib.contextmanager
@@ -401,6 +408,8 @@ def _tell_what_is_saved(folder: Path) -> Iterator[None]:
     except (FolderInUse, OtherRun, BegunRun):  # nothing has begun
         raise
     except (Exception, KeyboardInterrupt):
+        if not is_first_by_environment():
+            raise
         state = folder / STATE_FILE
         saved = (
             f"The state of the run is saved in {state}; the same command with --resume continues from there."

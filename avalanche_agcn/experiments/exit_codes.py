@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -23,6 +24,11 @@ def expected_errors() -> tuple[type[BaseException], ...]:
     return (*missing, torch.OutOfMemoryError, WeightsUnavailable)
 
 
+def is_first_by_environment() -> bool:
+    """Whether this is the first of several processes, which alone prints, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
     """A command that returns its exit code also where it fails, once it has said why in one sentence.
 
@@ -36,7 +42,8 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
         except SystemExit as end:  # of argparse
             return end.code if isinstance(end.code, int) else FAILED
         except KeyboardInterrupt as error:
-            print(f"\nStopped. {error}".rstrip(), file=sys.stderr)
+            if is_first_by_environment():
+                print(f"\nStopped. {error}".rstrip(), file=sys.stderr)
             return getattr(error, "exit_code", INTERRUPTED)
         except Exception as error:
             if not isinstance(error, expected_errors()):

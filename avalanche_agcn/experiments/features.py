@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,14 @@ from avalanche_agcn.benchmarks.multilabel import (
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state
 from avalanche_agcn.experiments.fingerprint import FileDigests, digest, image_bytes, spread
 from avalanche_agcn.models.forward import frozen_copy
+from avalanche_agcn.training.distributed import (
+    from_first_process,
+    in_order_of_images,
+    is_first_process,
+    largest_of_processes,
+    own_share,
+    process_rank,
+)
 
 IMAGES_PER_FILE = 4096
 N_PROBES = 2  # images, and as many of noise, whose features tell what a network computes
@@ -132,8 +141,8 @@ class _Network:
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
-        key = digest(self._description(source, positions))
-        paths = [folder / f"features-{name}.bin" for name in self._names(key, source, parts, folder)]
+        names = [*self._names(source, positions, parts, folder)] if is_first_process() else []
+        paths = [folder / f"features-{name}.bin" for name in from_first_process(names)]
         n_known = sum(len(part) for path, part in zip(paths, parts, strict=True) if path.exists())
         self.log(f"Features of {n_known} of {len(positions)} images are in {folder}")
         with _bar(len(positions) - n_known) as bar:
@@ -167,9 +176,10 @@ class _Network:
             torch.set_num_threads(threads)
 
     def _names(
-        self, key: str, source: MultiLabelSource, parts: Sequence[Tensor], folder: Path
+        self, source: MultiLabelSource, positions: Tensor, parts: Sequence[Tensor], folder: Path
     ) -> Iterable[str]:
-        """Names of files for parts of the images, from the key, the images, and what the transform does."""
+        """Names of files for parts of the images: the network, the images, and what the transform does."""
+        key = digest(self._description(source, positions))
         files = FileDigests(folder, source.root) if isinstance(source, ImageFiles) else None
         for part in parts:
             images = _Transformed(source, part, self.transform)
@@ -184,22 +194,28 @@ class _Network:
             files.save()
 
     def _read_or_compute(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:
-        """Features from their file; if it is missing, this process computes it, and others wait meanwhile."""
+        """Features from their file; if it is missing, this run computes it, and others wait meanwhile.
+
+        The processes of a run compute it together, and the first one writes it.
+        """
         features = _read(path, len(positions), self.log)
-        if features is not None:
+        if not largest_of_processes(int(features is None)):
+            assert features is not None
             return features
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            features = _read(path, len(positions), log=lambda message: None)
+        with FileLock(path.with_suffix(".lock")) if is_first_process() else nullcontext():
+            features = _read(path, len(positions), log=lambda message: None) if is_first_process() else None
+            features = from_first_process(features)
             if features is None:
                 features = self._compute(source, positions, bar)
-                save_state(path, {"features": features})
+                if is_first_process():
+                    save_state(path, {"features": features})
         return features
 
     @torch.inference_mode()
     def _compute(self, source: MultiLabelSource, positions: Tensor, bar: tqdm) -> Tensor:
         loader = DataLoader(
-            _Transformed(source, positions, self.transform),
+            _Transformed(source, own_share(positions), self.transform),
             batch_size=self.batch_size,
             num_workers=self.num_workers,
             generator=torch.Generator(),  # torch's own must not depend on whether features are cached
@@ -207,8 +223,8 @@ class _Network:
         parts = []
         for images in loader:
             parts.append(self.backbone(images.to(self.device)).float().cpu())
-            bar.update(len(images))
-        return torch.cat(parts)
+            bar.update(process_rank()[1] * len(images))
+        return in_order_of_images(parts)
 
 
 def _bytes(tensor: Tensor) -> bytes:
@@ -231,7 +247,8 @@ class _Transformed(Dataset):
 
 def _bar(n_images: int) -> tqdm:
     seconds = 0.2 if sys.stderr.isatty() else 30.0
-    return tqdm(total=n_images, desc="Features", unit=" images", mininterval=seconds, disable=n_images == 0)
+    hidden = n_images == 0 or not is_first_process()
+    return tqdm(total=n_images, desc="Features", unit=" images", mininterval=seconds, disable=hidden)
 
 
 def _read(path: Path, n_images: int, log: Callable[[str], None]) -> Tensor | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles
+from avalanche_agcn.training.distributed import in_order_of_images
 
 N_PICTURES = 6
 N_WORST = 2
@@ -56,7 +57,7 @@ def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: i
     return sorted(chosen.values())
 
 
-class EvaluationRecorder(SupervisedPlugin):
+class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Records some pictures, the worst ones of each class, counts of found labels, and AP of each class.
 
     Nothing is computed twice: the outputs are those of the evaluation. Images of the first experience are
@@ -75,7 +76,8 @@ class EvaluationRecorder(SupervisedPlugin):
         self.positions = choose_pictures(targets, benchmark.classes_per_experience, n)
         self._rows: dict[int, Tensor] = {}  # [pictures, classes seen], by the number of the experience
         self._class_ap: dict[int, Tensor] = {}  # [classes seen], likewise
-        self._experience, self._n_evaluated = 0, 0
+        self._experience = 0
+        self._scores: list[Tensor] = []  # of the evaluated experience, batch by batch
         self._start(0)
 
     def _start(self, n_classes: int) -> None:
@@ -92,22 +94,28 @@ class EvaluationRecorder(SupervisedPlugin):
         self._start(0)
 
     def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Count from the first image of an experience."""
-        self._n_evaluated = 0
+        """Begin with the first image of an experience."""
+        self._scores = []
 
     def after_eval_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Record a batch."""
+        """Keep the outputs of a batch until the experience is evaluated."""
+        self._scores.append(strategy.mb_output.detach().double().sigmoid().cpu())
+
+    def after_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Record the images of the experience, those of all processes."""
         experience: Any = strategy.experience
-        scores = strategy.mb_output.detach().double().sigmoid().cpu()
-        begin, self._n_evaluated = self._n_evaluated, self._n_evaluated + len(scores)
-        numbers = self._images.positions[experience.current_experience][begin : self._n_evaluated]
+        scores = in_order_of_images(self._scores)
+        self._scores = []
+        if not len(scores):
+            return
+        numbers = self._images.positions[experience.current_experience]
         labels = self._images.labels[numbers, : scores.shape[1]].bool()
         if not len(self._n_true):
             self._start(scores.shape[1])
         self._count(scores, labels)
         self._keep_worst(scores, labels, numbers)
         if experience.current_experience == 0:
-            self._keep_pictures(scores, begin)
+            self._rows[self._experience] = scores[self.positions]
 
     def _count(self, scores: Tensor, labels: Tensor) -> None:
         found = torch.stack([scores >= p for p in PROBABILITIES])  # [thresholds, images, classes]
@@ -120,12 +128,6 @@ class EvaluationRecorder(SupervisedPlugin):
         numbers = torch.cat([self._numbers, numbers[None, :, None].expand_as(errors[:, N_WORST:])], dim=1)
         worst = errors.argsort(dim=1, descending=True, stable=True)[:, :N_WORST]
         self._errors, self._numbers = errors.gather(1, worst), numbers.gather(1, worst)
-
-    def _keep_pictures(self, scores: Tensor, begin: int) -> None:
-        within = [p - begin for p in self.positions if begin <= p < begin + len(scores)]
-        if within:
-            before = [] if self.positions[0] >= begin else [self._rows[self._experience]]
-            self._rows[self._experience] = torch.cat([*before, scores[within]])
 
     def keep_class_ap(self, ap: Tensor) -> None:
         """Record the AP of each class in the last evaluation: [C], as fractions."""

@@ -56,7 +56,7 @@ from avalanche_agcn.experiments.results import (
     train_cooccurrence,
 )
 from avalanche_agcn.experiments.settings import CONVENTIONS, Settings, is_b_protocol
-from avalanche_agcn.experiments.signals import raise_if_requested, stop_between_batches, stop_requested
+from avalanche_agcn.experiments.signals import raise_if_requested, requested_signal, stop_between_batches
 from avalanche_agcn.models import (
     AGCNModel,
     MultiLabelClassifier,
@@ -69,6 +69,7 @@ from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.models.saved import BACKBONE_SETTINGS, DESCRIPTION, TENSORS, model_name, pack_model
 from avalanche_agcn.training import AGCN, CSC, AsymmetricLoss
+from avalanche_agcn.training.distributed import is_first_process
 from avalanche_agcn.training.plugins import (
     DecoupledTrainingPlugin,
     DriftCompensationPlugin,
@@ -266,6 +267,10 @@ def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
         return multilabel_evaluator(loggers=list(loggers), train_map=False, per_class=more, plots=more)
 
 
+def _no_log(message: str) -> None:
+    """Leave messages to the first process."""
+
+
 class Run:
     """A run in its folder ``out/<method>-seed<k>``: trains, evaluates after each experience, saves.
 
@@ -308,15 +313,16 @@ class Run:
         after_experience: Callable[[Results], None] | None = None,
     ) -> None:
         settings = settings if benchmark is None else _with_benchmark(settings, benchmark)
-        self.settings, self.log, self.after_experience = settings, log, after_experience
+        self.settings, self.log = settings, log if is_first_process() else _no_log
+        self.after_experience = after_experience if is_first_process() else None
         self.folder = Path(out) / settings.name
         self._overwrite = overwrite
-        self._lock = RunLock(self.folder)
+        self._lock = RunLock(self.folder) if is_first_process() else None
         try:
-            found = FolderContent() if overwrite else read_folder(self.folder, settings, resume, log)
+            found = FolderContent() if overwrite else read_folder(self.folder, settings, resume, self.log)
             self._prepare(found, benchmark, loggers)
         except BaseException:
-            self._lock.release()
+            self._release()
             raise
 
     def _prepare(
@@ -383,6 +389,10 @@ class Run:
         try:
             return self._run() if self.kept is None else self._report_kept(self.kept)
         finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
             self._lock.release()
 
     def _report_kept(self, results: Results) -> Results:
@@ -393,7 +403,7 @@ class Run:
         return results
 
     def _run(self) -> Results:
-        if self._overwrite:
+        if self._overwrite and is_first_process():
             for name in (RESULTS_FILE, STATE_FILE):
                 (self.folder / name).unlink(missing_ok=True)
         while self.experience < self.n_experiences:
@@ -404,13 +414,15 @@ class Run:
                     self._save()
             self._timed("eval", self._evaluate)
             self.experience, self.trained = self.experience + 1, False
-            self._save_model()
+            if is_first_process():
+                self._save_model()
             self._save()
             self._report_progress()
             if self.after_experience is not None:
                 self.after_experience(self.results())
         results = self.results()
-        results.write(self.folder / RESULTS_FILE)
+        if is_first_process():
+            results.write(self.folder / RESULTS_FILE)
         self.log(f"{self.settings.name}: results are in {self.folder / RESULTS_FILE}")
         return results
 
@@ -463,7 +475,7 @@ class Run:
             self.strategy.train(data, eval_streams=[], num_workers=self.settings.num_workers)
         except RuntimeError as error:
             # A signal to all processes has ended the loader workers, too, before the next batch came.
-            if stop_requested() and "DataLoader worker" in str(error):
+            if requested_signal() and "DataLoader worker" in str(error):
                 self.checkpoints.save()
                 raise_if_requested()
             raise
@@ -535,7 +547,9 @@ class Run:
         position = {"experience": self.experience, "trained": self.trained, "within": within}
         own = {"settings": self.settings.as_dict(), "data": self.data, "position": position}
         own["seconds"] = dict(self.seconds)
-        save_state(self.folder / STATE_FILE, own | capture(self.strategy))
+        state = own | capture(self.strategy)
+        if is_first_process():
+            save_state(self.folder / STATE_FILE, state)
 
     def _restore(self, state: State) -> None:
         """Continue from a saved state."""

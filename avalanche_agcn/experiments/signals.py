@@ -61,7 +61,7 @@ def handle_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_between_batches() -> Iterator[None]:
-    """Let a signal wait until `stop_requested` is asked; at the latest it takes effect on leaving."""
+    """Let a signal wait until `requested_signal` is asked; at the latest it takes effect on leaving."""
     _request.waits = True
     try:
         yield
@@ -70,9 +70,9 @@ def stop_between_batches() -> Iterator[None]:
     raise_if_requested()
 
 
-def stop_requested() -> bool:
-    """Whether a signal waits for the end of the batch."""
-    return _request.signum is not None
+def requested_signal() -> int:
+    """Number of the signal that waits for the end of the batch; 0 if none does."""
+    return _request.signum or 0
 
 
 def raise_if_requested() -> None:

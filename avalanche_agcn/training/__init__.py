@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
+    from avalanche_agcn.training.distributed import process_group
     from avalanche_agcn.training.feature_statistics import FeatureStatistics
     from avalanche_agcn.training.graph import adjacency
     from avalanche_agcn.training.losses import (
@@ -54,6 +55,7 @@ __all__ = [
     "ReservoirBuffer",
     "StreamingRidge",
     "adjacency",
+    "process_group",
 ]
 
 # Imported at first use: losses and statistics do not need Avalanche, which takes seconds.
@@ -81,6 +83,7 @@ _MODULES = {
     "ReservoirBuffer": "storage_policy",
     "StreamingRidge": "strategies",
     "adjacency": "graph",
+    "process_group": "distributed",
 }
 
 

@@ -21,6 +21,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from avalanche_agcn.training.distributed import sum_over_processes
+
 OFFICIAL_HARD_START = 1e-6
 """Start value of the hard counts; authors' program."""
 OFFICIAL_SOFT_START = 1e-10
@@ -135,7 +137,7 @@ class AugmentedCorrelationMatrix:
             soft = soft_old.detach().to(self.device, torch.float64).where(kept, 0.0)
             sums += [soft.T @ hard, soft.sum(dim=0)]
         if reduce:
-            sums = _sum_over_processes(sums)
+            sums = sum_over_processes(*sums)
         for total, batch in zip((self._hard, self._cross, self._soft), sums, strict=False):
             total += batch
 
@@ -216,10 +218,3 @@ def _zeros(*shape: int, device: torch.device | None = None) -> Tensor:
 def _divide(counts: Tensor, totals: Tensor) -> Tensor:
     """Divide each column by its total; a column whose total is 0 becomes 0."""
     return torch.where(totals > 0, counts / totals, 0.0)
-
-
-def _sum_over_processes(sums: list[Tensor]) -> list[Tensor]:
-    flat = torch.cat([part.flatten() for part in sums])  # one message instead of three
-    torch.distributed.all_reduce(flat)
-    parts = flat.split([part.numel() for part in sums])
-    return [part.view_as(like) for part, like in zip(parts, sums, strict=True)]

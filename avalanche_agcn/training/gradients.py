@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from avalanche_agcn.models.forward import evaluation_mode
 from avalanche_agcn.training.acm import in_float64
+from avalanche_agcn.training.distributed import sum_over_processes
 
 
 def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Tensor]:
@@ -39,6 +40,8 @@ def fisher_diagonal(
     model: nn.Module,
     criterion: Callable[[Tensor, Tensor], Tensor],
     images: Iterable[tuple[Tensor, Tensor]],
+    *,
+    reduce: bool = False,
 ) -> dict[str, Tensor]:
     """Mean over images of the squared gradient of each image's own loss, in evaluation mode.
 
@@ -46,6 +49,7 @@ def fisher_diagonal(
         model: network from images to logits; its gradients and modes do not change.
         criterion: loss of logits and targets.
         images: one image and its target at a time, ``[1, ...]`` and ``[1, n_classes]``; at least one.
+        reduce: whether the mean is over the images of all processes, each of which must call this.
 
     Returns:
         The mean for each parameter that is trained, by name.
@@ -60,4 +64,7 @@ def fisher_diagonal(
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
             for total, gradient in zip(sums, gradients, strict=True):
                 total.addcmul_(gradient, gradient)
+    if reduce:
+        *sums, number = sum_over_processes(*sums, sums[0].new_tensor(count))
+        count = int(number)
     return {name: total / count for name, total in zip(names, sums, strict=True)}

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
+
+from avalanche_agcn.training.distributed import from_first_process, is_distributed, process_rank
 
 MAX_SEED = 2**32  # exclusive; the largest range that NumPy accepts
 
@@ -21,7 +22,7 @@ class Key(NamedTuple):
         experience: experience that the image belongs to.
         index: its index in the dataset of that experience.
         seed: of its augmentation, so that any worker or process draws the same one.
-        padding: whether the row only fills an otherwise empty batch; its target is NaN.
+        padding: whether the row only fills an otherwise empty batch; its target is NaN, its task label -1.
     """
 
     experience: int
@@ -175,7 +176,8 @@ class StreamDataset(Dataset[Any]):
         sample = self.datasets[key.experience][key.index]
         if key.padding:
             image, target, *rest = sample
-            return (image, torch.full_like(target, torch.nan), *rest)
+            task = [-1] if rest else []
+            return (image, torch.full_like(target, torch.nan), *rest[:-1], *task)
         return sample
 
 
@@ -203,7 +205,7 @@ def make_train_loader(
     """
     experience, dataset = strategy.experience.current_experience, strategy.adapted_dataset
     seed = getattr(strategy, "seed", None)
-    rank, world_size = (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
+    rank, world_size = process_rank()
     replay: dict[str, Any] = {}
     if memory is not None:
         replay = {
@@ -216,7 +218,7 @@ def make_train_loader(
         len(dataset),
         experience=experience,
         batch_size=strategy.train_mb_size,
-        seed=draw_shared_seed() if seed is None else seed,
+        seed=draw_shared_seed() if seed is None else from_first_process(seed),
         shuffle=shuffle,
         drop_last=drop_last,
         rank=rank,
@@ -235,6 +237,29 @@ def make_train_loader(
     )
 
 
+def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
+    """Make the loader of this process's part of an evaluated experience: each image once over all processes.
+
+    Args:
+        strategy: Avalanche strategy whose ``adapted_dataset`` is set.
+        num_workers: number of processes that load images.
+    """
+    dataset, (rank, n_processes) = strategy.adapted_dataset, process_rank()
+    return DataLoader(
+        dataset.subset(range(rank, len(dataset), n_processes)),
+        batch_size=strategy.eval_mb_size,
+        collate_fn=dataset.collate_fn,
+        num_workers=num_workers,
+        pin_memory=strategy.device.type == "cuda",
+        generator=torch.Generator(),
+    )
+
+
+def is_padding(batch: Sequence[Tensor]) -> bool:
+    """Whether a batch only fills the place of a process that has no image in a step (`Key`)."""
+    return is_distributed() and len(batch) > 2 and bool((batch[-1] < 0).any())
+
+
 def make_generator(*seeds: int) -> torch.Generator:
     """Make a generator from several numbers, none of them negative.
 
@@ -249,17 +274,7 @@ def make_generator(*seeds: int) -> torch.Generator:
 
 def draw_shared_seed() -> int:
     """Draw a seed from torch's generator; all processes get the first one's."""
-    seed = torch.randint(MAX_SEED, ())
-    if is_distributed():
-        device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
-        seed = seed.to(device)
-        dist.broadcast(seed, src=0)
-    return int(seed)
-
-
-def is_distributed() -> bool:
-    """Whether a process group of ``torch.distributed`` is running."""
-    return dist.is_available() and dist.is_initialized()
+    return from_first_process(int(torch.randint(MAX_SEED, ())))
 
 
 def seed_cpu_generators(seed: int) -> None:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_agcn.training.distributed import mean_of
+
 Reduction = Literal["mean", "sum"]
 
 TEMPERATURE = 0.07  # of supervised contrastive replay (Mai et al., 2021)
@@ -59,7 +61,7 @@ class PartialBCEWithLogitsLoss(nn.Module):
         total = F.binary_cross_entropy_with_logits(
             logits, targets.nan_to_num(0.0), weight=annotated.to(logits.dtype), reduction="sum"
         )
-        return total / annotated.sum().clamp(min=1)
+        return mean_of(total, annotated.sum())
 
 
 class AsymmetricLoss(nn.Module):
@@ -117,7 +119,7 @@ class AsymmetricLoss(nn.Module):
         positive = self._focus((-logits).sigmoid(), self.gamma_pos) * F.softplus(-logits)
         negative = self._focus(logits.sigmoid() - self.clip, self.gamma_neg) * self._negative_cost(logits)
         cells = y * positive + (1 - y) * negative
-        return cells.where(annotated, 0.0).sum() / annotated.sum().clamp(min=1)
+        return mean_of(cells.where(annotated, 0.0).sum(), annotated.sum())
 
     def _focus(self, probabilities: Tensor, power: float) -> Tensor:
         """The power of a probability; above 0, where the slope of a root is not infinite."""
@@ -146,7 +148,7 @@ def confidence_penalty(logits: Tensor) -> Tensor:
         -0.6931
     """
     logits = _at_least_float32(logits)
-    return (logits.sigmoid() * F.logsigmoid(logits)).sum(dim=1).mean()
+    return mean_of((logits.sigmoid() * F.logsigmoid(logits)).sum(), len(logits))
 
 
 def add_pseudo_labels(
@@ -198,7 +200,7 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
     student = _at_least_float32(logits[:, : teacher_logits.shape[1]])
     soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()
     total = F.binary_cross_entropy_with_logits(student, soft_labels, reduction="sum")
-    return total / max(1, student.numel() if reduction == "mean" else len(student))
+    return mean_of(total, student.numel() if reduction == "mean" else len(student))
 
 
 def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -286,8 +288,8 @@ class MultiLabelContrastiveLoss(nn.Module):
             features: ``[B, D]``; they are normalised here.
             targets: 0, 1 or NaN, ``[B, n_classes]``.
         """
-        z = F.normalize(features.float(), dim=1)
-        overlap, comparable = label_overlap(targets)
+        z = F.normalize(_at_least_float32(features), dim=1)
+        overlap, comparable = label_overlap(targets.to(z.dtype))
         other = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
         weights = overlap * other
         logits = (z @ z.T / self.temperature).masked_fill(~(comparable & other), _LEFT_OUT)
@@ -314,8 +316,8 @@ def label_overlap(targets: Tensor) -> tuple[Tensor, Tensor]:
         tensor([[1.0000, 0.5000],
                 [0.5000, 1.0000]])
     """
-    annotated = (~targets.isnan()).float()
-    positive = targets.nan_to_num(0.0).float()
+    annotated = (~targets.isnan()).to(targets.dtype)
+    positive = targets.nan_to_num(0.0)
     both = positive @ positive.T
     either = positive @ annotated.T + annotated @ positive.T - both  # labels on the jointly annotated columns
     return both / either.clamp(min=1), annotated @ annotated.T > 0

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from avalanche_agcn.training.loader import is_distributed
+from avalanche_agcn.training.distributed import is_distributed, largest_of_processes, sum_over_processes
 
 BLOCK_ROWS = 256
 """Rows that are multiplied at a time: writing D² sums for a batch of 8 costs more than its product."""
@@ -98,10 +98,12 @@ class MomentSums:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore sums and waiting rows."""
         self.replace(state["sums"].detach().clone() if "sums" in state else None)
-        if not is_distributed():  # continue adding to the same matrix, or the last bits would differ
-            self._shared, self._own = None, self._shared
         if "features" in state:
             self._waiting = [(state["features"].clone(), state["targets"].clone())]
+        if is_distributed():  # all processes have the same rows: they count once
+            self.replace(self.total())
+        else:  # continue adding to the same matrix, or the last bits would differ
+            self._shared, self._own = None, self._shared
 
     def synchronize(self) -> None:
         """Add up the sums of all processes: a collective call, to be made by every process.
@@ -111,13 +113,11 @@ class MomentSums:
         if not is_distributed():
             return
         self._multiply_waiting()
-        device = _collective_device()
-        width = _largest(-1 if self.width is None else self.width, device)
+        width = largest_of_processes(-1 if self.width is None else self.width)
         if width < 0:
             return  # no process has a row
-        self._own = self.zeros(width, device) if self._own is None else self._own.to(device)
-        torch.distributed.all_reduce(self._own)
-        self.replace(add_moments(self._shared, self._own))
+        (own,) = sum_over_processes(self.zeros(width) if self._own is None else self._own)
+        self.replace(add_moments(self._shared, own))
 
     def _multiply_waiting(self) -> None:
         if not self._waiting:
@@ -215,16 +215,3 @@ def _check_variances(left: Tensor, before: Tensor, n_targets: int, name: str) ->
 def float64_device(device: torch.device) -> torch.device:
     """The device itself, or the CPU in place of one without float64, such as Apple's."""
     return torch.device("cpu") if device.type == "mps" else device
-
-
-def _collective_device() -> torch.device:
-    """Where processes exchange tensors: NCCL knows none on the CPU."""
-    on_gpu = torch.distributed.get_backend() == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-
-
-def _largest(value: int, device: torch.device) -> int:
-    """Largest value of all processes."""
-    values = torch.tensor(value, device=device)
-    torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
-    return int(values)

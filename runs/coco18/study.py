@@ -464,7 +464,6 @@ WITH_STATISTICS = (  # heads' rates as for the frozen network, the network's as 
         label="finetuning + statistics",
         settings={"method": "finetuning", **STATISTICS, **RATE, "lr_head": 3e-3},
     ),
-    Entry(label="agcn statistics", settings={"method": FULL, **GCN_STATISTICS, **RATE}),
 )
 
 

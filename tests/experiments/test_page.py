@@ -302,6 +302,7 @@ def test_the_threshold_changes_what_is_found(opened):
     row = lambda: texts(opened, ".bars tbody tr:first-child td")  # noqa: E731
     labels = lambda: texts(opened, ".photo:first-child li")  # noqa: E731
     assert row()[:6] == ["20", "16", "12", "75.0", "60.0", "66.7"]
+    assert row()[-1] == "0.5"  # the best threshold
     assert labels()[:2] == ["✗ car 0.71", "○ person 0.20"]
     set_value = "arguments[0].value = 0.1; arguments[0].dispatchEvent(new Event('input'))"
     opened.execute_script(set_value, find(opened, "input[type=range]")[0])
@@ -326,9 +327,11 @@ def test_the_page_fits_a_phone_and_is_dark_at_night(opened, results):
 
 def test_the_page_of_the_study_opens_at_once(browser, study):
     browser.get_log("browser")
+    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     browser.get(study.as_uri())
-    seconds = "return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
-    assert browser.execute_script(seconds) < 2
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    seconds = {metric["name"]: metric["value"] for metric in metrics}
+    assert 0 < seconds["TaskDuration"] < 2  # of computing, so that other processes do not count
     tabs = find(browser, "[role=tab]")
     for k, tab in enumerate(tabs):
         tab.click()

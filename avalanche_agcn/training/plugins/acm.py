@@ -133,8 +133,7 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         if memory is not None and self.count_before_step:  # after the step they are hidden already
             replayed = torch.arange(len(targets_new), device=targets_new.device) >= memory.n_stream
             targets_new = targets_new.masked_fill(replayed[:, None], torch.nan)
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.acm.update(targets_new, self._soft_labels(strategy), reduce=distributed)
+        self.acm.update(targets_new, self._soft_labels(strategy), reduce=True)
         self._update_graph(strategy)
 
     def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:

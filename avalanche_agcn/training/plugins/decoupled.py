@@ -8,6 +8,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
+from avalanche_agcn.training.distributed import mean_of
 from avalanche_agcn.training.teacher import FrozenTeacher
 
 DISTILLATION = 0.3  # chosen on held-out train photos of coco18; 1 and 4 are worse, 0 lets features drift
@@ -72,7 +73,8 @@ class DecoupledTrainingPlugin(SupervisedPlugin, supports_distributed=True):  # t
         n_seen = strategy.mb_output.shape[1]
         loss = strategy._criterion(logits[:, :n_seen], strategy.mb_y)
         if self.distillation:
-            loss = loss + self.distillation * F.mse_loss(features, self.teacher.features(strategy))
+            moved = F.mse_loss(features, self.teacher.features(strategy), reduction="sum")
+            loss = loss + self.distillation * mean_of(moved, features.numel())
         strategy.loss = strategy.loss + loss
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, unwrap
+from avalanche_agcn.training.distributed import own_share
 from avalanche_agcn.training.drift import DriftMap
-from avalanche_agcn.training.loader import is_distributed, make_generator
+from avalanche_agcn.training.loader import make_generator
 from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
 from avalanche_agcn.training.teacher import FrozenTeacher
 
@@ -80,16 +81,20 @@ class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # t
     def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Add the pairs of the step."""
         student = self._features.stop()
-        if student is not None:
+        if student is not None and not getattr(strategy, "is_padding", False):
             self.drift.update(self.teacher.features(strategy), student)
 
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Fit the map and move the sums of all experiences."""
         if self.n_images:
             self._compare_held_images(strategy)
-        self.drift.synchronize(unwrap(strategy.model).backbone.num_features)
+        self.synchronize(strategy)
         find_statistics(strategy).statistics.map(*self.drift.solve(self.ridge))
         self.drift = DriftMap()
+
+    def synchronize(self, strategy: SupervisedTemplate) -> None:
+        """Add up the pairs of all processes: a collective call."""
+        self.drift.synchronize(unwrap(strategy.model).backbone.num_features)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The pairs of the current experience, and the teacher unless another plugin saves it."""
@@ -110,9 +115,7 @@ class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # t
     def _compare_held_images(self, strategy: SupervisedTemplate) -> None:
         dataset = strategy.experience.dataset.eval()
         generator = make_generator(self.seed, strategy.experience.current_experience)
-        held = torch.randperm(len(dataset), generator=generator)[: self.n_images]
-        if is_distributed():
-            held = held[torch.distributed.get_rank() :: torch.distributed.get_world_size()]
+        held = own_share(torch.randperm(len(dataset), generator=generator)[: self.n_images])
         loader = DataLoader(
             dataset.subset(held.tolist()), batch_size=strategy.eval_mb_size, collate_fn=dataset.collate_fn
         )

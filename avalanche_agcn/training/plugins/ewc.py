@@ -11,12 +11,13 @@ from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.training.distributed import own_share
 from avalanche_agcn.training.gradients import fisher_diagonal
 
 Named = dict[str, Tensor]
 
 
-class EWCPlugin(SupervisedPlugin):
+class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Adds λ/2 Σ_t Σ_i F_ti (θ_i − θ*_ti)² over the earlier experiences t.
 
     θ*_t are the parameters after experience t and F_t is the diagonal of the empirical Fisher information
@@ -63,13 +64,14 @@ class EWCPlugin(SupervisedPlugin):
         dataset = strategy.experience.dataset.eval()
         order = torch.randperm(len(dataset), generator=self._generator)[: self.fisher_images]
         loader = DataLoader(
-            dataset.subset(order.tolist()),
+            dataset.subset(own_share(order).tolist()),
             num_workers=kwargs.get("num_workers", 0),
             collate_fn=dataset.collate_fn,
         )
         images = ((batch[0].to(strategy.device), batch[1].to(strategy.device)) for batch in loader)
         model = unwrap(strategy.model)
-        self.add(fisher_diagonal(model, strategy._criterion, images), dict(model.named_parameters()))
+        fisher = fisher_diagonal(model, strategy._criterion, images, reduce=True)
+        self.add(fisher, dict(model.named_parameters()))
 
     def penalty(self, model: nn.Module) -> Tensor:
         """Σ_t Σ_i F_ti (θ_i − θ*_ti)²."""

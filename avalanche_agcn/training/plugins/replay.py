@@ -13,7 +13,7 @@ from avalanche_agcn.training.losses import newer_as_negative
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
-class MemoryPlugin(SupervisedPlugin):
+class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Puts images from memory behind those of the stream in each batch.
 
     The base of `OnlineReplayPlugin` and `AGEMPlugin`. The first `n_stream` rows of a batch are the stream's;
@@ -49,6 +49,7 @@ class MemoryPlugin(SupervisedPlugin):
     def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Open the experience in the memory, before the loader is made."""
         self.storage_policy.open(strategy.experience.current_experience, strategy.adapted_dataset)
+        self.storage_policy.share_generators()
 
     def before_training_exp(
         self,
@@ -109,7 +110,7 @@ class MemoryPlugin(SupervisedPlugin):
         self.storage_policy.load_state_dict(state, train_stream)
 
 
-class OnlineReplayPlugin(MemoryPlugin):
+class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Trains on the stream and on images from memory in one batch, and updates the memory batch by batch.
 
     The loss is that of the joint batch: `PartialBCEWithLogitsLoss` averages over its annotated cells, where a

@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import torch
 from avalanche.core import SupervisedPlugin
+from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.training.templates import SupervisedTemplate
-from torch import nn
+from torch import Tensor, nn
 
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
+from avalanche_agcn.training.distributed import process_rank
 from avalanche_agcn.training.losses import TEMPERATURE, MultiLabelContrastiveLoss
 
 
-class ContrastivePlugin(SupervisedPlugin):
+class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Adds a contrastive loss of the batch's features, as the model computed them for its logits.
 
     Args:
@@ -44,4 +47,19 @@ class ContrastivePlugin(SupervisedPlugin):
         """Add the loss."""
         features = self._features.stop()
         assert features is not None
-        strategy.loss = strategy.loss + self.weight * self.loss(features, strategy.mb_y)
+        loss = self.loss(_of_all_processes(features), _of_all_processes(strategy.mb_y))
+        strategy.loss = strategy.loss + self.weight * loss
+
+
+def _of_all_processes(rows: Tensor) -> Tensor:
+    """Rows of the global batch, from which every process computes the same loss.
+
+    Gradients flow to this process's own rows, multiplied by the number of processes, since
+    `DistributedDataParallel` averages the gradients of all.
+    """
+    if not DistributedHelper.is_distributed:
+        return rows
+    rank, n_processes = process_rank()
+    parts = DistributedHelper.gather_all(rows.detach())
+    parts[rank] = n_processes * rows - (n_processes - 1) * rows.detach()
+    return torch.cat(parts)

@@ -45,8 +45,12 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         self._features = None
         if not self._is_counted(strategy):
             self._counted.append(strategy.experience.current_experience)
-            self.statistics.synchronize()
+            self.synchronize(strategy)
             self.statistics.flush()
+
+    def synchronize(self, strategy: SupervisedTemplate) -> None:
+        """Add up the sums of all processes: a collective call."""
+        self.statistics.synchronize()
 
     def _is_counted(self, strategy: SupervisedTemplate) -> bool:
         return strategy.experience.current_experience in self._counted

@@ -9,6 +9,8 @@ from avalanche.benchmarks.utils import AvalancheDataset, concat_datasets
 from avalanche.training.storage_policy import ExemplarsBuffer
 from torch import Tensor
 
+from avalanche_agcn.training.distributed import from_first_process
+
 Key = tuple[int, int]
 """An image: its experience and its index in the dataset of that experience."""
 
@@ -136,6 +138,11 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         while self._size > new_size:
             self._drop(self._select_removal())
         self.max_size = new_size
+
+    def share_generators(self) -> None:
+        """Give all processes the generators of the first one, so that their memories stay the same."""
+        for generator in (self._storing, self._replaying):
+            generator.set_state(from_first_process(generator.get_state()))
 
     def state_dict(self) -> dict[str, Any]:
         """Stored keys and names of images, counts and generators, as plain values; no images."""

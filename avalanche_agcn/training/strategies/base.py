@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from avalanche_agcn.benchmarks.experience import origin_of
-from avalanche_agcn.training.loader import draw_shared_seed, make_train_loader
+from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.training.distributed import (
+    from_first_process,
+    global_means,
+    is_distributed,
+    mean_over_processes,
+    share_state,
+    wrap,
+)
+from avalanche_agcn.training.loader import draw_shared_seed, is_padding, make_eval_loader, make_train_loader
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 from avalanche_agcn.training.plugins.replay import find_memory
 
@@ -20,11 +29,16 @@ from avalanche_agcn.training.plugins.replay import find_memory
 class MultiLabelTemplate(SupervisedTemplate):
     """Avalanche's supervised template with defaults that fit multi-hot targets.
 
+    In a process group of `torch.distributed` (`process_group`) several processes train as one: each global
+    batch is divided among them, losses are means over all of it, and every image is evaluated once. The model
+    is in `DistributedDataParallel` while an experience is trained on; a model that the caller has wrapped
+    stays so.
+
     Args:
         model: network from images to logits of the classes seen so far.
         optimizer: optimizer of the model's parameters, in any number of groups.
         criterion: loss of logits and targets; `PartialBCEWithLogitsLoss` if None.
-        train_mb_size: images per step.
+        train_mb_size: images per step, over all processes.
         train_epochs: passes over an experience; 1 in the online setting of the paper.
         eval_mb_size: images per batch in evaluation; as in training if None.
         device: device to train on.
@@ -43,6 +57,11 @@ class MultiLabelTemplate(SupervisedTemplate):
     Raises:
         ValueError: if ``amp``, ``clip_grad_norm`` or ``seed`` is out of range.
     """
+
+    model: nn.Module
+    loss: Tensor
+    trains_network = True
+    """Whether steps change the model's weights by gradients."""
 
     def __init__(
         self,
@@ -84,6 +103,8 @@ class MultiLabelTemplate(SupervisedTemplate):
         self.clip_grad_norm = clip_grad_norm
         self.reset_optimizer_state = reset_optimizer_state
         self.seed = seed
+        self.is_padding = False  # whether the batch only fills this process's place and counts nowhere
+        self._given_model: nn.Module | None = None  # while it is wrapped
         self._origin: Any = None  # experience of the last part of an online stream
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
 
@@ -101,8 +122,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         **kwargs: Any,
     ) -> None:
         """Make the loader of the experience, with the memory of a plugin if there is one."""
-        if self.seed is None:
-            self.seed = draw_shared_seed()
+        self.seed = draw_shared_seed() if self.seed is None else from_first_process(self.seed)
         self.dataloader = make_train_loader(
             self,
             memory=find_memory(self),
@@ -113,14 +133,30 @@ class MultiLabelTemplate(SupervisedTemplate):
             drop_last=drop_last,
         )
 
+    def make_eval_dataloader(self, num_workers: int = 0, **kwargs: Any) -> None:
+        """Make the loader of an evaluated experience; each of n processes gets every n-th image."""
+        if is_distributed():  # Avalanche's would repeat images until every process has equally many
+            self.dataloader = make_eval_loader(self, num_workers=num_workers)
+        else:
+            super().make_eval_dataloader(num_workers=num_workers, **kwargs)
+
     def forward(self) -> Tensor:
         """Logits of the batch."""
         with self.autocast():
             return super().forward()
 
+    def criterion(self) -> Tensor:
+        """Loss of the batch; in training, the mean over processes is that of the global batch."""
+        if not self.is_training:
+            return super().criterion()
+        with global_means(padding=self.is_padding):
+            return super().criterion()
+
     def backward(self) -> None:
-        """Gradients of the loss, scaled if in float16."""
+        """Gradients of the loss, scaled if in float16; then the loss becomes that of the global batch."""
         self.scaler.scale(self.loss).backward(retain_graph=self.retain_graph)
+        if is_distributed():
+            self.loss = mean_over_processes(self.loss)[0]
 
     def optimizer_step(self) -> None:
         """Clip and step."""
@@ -132,10 +168,35 @@ class MultiLabelTemplate(SupervisedTemplate):
 
     def check_model_and_optimizer(self, reset_optimizer_state: bool | None = None, **kwargs: Any) -> None:
         """Reset the optimizer; ``train(reset_optimizer_state=…)`` takes precedence."""
+        self._unwrap_model()  # if an experience was interrupted
         reset = self.reset_optimizer_state and self._begins_experience()
         if reset_optimizer_state is not None:
             reset = reset_optimizer_state
         super().check_model_and_optimizer(reset_optimizer_state=reset, **kwargs)
+        if self.trains_network:
+            self._given_model = self.model
+            self.model = wrap(self.model)
+
+    def _before_training(self, **kwargs: Any) -> None:
+        share_state(unwrap(self.model))
+        super()._before_training(**kwargs)
+
+    def _after_training_exp(self, **kwargs: Any) -> None:
+        super()._after_training_exp(**kwargs)
+        self._unwrap_model()
+
+    def _unwrap_model(self) -> None:
+        """Take the model out of the wrapper that it was given for training."""
+        if self._given_model is not None:
+            self.model, self._given_model = self._given_model, None
+
+    def _unpack_minibatch(self) -> None:
+        super()._unpack_minibatch()
+        self.is_padding = self.is_training and is_padding(self.mbatch)
+
+    def _before_backward(self, **kwargs: Any) -> None:
+        with global_means(padding=self.is_padding):  # plugins add their losses here
+            super()._before_backward(**kwargs)
 
     def _begins_experience(self) -> bool:
         """Whether this is a whole experience or the first part of one."""

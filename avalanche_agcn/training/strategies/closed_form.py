@@ -26,8 +26,7 @@ class ClosedForm(MultiLabelTemplate):
         ValueError: if the network is trained without an optimizer.
     """
 
-    trains_network = False
-    """Whether plugins add a loss that trains the network, which is frozen otherwise."""
+    trains_network = False  # unless plugins add a loss that does; it is frozen otherwise
 
     def __init__(
         self,

@@ -1,0 +1,221 @@
+"""Several processes that train as one: their group, sums and means over all of them, the model's wrapper.
+
+Everything here is `torch.distributed`; with one process nothing is exchanged and nothing changes.
+
+**Losses.** `DistributedDataParallel` averages gradients over processes, so a process's loss must be such that
+the mean over processes is the loss of the global batch. A term that is the same in every process, such as a
+penalty of weights, is so already. A mean over images or annotated cells is so if it is made by `mean_of`,
+which all losses of this package use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+TIMEOUT = timedelta(minutes=30)
+"""How long a process waits for the others, such as for the first one to write a report."""
+DEFAULT_PORT = "29500"  # as torchrun's
+
+_padding: ContextVar[bool | None] = ContextVar("padding", default=None)  # None: means are this process's own
+
+
+def is_distributed() -> bool:
+    """Whether a process group of ``torch.distributed`` is running."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def process_rank() -> tuple[int, int]:
+    """Number of this process and number of processes: (0, 1) without a process group."""
+    return (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that writes and prints."""
+    return process_rank()[0] == 0
+
+
+class ProcessLost(ConnectionError):
+    """Another process of the group ended, or did not answer in time."""
+
+
+@contextmanager
+def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TIMEOUT) -> Iterator[None]:
+    """Join the process group that the environment describes, and leave it afterwards.
+
+    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; elsewhere, as with SLURM, set
+    RANK, WORLD_SIZE and MASTER_ADDR. Without them, with one process, or in a group already, nothing happens.
+
+    Args:
+        device: where the model is: NCCL connects CUDA devices, gloo all others. Process k of a machine takes
+            its k-th CUDA device as ``"cuda"``.
+        timeout: how long a process waits for the others.
+
+    Raises:
+        ProcessLost: if another process of the group ended before its work was done.
+    """
+    if is_distributed() or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+        yield
+        return
+    on_cuda = torch.device(device).type == "cuda"
+    if on_cuda:
+        torch.cuda.set_device(_local_rank())
+    os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
+    dist.init_process_group("nccl" if on_cuda else "gloo", timeout=timeout)
+    rank, n_processes = process_rank()
+    try:
+        yield
+        dist.barrier()  # no process leaves before the first one has written its files
+    except RuntimeError as error:
+        if not any(name in str(error) for name in ("gloo", "NCCL")):
+            raise
+        raise ProcessLost(
+            f"process {rank} of {n_processes} stopped, because another process ended or did not answer: see "
+            f"its own message ({str(error).splitlines()[0]})."
+        ) from error
+    finally:
+        dist.destroy_process_group()
+
+
+def _local_rank() -> int:
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return int(os.environ["RANK"]) % torch.cuda.device_count()
+
+
+def sum_over_processes(*tensors: Tensor) -> list[Tensor]:
+    """Sums of tensors over all processes, in one message: a collective call, to be made by every process.
+
+    The tensors have one dtype, and each the same shape in every process. With one process they are returned
+    as they are.
+    """
+    if not is_distributed():
+        return list(tensors)
+    flat = torch.cat([tensor.detach().flatten().to(collective_device()) for tensor in tensors])
+    dist.all_reduce(flat)
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor).to(tensor.device) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def mean_over_processes(*tensors: Tensor) -> list[Tensor]:
+    """Means of tensors over all processes, as `DistributedDataParallel` takes them of gradients."""
+    return [total / process_rank()[1] for total in sum_over_processes(*tensors)]
+
+
+def largest_of_processes(value: int) -> int:
+    """The largest of all processes' values: a collective call."""
+    if not is_distributed():
+        return value
+    values = torch.tensor(value, device=collective_device())
+    dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return int(values)
+
+
+def from_first_process(value: Any) -> Any:
+    """The first process's value in all of them: a collective call."""
+    values = [value]
+    if is_distributed():
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+def own_share(rows: Tensor) -> Tensor:
+    """This process's part of the first one's rows: a collective call."""
+    rank, n_processes = process_rank()
+    return from_first_process(rows)[rank::n_processes]
+
+
+def in_order_of_images(batches: Sequence[Tensor]) -> Tensor:
+    """Rows of all processes, of whose images process k of n has every n-th from the k-th on (`own_share`).
+
+    A collective call. Without any row it returns an empty tensor.
+    """
+    own = torch.cat([*batches]) if batches else torch.empty(0)
+    parts: list[Any] = [own] * process_rank()[1]
+    if is_distributed():
+        dist.all_gather_object(parts, own)
+    rows = own.new_empty(
+        sum(map(len, parts)), *parts[0].shape[1:], dtype=parts[0].dtype
+    )  # the first has most
+    for k, part in enumerate(parts):
+        if len(part):
+            rows[k :: len(parts)] = part
+    return rows
+
+
+def collective_device() -> torch.device:
+    """Where processes exchange tensors: NCCL knows none on the CPU."""
+    on_gpu = dist.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+@contextmanager
+def global_means(*, padding: bool = False) -> Iterator[None]:
+    """Let `mean_of` count over all processes: every process must compute the same losses in this block.
+
+    Args:
+        padding: whether this process's batch only fills its place, so that none of its rows count.
+    """
+    token = _padding.set(padding)
+    try:
+        yield
+    finally:
+        _padding.reset(token)
+
+
+def mean_of(total: Tensor, count: Tensor | float) -> Tensor:
+    """Mean over rows or cells from their sum and number; 0 if there are none.
+
+    Within `global_means` the number is that of all processes, and the result is multiplied by the number of
+    processes: its mean over processes is the mean over all rows. A padding batch gives 0 and gradients of 0.
+
+    Args:
+        total: sum over this process's rows, a scalar.
+        count: number of this process's rows.
+
+    Example:
+        >>> mean_of(torch.tensor(6.0), 3)
+        tensor(2.)
+    """
+    padding = _padding.get()
+    number = torch.as_tensor(count, dtype=total.dtype, device=total.device)
+    if padding is None or not is_distributed():
+        return total / number.clamp(min=1)
+    if padding:
+        total, number = 0 * total, 0 * number
+    (n_all,) = sum_over_processes(number)
+    return process_rank()[1] * total / n_all.clamp(min=1)
+
+
+def wrap(model: nn.Module) -> nn.Module:
+    """Return a model in `DistributedDataParallel`, with the weights of the first process.
+
+    Unlike Avalanche's ``DistributedHelper.wrap_model``, it does not look for unused parameters, since losses
+    may use parameters apart from the model's output, and buffers are left alone, since they may grow. A model
+    that is wrapped already, or has nothing to train, is returned as it is, as with one process.
+    """
+    trained = any(parameter.requires_grad for parameter in model.parameters())
+    if not is_distributed() or not trained or isinstance(model, DistributedDataParallel):
+        return model
+    return DistributedDataParallel(model, broadcast_buffers=False)
+
+
+def share_state(model: nn.Module) -> None:
+    """Give all processes the parameters and buffers of the first one: a collective call."""
+    if not is_distributed():
+        return
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.numel():
+            sent = tensor.detach().to(collective_device())
+            dist.broadcast(sent, src=0)
+            tensor.detach().copy_(sent)

@@ -1,0 +1,153 @@
+"""Runs of small drawn scenes in double precision, for `test_distributed`; started by torchrun or called.
+
+    torchrun --nproc-per-node 2 tests/experiments/distributed_runs.py OUT '{"er": {"method": "er"}}'
+
+Each run leaves its folder in OUT/NAME/out and, of each process, OUT/NAME/trace-<rank>.pt.
+"""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import torch
+from avalanche.distributed.distributed_helper import DistributedHelper
+
+import avalanche_agcn.experiments.run as run_module
+from avalanche_agcn.benchmarks import SplitScenes
+from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
+from avalanche_agcn.experiments.cli import main as run_command
+from avalanche_agcn.experiments.run import Run, make_strategy
+from avalanche_agcn.experiments.settings import Settings, make_settings
+from avalanche_agcn.models import MultiLabelClassifier, create_backbone
+from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.training import ER
+from avalanche_agcn.training.distributed import process_group, process_rank
+from avalanche_agcn.training.loader import StreamSampler
+
+SMALL = {
+    "n_classes": 6,
+    "n_experiences": 3,
+    "n_train": 37,  # odd numbers, so that some processes have no image in a step
+    "n_test": 17,
+    "image_size": 32,
+    "train_mb_size": 7,
+    "eval_mb_size": 4,
+    "mem_size": 7,
+    "batch_size_mem": 3,
+    "sample_size": 3,
+    "random_features": 64,
+    "held_images": 7,
+    "freeze_batchnorm": True,
+    "checkpoint_minutes": 0.0,
+}
+
+
+class Stop(Exception):
+    """Ends a run before its last experience."""
+
+
+def settings_of(case: dict) -> Settings:
+    return make_settings("scenes", SMALL, **{k: v for k, v in case.items() if k != "stop_after"})
+
+
+def trace(case: dict, out: Path, *, resume: bool = False) -> dict:
+    """Run a case, and return what must not depend on the number of processes."""
+    steps = []
+    draw = StreamSampler._own_rows
+
+    def record(self, *args):
+        rows = draw(self, *args)
+        steps.append([tuple(key) for key in rows if not key.padding])
+        return rows
+
+    StreamSampler._own_rows, run_module.make_strategy = record, make_double
+    try:
+        run = Run(settings_of(case), out, resume=resume, log=lambda message: None)
+        if "stop_after" in case and not resume:
+            _stop_after(run, case["stop_after"])
+        try:
+            results = run.run()
+        except Stop:
+            return {}
+    finally:
+        StreamSampler._own_rows, run_module.make_strategy = draw, make_strategy
+    return {"steps": steps, "nested": results.nested, **describe(run.strategy)}
+
+
+def describe(strategy) -> dict:
+    """Weights, sums, memory and losses of a strategy."""
+    plugins = strategy.plugins
+    return {
+        "weights": strategy.model.state_dict(),
+        "acm": [p.acm.state_dict() for p in plugins if hasattr(p, "acm")],
+        "statistics": [p.statistics.state_dict() for p in plugins if hasattr(p, "statistics")],
+        "memory": [p.storage_policy.keys for p in plugins if hasattr(p, "storage_policy")],
+        "losses": {k: v for k, v in strategy.evaluator.get_last_metrics().items() if "Loss" in k},
+    }
+
+
+def own_pipeline(*, wrapped: bool) -> dict:
+    """What a user may do without the run tool, with another seed in each process."""
+    torch.manual_seed(process_rank()[0])
+    benchmark = SplitScenes(n_classes=6, n_experiences=3, n_train=37, n_test=17, image_size=32)
+    backbone = create_backbone("small", freeze_batchnorm=True)
+    model = MultiLabelClassifier(backbone, benchmark.n_classes).double()
+    backbone.register_forward_pre_hook(_to_double)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    strategy = ER(
+        model=DistributedHelper.wrap_model(model) if wrapped else model,
+        optimizer=optimizer,
+        mem_size=7,
+        batch_size_mem=3,
+        train_mb_size=7,
+        seed=process_rank()[0],
+        evaluator=multilabel_evaluator(loggers=[]),
+    )
+    for t, experience in enumerate(benchmark.train_stream):
+        strategy.train(experience)
+        strategy.eval(benchmark.test_stream[: t + 1])
+    strategy.model = unwrap(strategy.model)
+    return {"steps": [], "nested": find_nested(strategy).history["test"], **describe(strategy)}
+
+
+def make_double(*args, **kwargs):
+    """A strategy whose model computes in double precision, also if its state is restored."""
+    strategy = make_strategy(*args, **kwargs)
+    strategy.model.double().backbone.register_forward_pre_hook(_to_double)
+    return strategy
+
+
+def _to_double(module, inputs):
+    return tuple(x.double() for x in inputs)
+
+
+def _stop_after(run: Run, n_saves: int) -> None:
+    saves, save = itertools.count(1), run._save
+
+    def save_and_stop(*args):
+        save(*args)
+        if next(saves) == n_saves:
+            raise Stop
+
+    run._save = save_and_stop
+
+
+def main(out: Path, cases: dict[str, dict], *, resume: bool = False) -> None:
+    with process_group():
+        for name, case in cases.items():
+            (out / name).mkdir(parents=True, exist_ok=True)
+            own = case.get("own pipeline")
+            found = (
+                trace(case, out / name / "out", resume=resume) if own is None else own_pipeline(wrapped=own)
+            )
+            torch.save(found, out / name / f"trace-{process_rank()[0]}.pt")
+
+
+if __name__ == "__main__":
+    if "--command-line" in sys.argv:
+        folder = str(Path(sys.argv[1]) / "command line")
+        run_command(
+            "coco", None, ["--smoke", "--method", "finetuning", "--out", folder, "--backbone", "small"]
+        )
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), resume="--resume" in sys.argv)

@@ -1,0 +1,208 @@
+"""Several processes equal one: the same images per step, sums, weights, scores and one set of files."""
+
+import importlib.util
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from avalanche_agcn.experiments.methods import METHODS
+
+SCRIPT = Path(__file__).with_name("distributed_runs.py")
+specification = importlib.util.spec_from_file_location("distributed_runs", SCRIPT)
+runs = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(runs)
+
+FEW = {
+    "finetuning": {"method": "finetuning"},
+    "agcn": {"method": "agcn", "mem_size": 7},
+    "agem": {"method": "agem"},
+}
+MANY = {
+    **{method: {"method": method} for method in METHODS},
+    "agcn memory": {"method": "agcn", "mem_size": 7, "negatives": ["memory"]},
+    "agcn official": {"method": "agcn", "preset": "official"},
+    "agcn statistics": {"method": "agcn", "preset": "statistics"},
+    "agcn statistics drift of steps": {"method": "agcn", "preset": "statistics", "held_images": 0},
+    "er negatives": {"method": "er", "negatives": ["memory", "statistics"]},
+    "scr negatives": {"method": "scr", "negatives": ["memory"]},
+    "finetuning statistics": {"method": "finetuning", "negatives": ["statistics"]},
+    "finetuning pseudo-labels asl": {"method": "finetuning", "pseudo_labels": True, "loss": "asl"},
+    "er pseudo-labels": {"method": "er", "pseudo_labels": True},
+    "lwf epochs": {"method": "lwf", "train_epochs": 2},
+    "ocdm epochs": {"method": "ocdm", "train_epochs": 2},
+    "ridge frozen": {"method": "streaming_ridge", "freeze_backbone": True},
+    "finetuning frozen": {"method": "finetuning", "freeze_backbone": True},
+}
+OWN = {"own pipeline": {"own pipeline": False}, "own pipeline, wrapped": {"own pipeline": True}}
+RESUMED = {
+    name: {**MANY[name], "stop_after": n_saves}
+    for name, n_saves in {
+        "finetuning": 5,  # between two experiences
+        "ewc": 5,
+        "agcn memory": 5,
+        "agem": 7,  # within the second one
+        "agcn statistics": 7,
+        "streaming_ridge": 7,
+        "l3a": 7,
+        "scr negatives": 7,
+    }.items()
+}
+TOLERANCES = {"acm": 1e-12, "statistics": 1e-12, "weights": 1e-5, "memory": 0, "nested": 1e-6, "losses": 1e-6}
+
+
+def start(n_processes, *arguments):
+    """Start torchrun on a free port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={n_processes}"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*torchrun, f"--master-port={port}", *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+
+
+def run_cases(n_processes, out, cases, *options):
+    if n_processes == 1:
+        runs.main(out, cases, resume="--resume" in options)
+        return ""
+    ended = start(n_processes, SCRIPT, out, json.dumps(cases), *options)
+    errors = [line for line in ended.stderr.splitlines() if line.startswith(("[rank", "Stopped"))]
+    assert ended.returncode == 0, "\n".join(errors)
+    return ended.stdout
+
+
+def difference(a, b):
+    """Largest difference of two values, relative for numbers over 1; infinite if they differ in kind."""
+    if isinstance(a, torch.Tensor):
+        a, b = a.double().nan_to_num(), b.double().nan_to_num()
+        same = a.shape == b.shape
+        return (
+            float(((a - b) / a.abs().clamp(min=1)).abs().max())
+            if same and a.numel()
+            else 0.0
+            if same
+            else float("inf")
+        )
+    if isinstance(a, dict):
+        return (
+            difference([a[k] for k in sorted(a)], [b[k] for k in sorted(b)])
+            if a.keys() == b.keys()
+            else float("inf")
+        )
+    if isinstance(a, (list, tuple)):
+        return max(map(difference, a, b), default=0.0) if len(a) == len(b) else float("inf")
+    return 0.0 if a == b else abs(a - b) if isinstance(a, float) and isinstance(b, float) else float("inf")
+
+
+def differences(one, many):
+    """Largest differences of each kind between a run in one and one in several processes."""
+    (expected,) = read_traces(one)
+    traces = read_traces(many)
+    found = {kind: max(difference(expected[kind], trace[kind]) for trace in traces) for kind in TOLERANCES}
+    parts = zip(*(trace["steps"] for trace in traces), strict=True)
+    steps = [sorted(itertools.chain(*step)) for step in parts]
+    wanted = [sorted(step) for step in expected["steps"][-len(steps) :]]  # a resumed run has the last only
+    return {**found, "images": float(steps != wanted)}
+
+
+def read_traces(folder):
+    return [torch.load(path) for path in sorted(folder.glob("trace-*.pt"))]
+
+
+def check_equal(one, many, name):
+    found = differences(one / name, many / name)
+    assert found.pop("images") == 0
+    assert all(found[kind] <= TOLERANCES[kind] for kind in found), found
+    assert outputs(many / name / "out") == outputs(one / name / "out")
+
+
+def outputs(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Folder with runs in one and in two processes; and what the command line printed in two."""
+    out = tmp_path_factory.mktemp("few")
+    run_cases(1, out / "1", FEW)
+    printed = run_cases(2, out / "2", FEW, "--command-line")
+    return out, printed
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_two_processes_equal_one(few, name):
+    out, _ = few
+    check_equal(out / "1", out / "2", name)
+
+
+def test_command_line_in_two_processes_prints_and_writes_once(few):
+    out, printed = few
+    assert printed.count("No --data") == printed.count("results are in") == 1
+    names = outputs(out / "2" / "command line")
+    assert "finetuning-seed0/results.json" in names
+    assert not [name for name in names if "lock.json" in name or name.endswith(".part")]
+
+
+DYING = """
+import os, sys, time, torch
+from avalanche_agcn.training.distributed import process_group, process_rank, sum_over_processes
+with process_group():
+    sum_over_processes(torch.ones(1))
+    if process_rank()[0] == 1:
+        os.kill(os.getpid(), 9)
+    sum_over_processes(torch.ones(1))
+    time.sleep(600)
+"""
+
+
+def test_process_that_is_killed_ends_the_others_with_a_message():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # without torchrun
+    environment = {**os.environ, **group, "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", DYING],
+            env={**environment, "RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    message = processes[0].communicate(timeout=300)[1]
+    processes[1].communicate()
+    assert "process 0 of 2 stopped, because another process ended" in message
+
+
+@pytest.mark.slow
+def test_every_method_in_two_and_three_processes(tmp_path):
+    for n in (1, 2, 3):
+        run_cases(n, tmp_path / str(n), MANY | OWN)
+    for name in MANY | OWN:
+        for n in (2, 3):
+            check_equal(tmp_path / "1", tmp_path / str(n), name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 1), (1, 3)])
+def test_run_is_resumed_with_another_number_of_processes(tmp_path, before, after):
+    run_cases(1, tmp_path / "whole", {name: MANY[name] for name in RESUMED})
+    run_cases(before, tmp_path / "parts", RESUMED)
+    for trace in (tmp_path / "parts").glob("*/trace-*.pt"):
+        trace.unlink()
+    run_cases(after, tmp_path / "parts", RESUMED, "--resume")
+    for name in RESUMED:
+        check_equal(tmp_path / "whole", tmp_path / "parts", name)
