@@ -69,7 +69,11 @@ def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: 
         levels={
             name: [_fraction(result.summary["mAP"]["last"]) for result in own] for name, own in levels.items()
         },
-        styles={name_of(label): style for label in rows if (style := style_of(label))},
+        styles={
+            name_of(label): style
+            for label in rows
+            if (style := style_of(label) or style_of(label.partition(" ")[0]))
+        },
         ylabel="mAP after the last experience (%)",
         x=x,
         xlabel=xlabel,

@@ -203,8 +203,7 @@ def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[s
     if part == "frozen":
         tables["Paired differences, same seed and class order"] = paired_table(results, *PAIRS)
     if part in ("frozen", "agcn"):
-        data = [result for result in results if (result.settings.get("class_order") or "data") == "data"]
-        tables["The correlation matrix against the train images"] = quality_table(data)
+        tables["The correlation matrix against the train images"] = quality_table(in_data_order(results))
     if choices:
         tables["Chosen settings"] = choices_table(choices)
     return tables
@@ -215,16 +214,23 @@ def plots_of(part: str, results: Mapping[str, Sequence[Results]]) -> dict[str, C
     own = results[part]
     if part in DEPENDENCE:
         setting, text = DEPENDENCE[part]
-        levels = [result for result in results["frozen"] if result.label == "streaming_ridge"]
+        levels = [result for result in in_data_order(results["frozen"]) if result.label == "streaming_ridge"]
         shown = {"StreamingRidge, no photo": levels} if part == "memory" else {}
         return {f"{part}: mAP by the {text}": partial(plots.dependence, own, setting, text, **shown)}
     if part not in ("frozen", "whole"):
         return {}
-    shown_rows = [result for result in own if result.label in IN_CURVES]
+    shown_rows = [result for result in in_data_order(own) if result.label in IN_CURVES]
     return {
-        "mAP: on the classes seen, after each experience": partial(plots.curves, shown_rows),
+        "mAP: on the classes seen, after each experience, in COCO's class order": partial(
+            plots.curves, shown_rows
+        ),
         "classes: AP of each class at the end": partial(plots.class_precision, shown_rows),
     }
+
+
+def in_data_order(results: Sequence[Results]) -> list[Results]:
+    """Results with the classes in COCO's order."""
+    return [result for result in results if (result.settings.get("class_order") or "data") == "data"]
 
 
 def scores_table(results: Sequence[Results]) -> Table:
