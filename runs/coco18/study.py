@@ -221,9 +221,7 @@ def plots_of(part: str, results: Mapping[str, Sequence[Results]]) -> dict[str, C
         return {}
     shown_rows = [result for result in in_data_order(own) if result.label in IN_CURVES]
     return {
-        "mAP: on the classes seen, after each experience, in COCO's class order": partial(
-            plots.curves, shown_rows
-        ),
+        "mAP: on the classes seen, in COCO's class order": partial(plots.curves, shown_rows),
         "classes: AP of each class at the end": partial(plots.class_precision, shown_rows),
     }
 
