@@ -7,6 +7,7 @@ raised if there is nothing to draw or sizes differ.
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,12 +24,18 @@ MAX_NAMES = 120  # of the classes of a matrix; more names would overlap
 
 
 class Plot(Figure):
-    """A figure with a caption, which is printed where only text can be shown."""
+    """A figure with a caption, which is printed where only text can be shown; notebooks show the figure."""
 
     caption = ""
 
     def __str__(self) -> str:
         return self.caption
+
+    def _repr_png_(self) -> bytes:
+        """The plot as notebooks show it, also without pyplot."""
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
 
 
 def learning_curve(
