@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 # Of Avalanche's import: only its GEM needs one.
 warnings.filterwarnings("ignore", "no QP solver found", UserWarning)
 
-_LAYERS = ("benchmarks", "models", "training", "evaluation")
+_LAYERS = ("benchmarks", "models", "training", "evaluation", "training.plugins")
 
 
 def __getattr__(name: str) -> Any:

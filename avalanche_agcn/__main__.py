@@ -15,10 +15,10 @@ PROG = "avalanche-agcn"
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run methods on COCO, NUS-WIDE, PASCAL VOC or, without data, on drawn scenes, and compare them."""
+    """Run methods on COCO, NUS-WIDE, PASCAL VOC, your own photos or, without data, on drawn scenes."""
     from avalanche_agcn.experiments import cli
 
-    known = [name for name in cli.DATA_NAMES if name != "scenes"]
+    known = list(cli.DATA_NAMES)
     benchmark, options = (argv[0], argv[1:]) if argv and argv[0] in known else ("coco", argv)
     description = (
         f"{run.__doc__}\n\nDATA is one of {', '.join(known)} (default: coco). It comes first, and sets the "

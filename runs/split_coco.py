@@ -1,7 +1,10 @@
 """Split-COCO: every method of the AGCN paper on MS-COCO, 40 classes in 10 experiences.
 
-    python runs/split_coco.py                                     # AGCN on drawn scenes, no data needed
-    python runs/split_coco.py --method all --seed 0 1 2           # the same with all methods
+    python runs/split_coco.py                                     # five methods on drawn scenes, two minutes
+    python runs/split_coco.py --method agcn                       # AGCN alone, its network trained
+    python runs/split_coco.py --method all --seed 0 1 2           # all methods, likewise
+    python runs/split_coco.py --data ROOT --defaults small --n-classes 18 --n-experiences 6 --method all
+                                                                  # on photos, over a small frozen network
     python runs/split_coco.py --data ROOT --word-vectors glove.6B.300d.txt
                                                                   # the paper's settings, on COCO
     python runs/split_coco.py --data ROOT --split-lists Split-COCO.zip

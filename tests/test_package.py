@@ -7,8 +7,8 @@ import pytest
 import avalanche_agcn
 
 PUBLIC = {
-    "benchmarks": "SplitCOCO SplitWIDE SplitScenes multilabel_benchmark",
-    "models": "AGCNModel MultiLabelClassifier GCN create_backbone load_word_vectors",
+    "benchmarks": "SplitCOCO SplitWIDE SplitVOC SplitPhotos SplitScenes multilabel_benchmark multilabel_csv",
+    "models": "AGCNModel MultiLabelClassifier GCN create_backbone load_word_vectors load_model",
     "training": "AGCN MultiTask FineTuning EWC LwF AGEM ER PRS OCDM SCR StreamingRidge "
     "AugmentedCorrelationMatrix adjacency FeatureStatistics PartialBCEWithLogitsLoss",
     "training.plugins": "ACMPlugin AGCNPlugin StatisticalNegativesPlugin DriftCompensationPlugin "
@@ -32,5 +32,10 @@ def test_names_of_all_layers_can_be_imported_from_the_package():
     assert SplitCOCO.__module__ == "avalanche_agcn.benchmarks.coco"
     assert "multilabel_evaluator" in dir(avalanche_agcn)
     assert callable(multilabel_evaluator)
+    assert avalanche_agcn.ACMPlugin is importlib.import_module("avalanche_agcn.training.plugins").ACMPlugin
+    for module, names in PUBLIC.items():
+        assert module == "evaluation.functional" or all(
+            hasattr(avalanche_agcn, name) for name in names.split()
+        )
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = avalanche_agcn.Nothing

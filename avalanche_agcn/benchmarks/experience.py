@@ -1,10 +1,19 @@
 """The experience of a multi-label stream, and functions that read an experience."""
 
+import sys
 from typing import Any
 
 from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.scenarios.generic_scenario import CLExperience
 from avalanche.benchmarks.utils.data import AvalancheDataset
+from avalanche.training.templates.base_sgd import BaseSGDTemplate
+
+from avalanche_agcn.benchmarks.strategy_checks import (
+    check_criterion,
+    check_no_argmax_metrics,
+    check_normalisation,
+)
+from avalanche_agcn.benchmarks.targets import UNLABELLED
 
 
 class MultiLabelExperience(DatasetExperience):
@@ -39,6 +48,26 @@ class MultiLabelExperience(DatasetExperience):
         self.future_classes = list(range(own_columns.stop, n_classes))
         self.n_classes_seen, self.n_own_classes = own_columns.stop, len(own_columns)
         self.task_label, self.task_labels = 0, [0]
+
+    @property
+    def dataset(self) -> AvalancheDataset:
+        """The images; a strategy that reads them is checked first: metrics, criterion, normalisation.
+
+        Avalanche gives benchmarks no hook, and a strategy without anything of this package would silently
+        report the accuracy of argmaxes, or a loss of NaN.
+        """
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_locals.get("self") is self:  # Avalanche's attribute access
+            frame = frame.f_back
+        reader = frame.f_locals.get("self")
+        if isinstance(reader, BaseSGDTemplate):
+            check_no_argmax_metrics(reader)
+            if reader.is_training:
+                labelled = not bool((self._dataset.targets.codes == UNLABELLED).any())
+                check_criterion(reader._criterion, complete=labelled)
+                plan = getattr(getattr(self.origin_stream, "benchmark", None), "plan", None)
+                check_normalisation(reader.model, getattr(plan, "eval_transform", None))
+        return self._dataset
 
 
 def origin_of(experience: Any) -> Any:

@@ -132,7 +132,7 @@ def encode(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
     Raises:
         ValueError: if the targets are not 2-D or have values other than 0, 1 and NaN.
     """
-    targets = torch.as_tensor(targets)
+    targets = _as_matrix(targets)
     if targets.ndim != 2:
         raise ValueError(
             f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
@@ -147,6 +147,18 @@ def encode(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
             f"image {row}, class {column}."
         )
     return positive.to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
+
+
+def _as_matrix(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
+    """The targets as a tensor; lists of labels, of any length each, are no matrix."""
+    try:
+        return torch.as_tensor(targets)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"targets must be a matrix [images, classes] of 0 and 1, not lists of labels such as "
+            f"{list(targets[0])!r} ({error}): set targets[image, class] = 1 in torch.zeros(n_images, "
+            "n_classes), or write a CSV file for multilabel_csv."
+        ) from None
 
 
 def decode(codes: Tensor) -> Tensor:

@@ -11,33 +11,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-# Modules of avalanche.evaluation.metrics that compare argmaxes, and what to use instead.
-_REPLACEMENTS = {
-    "accuracy amca cumulative_accuracies mean_scores": "mean_average_precision_metrics(...), f1_metrics(...)",
-    "class_accuracy confusion_matrix": "mean_average_precision_metrics(..., per_class=True)",
-    "acc_matrix forgetting_bwt forward_transfer": "nested_metrics(...)",
-    "topk_acc": "f1_metrics(..., top_k=3)",
-}
-_REPLACEMENT_OF = {name: new for names, new in _REPLACEMENTS.items() for name in names.split()}
-
-
-def check_no_argmax_metrics(source: Any) -> None:
-    """Reject metrics that take the argmax of multi-hot targets, and so silently give meaningless numbers.
-
-    Avalanche's accuracy does this, and every metric that is built on it; ``default_evaluator`` contains it.
-    The metrics of this package call this function before training and evaluation. The ``source`` is a
-    strategy, an `EvaluationPlugin` or a list of metrics.
-    """
-    evaluator = getattr(source, "evaluator", source)
-    for metric in getattr(evaluator, "metrics", evaluator):
-        for ancestor in type(metric).__mro__:
-            package, _, module = ancestor.__module__.rpartition(".")
-            if package == "avalanche.evaluation.metrics" and module in _REPLACEMENT_OF:
-                raise ValueError(
-                    f"{metric} ({type(metric).__name__}) takes the argmax of multi-hot targets, which is "
-                    "meaningless; use evaluator=multilabel_evaluator(), or of avalanche_agcn.evaluation "
-                    f"{_REPLACEMENT_OF[module]}."
-                )
+from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
 
 
 class BatchReader(PluginMetric[Any]):

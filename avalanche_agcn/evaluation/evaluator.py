@@ -9,8 +9,8 @@ from avalanche.evaluation import PluginMetric
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 
+from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
 from avalanche_agcn.evaluation import plugins
-from avalanche_agcn.evaluation._strategy import check_no_argmax_metrics
 from avalanche_agcn.evaluation.loggers import ProgressLogger
 
 

@@ -1,5 +1,6 @@
 """Networks that turn images into feature vectors."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -43,6 +44,9 @@ class Backbone(nn.Module):
         >>> backbone(torch.zeros(2, 3, 16, 16)).shape
         torch.Size([2, 8])
     """
+
+    pretrained = False
+    """Whether its weights were trained on inputs that are normalised with ``mean`` and ``std``."""
 
     def __init__(
         self,
@@ -143,7 +147,7 @@ class Precomputed(nn.Module):
 def create_backbone(
     name: str = "resnet101",
     *,
-    pretrained: Weights = False,
+    pretrained: Weights | None = None,
     pool: Pool = "max",
     freeze_batchnorm: bool = False,
     fold_batchnorm: bool = False,
@@ -163,7 +167,8 @@ def create_backbone(
             - ``"small"``, of 0.4 million parameters, for drawings of 64 pixels;
             - a model of timm, where that is installed.
         pretrained: True for the ImageNet weights of the source, or the path of a file with a
-            state dictionary of the network as the source defines it.
+            state dictionary of the network as the source defines it; False for random weights. If None, they
+            are random, too, with a warning for all networks but ``"small"``.
         pool: ``"max"`` (the paper) or ``"avg"``. Networks that give vectors, such as vision
             transformers, are not pooled, unless they come from timm.
         freeze_batchnorm: see `Backbone`, as for the following arguments.
@@ -182,13 +187,19 @@ def create_backbone(
         ModuleNotFoundError: if an optional package is needed and not installed.
 
     Example:
-        >>> backbone = create_backbone("resnet18", pool="avg", freeze_batchnorm=True)
+        >>> backbone = create_backbone("resnet18", pretrained=False, pool="avg", freeze_batchnorm=True)
         >>> backbone.num_features
         512
     """
     _check_pool(pool)
-    layers, mean, std = load_network(name, pretrained, pool, network_settings)
-    return Backbone(
+    layers, mean, std = load_network(name, pretrained or False, pool, network_settings)
+    if pretrained is None and name != "small":
+        warnings.warn(
+            f"{name} starts from random weights: pass pretrained=True for ImageNet's, or pretrained=False if "
+            "random ones are meant.",
+            stacklevel=2,
+        )
+    backbone = Backbone(
         layers,
         num_features=_run(layers, torch.zeros(1, 3, 224, 224)).shape[1],
         pool=pool,
@@ -200,6 +211,8 @@ def create_backbone(
         channels_last=channels_last,
         compile=compile,
     )
+    backbone.pretrained = bool(pretrained)
+    return backbone
 
 
 def fold_into_convolutions(layers: nn.Module) -> int:

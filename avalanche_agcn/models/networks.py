@@ -15,6 +15,9 @@ HALF: RGB = (0.5, 0.5, 0.5)
 LITE_MEAN: RGB = (127 / 255,) * 3  # EfficientNet-Lite: (x − 127) / 128 for x from 0 to 255
 LITE_STD: RGB = (128 / 255,) * 3
 
+SCENES_MEAN: RGB = (0.68, 0.68, 0.68)  # of drawn scenes, as in benchmarks/scenes.py
+SCENES_STD: RGB = (0.22, 0.22, 0.22)
+
 # Children of torchvision's networks that come after the features or are used in training only.
 NOT_FEATURES = {"avgpool", "flatten", "dropout", "fc", "classifier", "head"}
 AUXILIARY = {"AuxLogits", "aux1", "aux2"}
@@ -83,7 +86,7 @@ def _small(pretrained: Weights, *, width: int = 32) -> Network:
     if pretrained is True and width != 32:
         raise WeightsUnavailable(f"'small' has weights for width=32 only. {CHOICES}")
     _load(layers, SMALL_WEIGHTS if pretrained is True else pretrained)
-    return Network(layers, HALF, HALF)
+    return Network(layers, *((SCENES_MEAN, SCENES_STD) if pretrained is True else (HALF, HALF)))
 
 
 def _convolution(inputs: int, outputs: int, *, size: int = 3, stride: int = 1) -> nn.Sequential:

@@ -302,6 +302,7 @@ def test_the_threshold_changes_what_is_found(opened):
     row = lambda: texts(opened, ".bars tbody tr:first-child td")  # noqa: E731
     labels = lambda: texts(opened, ".photo:first-child li")  # noqa: E731
     assert row()[:6] == ["20", "16", "12", "75.0", "60.0", "66.7"]
+    assert row()[-1] == "0.5"  # the best threshold
     assert labels()[:2] == ["✗ car 0.71", "○ person 0.20"]
     set_value = "arguments[0].value = 0.1; arguments[0].dispatchEvent(new Event('input'))"
     opened.execute_script(set_value, find(opened, "input[type=range]")[0])

@@ -1,24 +1,32 @@
 import copy
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
-from avalanche_agcn.models.backbones import Backbone, Precomputed, create_backbone, fold_into_convolutions
+from avalanche_agcn.benchmarks.scenes import MEAN, STD
+from avalanche_agcn.models.backbones import (
+    Backbone,
+    Precomputed,
+    WeightsUnavailable,
+    create_backbone,
+    fold_into_convolutions,
+)
 
 
 def twins(name="small", **changes):
     """Two backbones of the same weights; the second with other settings."""
-    common = {"freeze_batchnorm": changes.get("freeze_batchnorm", False)}
+    common = {"pretrained": False, "freeze_batchnorm": changes.get("freeze_batchnorm", False)}
     torch.manual_seed(0)
     plain = create_backbone(name, **common).eval()
     torch.manual_seed(0)
-    return plain, create_backbone(name, **changes).eval()
+    return plain, create_backbone(name, **{"pretrained": False, **changes}).eval()
 
 
 @pytest.mark.parametrize(("name", "count"), [("small", 256), ("resnet18", 512), ("mobilenet_v3_small", 576)])
 def test_backbone_gives_one_vector_per_image(name, count):
-    backbone = create_backbone(name)
+    backbone = create_backbone(name, pretrained=False)
     assert backbone.num_features == count
     assert backbone(torch.zeros(2, 3, 64, 64)).shape == (2, count)
 
@@ -44,7 +52,7 @@ def test_frozen_batchnorm_keeps_its_statistics_and_trains_its_weights(frozen):
 
 
 def test_frozen_layers_get_no_gradient_and_stay_in_evaluation_mode():
-    backbone = create_backbone("resnet18", frozen=["conv1", "bn1", "layer1"]).train()
+    backbone = create_backbone("resnet18", pretrained=False, frozen=["conv1", "bn1", "layer1"]).train()
     backbone(torch.randn(2, 3, 64, 64)).sum().backward()
     trained = {name for name, p in backbone.layers.named_parameters() if p.grad is not None}
     assert not any(name.startswith(("conv1", "bn1", "layer1.")) for name in trained)
@@ -88,7 +96,7 @@ def test_unknown_names_are_rejected_with_the_choices():
     with pytest.raises(ValueError, match="'max', 'avg'"):
         create_backbone("small", pool="min")
     with pytest.raises(ValueError, match=r"'layer9'.*'layer1'"):
-        create_backbone("resnet18", frozen=["layer9"])
+        create_backbone("resnet18", pretrained=False, frozen=["layer9"])
 
 
 def test_precomputed_features_are_passed_on():
@@ -152,3 +160,22 @@ def test_networks_that_cannot_be_folded_are_rejected():
         fold_into_convolutions(with_statistics(Twice()))
     with pytest.raises(ValueError, match="freeze_batchnorm=True"):
         create_backbone("small", fold_batchnorm=True)
+
+
+def test_random_weights_that_were_not_asked_for_are_mentioned():
+    with pytest.warns(UserWarning, match="resnet18 starts from random weights: pass pretrained=True"):
+        create_backbone("resnet18")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        create_backbone("resnet18", pretrained=False)
+        create_backbone("small")
+
+
+def test_small_has_weights_of_drawn_scenes():
+    torch.manual_seed(1)
+    first, second = (create_backbone("small", pretrained=True) for _ in range(2))
+    assert first.pretrained
+    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values()))
+    assert (first.mean, first.std) == (MEAN, STD)
+    with pytest.raises(WeightsUnavailable, match="width=32 only"):
+        create_backbone("small", pretrained=True, width=8)

@@ -360,10 +360,11 @@
       heatmap(figure(maps, "found − true"), { ...shared, values: method.acm.map((row, i) => row.map((v, j) => v - truth[i][j])), colours: DIVERGING, position: (v) => .5 + v / 2000, describe, label: "Difference of the matrices" });
     };
     const drawDecisions = (method, at) => {
-      const { found, right, true: positives } = method.decisions, ratio = (a, b) => (b ? (100 * a) / b : null);
+      const { thresholds, found, right, true: positives } = method.decisions, ratio = (a, b) => (b ? (100 * a) / b : null);
+      const byNearness = [...thresholds.keys()].sort((a, b) => Math.abs(thresholds[a] - .5) - Math.abs(thresholds[b] - .5)); // of equals, the one next to 0.5
       const rows = positives.map((n_true, c) => {
         const precision = ratio(right[at][c], found[at][c]), recall = ratio(right[at][c], n_true), f1 = ratio(2 * right[at][c], found[at][c] + n_true);
-        const best = method.decisions.thresholds.reduce((a, p, k) => { const v = ratio(2 * right[k][c], found[k][c] + n_true) ?? -1; return v > a[0] ? [v, p] : a; }, [-1, null]);
+        const best = byNearness.reduce((a, k) => { const v = ratio(2 * right[k][c], found[k][c] + n_true) ?? -1; return v > a[0] ? [v, thresholds[k]] : a; }, [-1, null]);
         const bar = (value) => h("td", { class: "bar", style: { "--v": value ?? 0 } }, number(value));
         return h("tr", {}, h("th", { scope: "row", title: classes[c], "data-sort": -c }, classes[c]), h("td", {}, String(n_true)), h("td", {}, String(found[at][c])), h("td", {}, String(right[at][c])), bar(precision), bar(recall), bar(f1), h("td", {}, number(method.ap[c])),
           h("td", { title: `F1 ${number(best[0])} on the test images themselves` }, number(best[1])));

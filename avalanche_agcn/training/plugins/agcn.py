@@ -10,6 +10,7 @@ from torch import Tensor
 
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
+from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
 from avalanche_agcn.training.losses import (
     Reduction,
     check_reduction,
@@ -74,6 +75,13 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
     ) -> None:
         """Copy the teacher before the model grows."""
         agcn_model(strategy)
+        if not any(
+            isinstance(getattr(one, "acm", None), AugmentedCorrelationMatrix) for one in strategy.plugins
+        ):
+            raise ValueError(
+                "AGCNPlugin needs the label graph that ACMPlugin counts: use plugins=[AGCNPlugin(...), "
+                "ACMPlugin()], or the strategy AGCN."
+            )
         self.teacher.begin_experience(strategy)
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
