@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 from collections import defaultdict
@@ -14,7 +16,15 @@ import torch
 from pycocotools.coco import COCO
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, Transform, Truncated, paper_transforms
+from avalanche_agcn.benchmarks.image_files import (
+    PAPER_IMAGE_SIZE,
+    Transform,
+    Truncated,
+    check_inside,
+    normalisation,
+    paper_transforms,
+)
+from avalanche_agcn.benchmarks.json_files import check_fields, fail, read_json
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Crowds, resolve_protocol
 from avalanche_agcn.benchmarks.published import (
@@ -60,6 +70,9 @@ def SplitCOCO(
     image_size: int | None = None,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
+    backbone: Any = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
     truncated: Truncated = "warn",
     validation_size: float | int = 0,
     seed: int = 0,
@@ -96,6 +109,9 @@ def SplitCOCO(
         image_size: side of the default transforms' output.
         train_transform: in place of the protocol's (square, flip, ImageNet normalisation).
         eval_transform: in place of the protocol's (square, ImageNet normalisation).
+        backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
+        mean: of each colour, in place of the backbone's.
+        std: likewise.
         truncated: what to do with a truncated image file, ``"warn"`` or ``"error"``.
         validation_size: number of train images (or their share, if below 1) held out at random.
         seed: fixes everything that is drawn.
@@ -117,7 +133,8 @@ def SplitCOCO(
     settings["crowds"] = crowds
     if split_lists is not None:
         lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation_size, **settings)
-        transforms = paper_transforms(image_size or PAPER_IMAGE_SIZE, train_transform, eval_transform)
+        given = image_size or PAPER_IMAGE_SIZE, train_transform, eval_transform
+        transforms = paper_transforms(*given, **normalisation(backbone, mean, std))
         return _from_lists(root, lists, release, truncated=truncated, **transforms)
     rules = resolve_protocol(
         protocol, paper_sizes=PAPER_SIZES, without=["difficult"], image_size=image_size, **settings
@@ -132,6 +149,7 @@ def SplitCOCO(
         truncated=truncated,
         train_transform=train_transform,
         eval_transform=eval_transform,
+        normalised=normalisation(backbone, mean, std),
         validation_size=validation_size,
         seed=seed,
     )
@@ -174,24 +192,59 @@ def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -
     """
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path} with labels.")
-    try:
-        coco = COCO(str(path))
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} is not an annotation file of COCO's form ({reason}).") from None
+    coco = COCO()
+    coco.dataset = _checked(read_json(path), path)
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
+        coco.createIndex()
     if not coco.imgs or not coco.anns:
         raise ValueError(
             f"{path} has {len(coco.imgs)} images and {len(coco.anns)} annotations; both are needed."
         )
     categories = sorted(coco.cats)
-    shown = _label_matrix(coco, categories, coco.catToImgs, path)
-    without_crowds = shown if crowds == "labels" else _label_matrix(coco, categories, _no_crowds(coco), path)
+    try:
+        shown = _label_matrix(coco, categories, coco.catToImgs, path)
+        no_crowds = shown if crowds == "labels" else _label_matrix(coco, categories, _no_crowds(coco), path)
+    except OverflowError:
+        raise ValueError(f"{path} has an id of more than 64 bits; download the annotations again.") from None
     return LabelTable(
         files=[f"{folder}{image['file_name']}" for image in coco.imgs.values()],
-        labels=without_crowds,
+        labels=no_crowds,
         class_names=[coco.cats[category]["name"] for category in categories],
         membership=shown if crowds == "membership" else None,
     )
+
+
+ENTRIES: dict[str, dict[str, Any]] = {
+    "images": {"id": int, "file_name": str},
+    "annotations": {"id": int, "image_id": int, "category_id": int},
+    "categories": {"id": int, "name": str},
+}
+"""What is read of COCO's annotation files."""
+
+
+def _checked(content: Any, path: Path) -> Any:
+    """The content of an annotation file, if it has what is read of it.
+
+    Raises:
+        ValueError: naming the first place that is wrong.
+    """
+    check_fields(content, dict.fromkeys(ENTRIES, list), str(path))
+    for part, kinds in ENTRIES.items():
+        for k, entry in enumerate(content[part]):
+            # First the cheap test: there are hundreds of thousands of annotations.
+            if type(entry) is not dict or any(
+                type(entry.get(name)) is not kind for name, kind in kinds.items()
+            ):
+                check_fields(entry, kinds, f"{path}: {part}[{k}]")
+    for k, image in enumerate(content["images"]):
+        check_inside(image["file_name"], f"{path}: images[{k}].file_name")
+    known = {category["id"] for category in content["categories"]}
+    for k, box in enumerate(content["annotations"]):
+        if box["category_id"] not in known:
+            fail(
+                f"{path}: annotations[{k}].category_id", "the id of one of the categories", box["category_id"]
+            )
+    return content
 
 
 def _label_matrix(

@@ -8,13 +8,13 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated, check_readable
+from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated, check_readable, is_outside
 from avalanche_agcn.benchmarks.published import LabelTable
 
 FILE_COLUMNS = {"file", "files", "filename", "file_name", "image", "images", "image_name", "path", "photo"}
@@ -238,12 +238,6 @@ def _find_separator(cells: Sequence[Sequence[str]]) -> str:
     found = [sign for sign in ";|," if any(sign in cell for own in cells for cell in own)]
     several = any(len(own) > 1 for own in cells)
     return found[0] if found else EACH_CELL if several else " "
-
-
-def is_outside(file: str) -> bool:
-    """Whether a name, of this or another system, leaves the folder it is relative to."""
-    absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or file.startswith("\\")
-    return bool(absolute) or ".." in re.split(r"[/\\]", file)
 
 
 def _is_name(text: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Literal
 
 import numpy as np
@@ -68,6 +70,35 @@ def paper_transforms(
         "train_transform": train_transform or v2.Compose([*scale, *flips, *normalise]),
         "eval_transform": eval_transform or v2.Compose([*scale, *normalise]),
     }
+
+
+def normalisation(
+    backbone: Any = None, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """Mean and standard deviation for `paper_transforms`: those given, else the backbone's, else ImageNet's.
+
+    Args:
+        backbone: network whose inputs the images are, with ``mean`` and ``std``.
+        mean: of each colour of images between 0 and 1.
+        std: likewise.
+
+    Raises:
+        ValueError: if they are not three finite numbers each, those of ``std`` positive.
+    """
+    found = {
+        "mean": getattr(backbone, "mean", IMAGENET_MEAN) if mean is None else mean,
+        "std": getattr(backbone, "std", IMAGENET_STD) if std is None else std,
+    }
+    for name, values in found.items():
+        if len(values) != 3 or not np.isfinite(values).all() or (name == "std" and min(values) <= 0):
+            raise ValueError(f"{name} must be a number for each of three colours, but is {values}.")
+    return found
+
+
+def find_normalisation(transform: Any) -> v2.Normalize | None:
+    """The normalisation among the steps of a transform; None if there is none."""
+    steps = getattr(transform, "transforms", [transform])
+    return next((step for step in steps if isinstance(step, v2.Normalize)), None)
 
 
 class ImageFiles(Dataset):
@@ -143,6 +174,26 @@ def check_readable(images: ImageFiles, describe: Callable[[int], str]) -> None:
         raise OSError(
             f"{len(found)} of {len(images)} images cannot be opened: {'; '.join(found[:MAX_NAMED])}{more}."
         )
+
+
+def is_outside(file: str) -> bool:
+    """Whether a name, of this or another system, leaves the folder it is relative to.
+
+    Symbolic links within the folder may lead elsewhere: data sets are often laid out by them.
+    """
+    absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or file.startswith("\\")
+    return bool(absolute) or ".." in re.split(r"[/\\]", file) or "\0" in file
+
+
+def check_inside(file: str, place: str) -> None:
+    """Raise a ValueError if the name of a file leaves the folder it is relative to.
+
+    Args:
+        file: the name.
+        place: where the name is from.
+    """
+    if not file or is_outside(file):
+        raise ValueError(f"{place} must be the name of a file within the folder of images, but is {file!r}.")
 
 
 def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:

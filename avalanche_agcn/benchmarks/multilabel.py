@@ -33,6 +33,7 @@ from avalanche_agcn.benchmarks.split import (
     assign_repeatedly,
     check_class_names,
     check_classes_present,
+    check_whole_number,
     own_columns,
     resolve_class_order,
 )
@@ -283,6 +284,7 @@ def make_plan(
     Raises:
         ValueError: see ``multilabel_benchmark``.
     """
+    check_whole_number("seed", seed, 0)
     train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
     n_classes = train_labels.shape[1]
     if test_labels.shape[1] != n_classes:
@@ -434,10 +436,12 @@ def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
 def _draw_held_out(labels: Tensor, validation_size: float | int, seed: int) -> Tensor:
     """[N] bool: the validation images, drawn among those with a label."""
     labelled = labels.any(1).nonzero().flatten()
-    n = validation_size if validation_size >= 1 else validation_size * len(labelled)
-    if not 0 <= n < len(labelled):
+    is_number = isinstance(validation_size, (int, float)) and not isinstance(validation_size, bool)
+    is_share = is_number and not isinstance(validation_size, int)
+    n = validation_size * len(labelled) if is_share else validation_size
+    if not is_number or not 0 <= n < len(labelled) or (is_share and validation_size >= 1):
         raise ValueError(
-            f"validation_size={validation_size} must be a share below 1 or a number of images below "
+            f"validation_size={validation_size!r} must be a share below 1 or a number of images below "
             f"{len(labelled)}, the number of images with a label."
         )
     held_out = torch.zeros(len(labels), dtype=torch.bool)

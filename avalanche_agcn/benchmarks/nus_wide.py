@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, Transform, Truncated, paper_transforms
+from avalanche_agcn.benchmarks.image_files import (
+    PAPER_IMAGE_SIZE,
+    Transform,
+    Truncated,
+    normalisation,
+    paper_transforms,
+)
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import resolve_protocol
 from avalanche_agcn.benchmarks.published import (
@@ -43,6 +50,9 @@ def SplitWIDE(
     image_size: int | None = None,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
+    backbone: Any = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
     truncated: Truncated = "warn",
     validation_size: float | int = 0,
     seed: int = 0,
@@ -71,6 +81,9 @@ def SplitWIDE(
         image_size: side of the default transforms' output.
         train_transform: in place of the protocol's.
         eval_transform: in place of the protocol's.
+        backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
+        mean: of each colour, in place of the backbone's.
+        std: likewise.
         truncated: what to do with a truncated image file.
         validation_size: number or share of train images held out.
         seed: fixes everything that is drawn, the random test share included.
@@ -87,7 +100,8 @@ def SplitWIDE(
     settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
     if split_lists is not None:
         lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation_size, **settings)
-        transforms = paper_transforms(image_size or PAPER_IMAGE_SIZE, train_transform, eval_transform)
+        given = image_size or PAPER_IMAGE_SIZE, train_transform, eval_transform
+        transforms = paper_transforms(*given, **normalisation(backbone, mean, std))
         return _from_lists(root, lists, files, truncated=truncated, **transforms)
     not_here = ["crowds", "difficult"]
     rules = resolve_protocol(
@@ -103,6 +117,7 @@ def SplitWIDE(
         truncated=truncated,
         train_transform=train_transform,
         eval_transform=eval_transform,
+        normalised=normalisation(backbone, mean, std),
         validation_size=validation_size,
         seed=seed,
     )

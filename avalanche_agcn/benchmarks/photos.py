@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.coco import read_instances
-from avalanche_agcn.benchmarks.csv_files import is_outside, multilabel_csv
-from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform, Truncated, check_readable
+from avalanche_agcn.benchmarks.csv_files import multilabel_csv
+from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform, Truncated, check_readable, is_outside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, resolve_protocol
 from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables

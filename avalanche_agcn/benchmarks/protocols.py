@@ -31,6 +31,7 @@ from avalanche_agcn.benchmarks.split import (
     Assignment,
     ClassOrder,
     TestImages,
+    check_whole_number,
     experience_sizes,
     is_order_of_names,
 )
@@ -101,6 +102,9 @@ class Protocol:
     flip: bool | None = None
 
     def __post_init__(self) -> None:
+        for name in ("n_classes", "n_experiences"):
+            if getattr(self, name) is not None:
+                check_whole_number(name, getattr(self, name))
         for name, choices in (("test_images", TestImages), ("crowds", Crowds), ("difficult", Difficult)):
             value = getattr(self, name)
             if value is not None and value not in get_args(choices):

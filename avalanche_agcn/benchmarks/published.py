@@ -95,6 +95,7 @@ def benchmark_from_tables(
     truncated: Truncated,
     train_transform: Transform | None,
     eval_transform: Transform | None,
+    normalised: Mapping[str, Sequence[float]] | None = None,
     **options: Any,
 ) -> MultiLabelBenchmark:
     """Choose classes by their frequency in ``train`` and make a benchmark of the images below ``root``.
@@ -107,6 +108,7 @@ def benchmark_from_tables(
         truncated: see ``ImageFiles``.
         train_transform: in place of the protocol's, or None.
         eval_transform: in place of the protocol's, or None.
+        normalised: ``mean`` and ``std`` of the protocol's transforms; ImageNet's if None.
         **options: ``validation_size`` and ``seed``; see ``make_plan``.
     """
     _check_same_classes(train.class_names, test.class_names)
@@ -119,7 +121,7 @@ def benchmark_from_tables(
         class_names=[train.class_names[c] for c in chosen],
         train_membership=None if train.membership is None else train.membership[:, chosen],
         test_membership=None if test.membership is None else test.membership[:, chosen],
-        **protocol.transforms(train_transform, eval_transform),
+        **protocol.transforms(train_transform, eval_transform, **(normalised or {})),
         **options,
     )
     return assemble(plan)

@@ -17,7 +17,7 @@ from avalanche_agcn.benchmarks._painter import paint_scene
 from avalanche_agcn.benchmarks.image_files import Transform
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble, make_plan
 from avalanche_agcn.benchmarks.protocols import resolve_protocol
-from avalanche_agcn.benchmarks.split import ClassOrder, choose_classes
+from avalanche_agcn.benchmarks.split import ClassOrder, check_whole_number, choose_classes
 
 CLASS_NAMES: tuple[str, ...] = tuple(DRAWINGS)
 """The 40 classes, in the order of Split-COCO's columns."""
@@ -180,6 +180,7 @@ class SplitScenes(MultiLabelBenchmark):
         **settings: Any,
     ) -> None:
         _check_at_least(1, n_train=n_train, n_test=n_test)
+        check_whole_number("seed", seed, 0)
         settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
         not_here = ["crowds", "difficult", "image_size"]
         rules = resolve_protocol(protocol, paper_sizes=SIZES, without=not_here, **settings)
@@ -231,5 +232,4 @@ def _check_known(class_names: Sequence[str]) -> list[str]:
 
 def _check_at_least(lowest: int, **values: int) -> None:
     for name, value in values.items():
-        if value < lowest:
-            raise ValueError(f"{name} must be at least {lowest}, not {value}.")
+        check_whole_number(name, value, lowest)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from numbers import Integral
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -44,6 +45,14 @@ def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
         )
 
 
+def check_whole_number(name: str, value: Any, lowest: int | None = None) -> None:
+    """Raise a ValueError if an argument is not a whole number, or is below ``lowest``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name} must be a whole number, not {value!r}.")
+    if lowest is not None and value < lowest:  # type: ignore[operator]
+        raise ValueError(f"{name} must be at least {lowest}, not {value}.")
+
+
 def experience_sizes(
     n_classes: int, n_experiences: int | None, classes_per_experience: Sequence[int] | None
 ) -> list[int]:
@@ -66,6 +75,7 @@ def experience_sizes(
         return sizes
     if n_experiences is None:
         raise ValueError("Pass n_experiences= or classes_per_experience=, to split the classes.")
+    check_whole_number("n_experiences", n_experiences)
     if not 1 <= n_experiences <= n_classes:
         raise ValueError(
             f"n_experiences={n_experiences} must be between 1 and the number of classes, {n_classes}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -10,7 +11,7 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import Transform, Truncated
+from avalanche_agcn.benchmarks.image_files import Transform, Truncated, normalisation
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Difficult, resolve_protocol
 from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
@@ -40,6 +41,9 @@ def SplitVOC(
     image_size: int | None = None,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
+    backbone: Any = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
     truncated: Truncated = "warn",
     validation_size: float | int = 0,
     seed: int = 0,
@@ -69,6 +73,9 @@ def SplitVOC(
         image_size: side of the default transforms' output.
         train_transform: in place of the protocol's.
         eval_transform: in place of the protocol's.
+        backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
+        mean: of each colour, in place of the backbone's.
+        std: likewise.
         truncated: what to do with a truncated image file.
         validation_size: number or share of train images held out.
         seed: fixes everything that is drawn.
@@ -94,6 +101,7 @@ def SplitVOC(
         truncated=truncated,
         train_transform=train_transform,
         eval_transform=eval_transform,
+        normalised=normalisation(backbone, mean, std),
         validation_size=validation_size,
         seed=seed,
     )

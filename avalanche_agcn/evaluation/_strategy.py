@@ -7,11 +7,24 @@ from typing import Any, cast
 
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import PluginMetric
+from avalanche.training import Cumulative, JointTraining
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
+
+
+def check_no_joint_training(strategy: Any) -> None:
+    """Reject Avalanche's strategies for an upper bound, which train on partial labels here.
+
+    They put the experiences of the train stream together, where images have partial labels.
+    """
+    if isinstance(strategy, (JointTraining, Cumulative)):
+        raise ValueError(
+            f"Avalanche's {type(strategy).__name__} trains on partial labels, those of each image's own "
+            "experience, which is no upper bound; use avalanche_agcn's MultiTask, which has all labels."
+        )
 
 
 class BatchReader(PluginMetric[Any]):
@@ -24,8 +37,9 @@ class BatchReader(PluginMetric[Any]):
     _remaining: int | None = None  # images of this process in the evaluated experience
 
     def before_training(self, strategy: SupervisedTemplate) -> None:
-        """Check the other metrics."""
+        """Check the other metrics and the strategy."""
         check_no_argmax_metrics(strategy)
+        check_no_joint_training(strategy)
         super().before_training(strategy)
 
     def before_eval(self, strategy: SupervisedTemplate) -> None:

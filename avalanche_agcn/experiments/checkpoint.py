@@ -5,6 +5,7 @@ Files are written atomically and read without executing code.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -13,7 +14,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -92,11 +93,12 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
         ValueError: if the strategy has other plugins than the saved one.
     """
     state = load_state(path)
-    if state["layout"] != layout(strategy):
-        raise ValueError(
-            f"{path} is of a strategy with plugins {state['layout']}, but this one has {layout(strategy)}."
-        )
-    restore(strategy, state, train_stream)
+    with fitting_state(path):
+        if state["layout"] != layout(strategy):
+            raise ValueError(
+                f"it is of a strategy with plugins {state['layout']}, but this one has {layout(strategy)}"
+            )
+        restore(strategy, state, train_stream)
 
 
 class Diverged(ValueError):
@@ -233,7 +235,30 @@ def load_state(path: str | os.PathLike) -> dict[str, Any]:
         raise DamagedState(f"{path} is not a saved state of this package")
     if hashlib.sha256(payload).digest() != header[len(MAGIC) :]:
         raise DamagedState(f"{path} is damaged or was only partly written")
-    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    try:
+        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except Exception as error:  # of torch's reader, of any type
+        raise DamagedState(
+            f"{path} has the right checksum, but something else than tensors and plain values "
+            f"({type(error).__name__})"
+        ) from error
+
+
+@contextlib.contextmanager
+def fitting_state(path: str | os.PathLike) -> Iterator[None]:
+    """Name the file where a state that was read from it does not fit.
+
+    Raises:
+        ValueError: in place of whatever error a state of another form causes.
+    """
+    try:
+        yield
+    except Exception as error:  # of any type, since a state may have anything in place of what is expected
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"{path} does not fit this run ({type(error).__name__}: {reason:.200}): give --overwrite to "
+            "start from the beginning."
+        ) from error
 
 
 def seed_everything(seed: int) -> None:

@@ -34,6 +34,7 @@ from avalanche_agcn.experiments.settings import (
     BenchmarkName,
     Settings,
     change_settings,
+    check_value,
     is_b_protocol,
     make_settings,
     method_arguments,
@@ -205,13 +206,14 @@ def settings_of(
     """
     shared, own, required = _merge(vars(arguments))
     names, seeds = _as_list(shared.pop("method", FULL)), _as_list(shared.pop("seed", 0))
-    named: BenchmarkName = shared.pop("benchmark")
-    benchmark: BenchmarkName = named if shared.get("dataset_root") or named == "photos" else "scenes"
-    defaults = getattr(arguments, "defaults", "small" if named == "photos" else "paper")
+    benchmark = _benchmark_of(arguments, shared)
+    defaults = getattr(arguments, "defaults", "small" if benchmark == "photos" else "paper")
     if variants is None and _asks_for_nothing(arguments):
         names, defaults = list(FIRST), "small"
-    chosen = [CHOICES.get(name, Choice(name)) for name in (METHODS if "all" in names else names)]
+    chosen = [_choice(name) for name in (METHODS if "all" in names else names)]
     negatives, pseudo_labels = shared.pop("negatives", ()), shared.pop("pseudo_labels", False)
+    for name, value in (("negatives", negatives), ("pseudo_labels", pseudo_labels)):
+        check_value(name, value, KINDS[name])
     check_accepted(required, [choice.method for choice in chosen])
     wanted = []
     for choice in chosen:
@@ -231,6 +233,21 @@ def settings_of(
         wanted = _variants_of(wanted, variants)
     check_folders(wanted)
     return wanted
+
+
+def _benchmark_of(arguments: argparse.Namespace, shared: dict[str, Any]) -> BenchmarkName:
+    """The benchmark that was asked for, or drawn scenes in place of the script's if there is no data."""
+    named: BenchmarkName = shared.pop("benchmark")
+    check_value("benchmark", named, KINDS["benchmark"])
+    if shared.get("dataset_root") or named == "photos":
+        return named
+    if named not in (arguments.benchmark, "scenes"):
+        raise ValueError(f"the benchmark {named!r} needs its images: give their folder by --data.")
+    return "scenes"
+
+
+def _choice(name: Any) -> Choice:
+    return CHOICES.get(name, Choice(name)) if isinstance(name, str) else Choice(name)
 
 
 def _asks_for_nothing(arguments: argparse.Namespace) -> bool:
@@ -258,6 +275,8 @@ def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], se
     own: dict[str, Any] = {}
     required: set[str] = set()
     config = read_config(given["config"]) if "config" in given else {}
+    if "benchmark" in config:  # which the script's replaces
+        check_value("benchmark", config["benchmark"], KINDS["benchmark"])
     if "method" in given:
         config = {**config, "label": None}  # it belongs to the config's method, as some of its settings do
     options = {name: value for name, value in given.items() if name in KINDS or name in OWN_FLAGS}

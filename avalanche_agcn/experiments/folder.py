@@ -12,12 +12,21 @@ from typing import Any, NamedTuple
 import psutil
 from filelock import FileLock
 
+from avalanche_agcn.benchmarks.json_files import check_fields
 from avalanche_agcn.experiments.checkpoint import DamagedState, State, load_state, write_json
 from avalanche_agcn.experiments.fingerprint import Fingerprint, changed_data
 from avalanche_agcn.experiments.results import RESULTS_FILE, Results, read_results
 from avalanche_agcn.experiments.settings import Settings, check_format, differences
 
 LOCK_FILE, STATE_FILE = "lock.json", "state.bin"
+STATE_FIELDS: dict[str, Any] = {
+    "settings": dict,
+    "position": dict,
+    "seconds": dict[str, float],
+    "layout": list[str],
+    "data": dict[str, dict[str, str]],
+}
+POSITION_FIELDS: dict[str, Any] = {"experience": int, "trained": bool, "within": dict[str, int] | None}
 ADVICE = "choose another --out, or give --overwrite to replace it."
 
 
@@ -87,6 +96,10 @@ def _read_begun(path: Path, settings: Settings, resume: bool, log: Callable[[str
             raise
         log(f"{settings.name}: {str(error).rstrip('.')}; it is not used: starting from the beginning")
         return None
+    check_fields(state, STATE_FIELDS, str(path))
+    check_fields(state["position"], POSITION_FIELDS, f"{path}: position")
+    if state["position"]["within"] is not None:
+        check_fields(state["position"]["within"], {"epoch": int, "batch": int}, f"{path}: position.within")
     _check_settings(path, state["settings"], settings)
     if not resume:
         raise BegunRun(

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from avalanche_agcn.benchmarks.image_files import load_image
+from avalanche_agcn.benchmarks.image_files import check_inside, load_image
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, true_cooccurrence
 from avalanche_agcn.evaluation.plots import (
     LabelledPicture,
@@ -107,6 +107,9 @@ def pictures(result: Results) -> Figure:
     return labelled_pictures(shown, class_names=result.class_names, title=title)
 
 
+SCENE_SETTINGS = ("validation_size", "n_train", "n_test", "image_size", "seed")
+
+
 def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
     """One of ``result.pictures``: a photo read from the data, or a scene drawn again from the settings."""
     settings = result.settings
@@ -114,7 +117,11 @@ def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
         root = settings.get("dataset_root")
         if root is None:
             raise FileNotFoundError("The settings of the run do not have the folder of its images.")
-        return load_image(Path(root) / picture["image"])
+        check_inside(str(picture["image"]), "the image of a picture")
+        return load_image(Path(root) / str(picture["image"]))
+    missing = [name for name in SCENE_SETTINGS if name not in settings]
+    if missing:
+        raise ValueError(f"the settings of {result.name} lack {', '.join(missing)} to draw scenes again.")
     held_out = bool(settings["validation_size"])
     scenes = ScenesDataset(
         settings["n_train" if held_out else "n_test"],
@@ -124,6 +131,10 @@ def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
         seed=settings["seed"],
         in_memory=False,
     )
+    if not isinstance(picture["image"], int) or picture["image"] >= len(scenes):
+        raise ValueError(
+            f"there is no scene {picture['image']!r} among {len(scenes)}: run {result.name} again."
+        )
     image, target = scenes[picture["image"]]
     labels = {scenes.class_names[column] for column in target.nonzero()}
     if labels != set(picture["labels"]):

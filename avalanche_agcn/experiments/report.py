@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import matplotlib
 from matplotlib.figure import Figure
 
 from avalanche_agcn.experiments import plots
@@ -59,17 +60,17 @@ def write_report(
     for benchmark, own in _by_benchmark(results).items():
         for caption, table in ({} if only else all_tables(own, stages=stages)).items():
             print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
-            path = out / FILE_NAMES[caption].format(benchmark)
+            path = out / FILE_NAMES[caption].format(ascii_name(benchmark))
             for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
                 write_text(path.with_suffix(suffix), text)
         if not only:
             if sentence := verdict(own):
                 print(f"{sentence}\n")
-            write_text(out / f"classes-{benchmark}.csv", class_table(own).csv())
+            write_text(out / f"classes-{ascii_name(benchmark)}.csv", class_table(own).csv())
         drawings = _plots_of(own)
         known |= set(drawings)
         for name in [name for name in drawings if not only or name in only]:
-            draw(drawings[name], out / f"{benchmark}-{name}.png")
+            draw(drawings[name], out / f"{ascii_name(benchmark)}-{name}.png")
     if not set(only) <= known:
         raise ValueError(f"no plot {sorted(set(only) - known)}; there are {sorted(known)}.")
     if not only:
@@ -122,12 +123,13 @@ def _plots_of(results: Sequence[Results]) -> dict[str, Callable[[], Figure]]:
 
 def draw(make: Callable[[], Figure], path: Path, *, dpi: int = 150) -> None:
     """Draw a plot and write it as PNG; if its pictures are missing, print why and leave it out."""
-    try:
-        figure = make()
-    except FileNotFoundError as error:
-        print(f"{path.name} is left out: {error}")
-        return
-    write_atomically(path, partial(figure.savefig, format="png", dpi=dpi))
+    with matplotlib.rc_context({"text.parse_math": False}):  # a name may have dollar signs
+        try:
+            figure = make()
+        except OSError as error:
+            print(f"{path.name} is left out: {error}")
+            return
+        write_atomically(path, partial(figure.savefig, format="png", dpi=dpi))
 
 
 CAPTIONS = {

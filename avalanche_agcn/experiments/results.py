@@ -13,17 +13,19 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import numpy as np
 import torch
 
+from avalanche_agcn.benchmarks.json_files import read_json
 from avalanche_agcn.evaluation.functional import nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
+from avalanche_agcn.experiments.results_check import check_results
 from avalanche_agcn.experiments.settings import FORMAT, ascii_name, check_format, differences
 
 if TYPE_CHECKING:
@@ -135,19 +137,15 @@ def read_results(path: str | os.PathLike) -> Results:
     Raises:
         ValueError: if the file is damaged, not of this package, or of another format; the message names it.
     """
-    try:
-        return _parse(path, json.loads(Path(path).read_text(encoding="utf-8")))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not a results.json of this package, or is damaged: {error}.") from None
+    return _parse(path, read_json(path))
 
 
 def _parse(path: str | os.PathLike, content: Any) -> Results:
     if isinstance(content, dict) and "nested" in content:
         check_format(path, content)
-    try:
-        return Results(**content)
-    except TypeError as error:
-        raise ValueError(f"{path} is not a results.json of this package, or is damaged: {error}.") from None
+    needed = [f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING]
+    check_results(content, get_type_hints(Results), needed, METRICS, str(path))
+    return Results(**{name: value for name, value in content.items() if name != "summary"})
 
 
 _COMPACT: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
@@ -198,7 +196,7 @@ def read_table(path: Path) -> list[Results]:
     try:
         shared, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         whole = [{**shared, **own, "settings": {**shared["settings"], **own["settings"]}} for own in records]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a table of results, or is damaged: {error}.") from None
     return [_parse(path, content) for content in whole]
 

@@ -34,6 +34,7 @@ from avalanche_agcn.experiments.checkpoint import (
     Diverged,
     State,
     capture,
+    fitting_state,
     layout,
     restore,
     save_state,
@@ -41,6 +42,7 @@ from avalanche_agcn.experiments.checkpoint import (
     write_atomically,
     write_json,
 )
+from avalanche_agcn.experiments.estimate import EstimatePlugin
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.fingerprint import data_fingerprint
 from avalanche_agcn.experiments.folder import STATE_FILE, FolderContent, RunLock, read_folder
@@ -76,6 +78,7 @@ from avalanche_agcn.training.plugins import (
     StatisticalNegativesPlugin,
 )
 from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
+from avalanche_agcn.training.strategies.closed_form import ClosedForm
 
 BENCHMARK_NAMES = {
     "coco": "SplitCOCO",
@@ -91,8 +94,10 @@ MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
     "voc": SplitVOC,
     "photos": SplitPhotos,
 }
-SHARED = ("train_mb_size", "eval_mb_size", "train_epochs", "device", "seed")
+SHARED = ("train_mb_size", "eval_mb_size", "device", "seed")
 """Settings that all strategies have under the same name."""
+STUDY_STEPS, MAX_EPOCHS = 750, 25
+"""Steps of the study that settings were chosen in, 6,000 photos by 8; and most passes over fewer photos."""
 AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -226,7 +231,9 @@ def _statistics_plugins(settings: Settings) -> list[BasePlugin]:
 def check_device(name: str) -> None:
     """Raise a ValueError for a device that torch does not find here, with the reason."""
     try:
-        torch.empty(0, device=name)
+        if torch.device(name).type in ("meta", "lazy"):
+            raise RuntimeError("it computes nothing")
+        torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
         reason = str(error).splitlines()[0]
         raise ValueError(
@@ -291,9 +298,9 @@ class Run:
 
     Raises:
         FolderInUse: if another process runs in the folder.
-        OtherSettings: if the folder has a run with other settings.
-        OtherData: if the folder has a run on other data.
-        ValueError: if a setting cannot be carried out here, or the folder has a run that was begun.
+        OtherRun: if the folder has a run with other settings or on other data.
+        BegunRun: if the folder has a run that was begun, without ``resume``.
+        ValueError: if a setting cannot be carried out here.
         OSError: if the folder cannot be written to.
     """
 
@@ -343,6 +350,8 @@ class Run:
             self.experience = len(self.kept.classes_per_experience)
             return
         self.backbone = backbone = make_backbone(settings)
+        if settings.benchmark != "own":
+            backbone.check_image_size(settings.image_size)
         self.benchmark = normalise(self.benchmark, settings, backbone)
         self.images = self.benchmark  # before features take their place
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
@@ -353,6 +362,22 @@ class Run:
         self.checkpoints.attach(self.strategy)
         if found.state is not None:
             self._restore(found.state)
+        estimate = EstimatePlugin(*self._count_what_is_left(), self.folder, self._log_estimate)
+        self.strategy.plugins.insert(self.strategy.plugins.index(self.checkpoints), estimate)
+
+    def _log_estimate(self, text: str) -> None:
+        self.log(f"{self.settings.name}: {text}")
+
+    def _count_what_is_left(self) -> tuple[int, int]:
+        """Train batches, and images to evaluate, of the experiences that are left."""
+        evaluated = [len(experience.dataset) for experience in self._evaluation_stream]
+        if self._at_once:
+            train, n_evaluated = [len(self.benchmark.complete_train_dataset)], sum(evaluated)
+        else:
+            train = [len(experience.dataset) for experience in self.benchmark.train_stream][self.experience :]
+            n_evaluated = sum(sum(evaluated[: t + 1]) for t in range(self.experience, len(evaluated)))
+        n_batches = sum(-(-n // self.settings.train_mb_size) for n in train)
+        return self.settings.train_epochs * n_batches, n_evaluated
 
     def _freeze(self, backbone: Backbone) -> nn.Module:
         """Put features of the backbone in the place of images; return the network that passes them on."""
@@ -377,6 +402,14 @@ class Run:
     def n_experiences(self) -> int:
         """Number of times the run trains: once for Multi-Task, else once per experience."""
         return 1 if self._at_once else self.benchmark.n_experiences
+
+    @property
+    def n_epochs(self) -> int:
+        """Passes over each experience; unless the settings have a number, one for methods in closed form."""
+        if self.settings.train_epochs is not None or isinstance(self.strategy, ClosedForm):
+            return self.settings.train_epochs or 1
+        n_images = sum(map(len, self.benchmark.plan.train.positions))
+        return max(1, min(MAX_EPOCHS, round(STUDY_STEPS * self.settings.train_mb_size / n_images)))
 
     def run(self) -> Results:
         """Train and evaluate the remaining experiences, and write ``results.json``.
@@ -417,7 +450,7 @@ class Run:
                 self._save_model()
             self._save()
             self._report_progress()
-            if self.after_experience is not None:
+            if self.after_experience is not None and is_first_process():
                 self.after_experience(self.results())
         results = self.results()
         if is_first_process():
@@ -466,7 +499,7 @@ class Run:
 
     def _train(self) -> None:
         epochs_done = 0 if self._within is None else self._within["epoch"]
-        self.strategy.train_epochs = self.settings.train_epochs - epochs_done
+        self.strategy.train_epochs = self.n_epochs - epochs_done
         self._within = None
         data = self.benchmark if self._at_once else self.benchmark.train_stream[self.experience]
         try:
@@ -551,15 +584,15 @@ class Run:
 
     def _restore(self, state: State) -> None:
         """Continue from a saved state."""
-        path = self.folder / STATE_FILE
-        if state.get("layout") != layout(self.strategy):
-            raise ValueError(
-                f"{path} is of another version of this package: give --overwrite to start from the beginning."
-            )
-        position, self.seconds = state["position"], state["seconds"]
-        self.experience, self.trained = position["experience"], position["trained"]
-        self._within = position["within"]
-        restore(self.strategy, state, self.benchmark.train_stream)
-        if self._within is not None:
-            self.checkpoints.resume(self._within, state)
+        with fitting_state(self.folder / STATE_FILE):
+            if state["layout"] != layout(self.strategy):
+                raise ValueError("it is of another version of this package")
+            position, self.seconds = state["position"], dict(state["seconds"])
+            self.experience, self.trained = position["experience"], position["trained"]
+            self._within = position["within"]
+            if not 0 <= self.experience <= self.n_experiences:
+                raise ValueError(f"it is at experience {self.experience} of {self.n_experiences}")
+            restore(self.strategy, state, self.benchmark.train_stream)
+            if self._within is not None:
+                self.checkpoints.resume(self._within, state)
         self.log(f"{self.settings.name}: continuing with experience {self.experience + 1}")

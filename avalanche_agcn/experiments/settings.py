@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import json
+import math
 import os
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+from avalanche_agcn.benchmarks.json_files import read_json
 from avalanche_agcn.experiments.methods import METHODS, PLAIN, alternatives
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
@@ -88,7 +89,9 @@ class TrainingSettings:
 
     train_mb_size: Annotated[int, "images per step"] = 8
     eval_mb_size: Annotated[int, "images per batch of evaluation"] = 32
-    train_epochs: Annotated[int, "passes over each experience"] = 1
+    train_epochs: Annotated[
+        int | None, "passes over each experience; if none, as many steps as the study"
+    ] = 1
     loss: Annotated[Loss, "binary cross-entropy, or the asymmetric loss"] = "bce"
     pseudo_labels: Annotated[bool, "label old classes of new images by the previous model"] = False
     negatives: Annotated[
@@ -140,6 +143,74 @@ class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
         return {"format": FORMAT, **values, "negatives": list(self.negatives)}
 
 
+class Range(NamedTuple):
+    """Values that a number may have, bounds included unless they are open."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        assert isinstance(value, (int, float))
+        above = value > self.low if self.open_low else value >= self.low
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    def __str__(self) -> str:
+        low = "" if self.low == -math.inf else f"{'above' if self.open_low else 'at least'} {self.low:g}"
+        high = "" if self.high == math.inf else f"{'below' if self.open_high else 'at most'} {self.high:g}"
+        return " and ".join(filter(None, (low, high)))
+
+
+_POSITIVE, _SHARE = Range(0, open_low=True), Range(0, 1)
+_COUNT, _COUNT_OR_NONE = Range(1, 10**9), Range(0, 10**9)
+_WEIGHT = Range(0, 1e30)
+RANGES: dict[str, Range] = {
+    "n_classes": Range(1, 10**5),
+    "n_experiences": Range(1, 10**5),
+    "validation_size": Range(0, 1, open_high=True),
+    "test_size": Range(0, 1, open_low=True, open_high=True),
+    "limit": _COUNT,
+    "n_train": Range(1, 10**7),
+    "n_test": Range(1, 10**7),
+    "image_size": Range(8, 2048),
+    "lr": _WEIGHT,
+    "lr_head": _WEIGHT,
+    "lr_gcn": _WEIGHT,
+    "random_features": Range(1, 10**6),
+    "train_mb_size": Range(1, 10**6),
+    "eval_mb_size": Range(1, 10**6),
+    "train_epochs": Range(1, 10**6),
+    "distillation": _WEIGHT,
+    "held_images": _COUNT_OR_NONE,
+    "seed": Range(0, 2**32 - 1),  # as NumPy's
+    "num_workers": Range(0, 256),
+    "checkpoint_minutes": Range(0, 10**6),
+    # Of methods:
+    "gamma": _SHARE,
+    "ridge": _POSITIVE,
+    "refine": _POSITIVE,
+    "ewc_lambda": _WEIGHT,
+    "fisher_images": _COUNT,
+    "alpha": _WEIGHT,
+    "temperature": _POSITIVE,
+    "mem_size": _COUNT_OR_NONE,
+    "sample_size": _COUNT,
+    "batch_size_mem": Range(0, 10**6),
+    "views": Range(1, 100),
+    "rho": Range(-100, 100),
+    "contrast_weight": _WEIGHT,
+    "lambda_cls": _WEIGHT,
+    "lambda_dst": _WEIGHT,
+    "lambda_gph": _WEIGHT,
+    "neighbour_weight": _WEIGHT,
+    "new_threshold": Range(0, 1, open_low=True),
+    "cross_threshold": Range(0, 1, open_low=True),
+    "threshold": _SHARE,
+    "beta": _WEIGHT,
+}
+"""Values that numbers among the settings may have; others may be any finite number."""
+
 GROUPS = (DataSettings, ModelSettings, TrainingSettings, RunSettings)
 KINDS: dict[str, Any] = get_type_hints(Settings)
 """Type of each field."""
@@ -148,7 +219,7 @@ DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "coco": {},
     "wide": {"n_classes": 21, "n_experiences": 7},
     "voc": {"protocol": "B0-C4", "n_classes": None, "n_experiences": None},
-    "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
+    "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random", "train_epochs": None},
     "own": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
     "scenes": {
         "backbone": "small",
@@ -216,7 +287,7 @@ def method_arguments(method: str) -> dict[str, inspect.Parameter]:
     Raises:
         ValueError: if there is no such method.
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}.")
     arguments = METHODS[method].arguments
     return {name: argument for name, argument in arguments.items() if name not in RUN_ARGUMENTS}
@@ -226,6 +297,8 @@ def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     """Fields that all methods share, and settings of methods, whether nested or beside them."""
     shared = {name: value for name, value in given.items() if name in KINDS and name != "method_settings"}
     nested = given.get("method_settings", {})
+    if not isinstance(nested, Mapping):
+        raise ValueError(f"the setting method_settings must be settings by name, not {nested!r}.")
     beside = {name: value for name, value in given.items() if name not in KINDS and name != "format"}
     return shared, {**nested, **beside}
 
@@ -241,8 +314,9 @@ def make_settings(
         given: fields of `Settings`, and settings of the method by the names of its strategy's arguments.
 
     Raises:
-        ValueError: if the method or a setting is unknown, or a value has the wrong type.
+        ValueError: if the method or a setting is unknown, or a value has the wrong type or is out of range.
     """
+    check_value("benchmark", benchmark, KINDS["benchmark"])
     more_shared, more_own = split_settings(defaults or {})
     given_shared, own = split_settings(given)
     method = given_shared.get("method", Settings.method)
@@ -268,6 +342,11 @@ def make_settings(
 
 def _check_usable(settings: Settings) -> None:
     """Raise a ValueError for settings that the method or the benchmark cannot use."""
+    arguments, own = method_arguments(settings.method), settings.method_settings
+    if own.get("mem_size") == 0 and arguments["mem_size"].default > 0:
+        raise ValueError(f"{settings.method} needs a memory: mem_size (--memory) must be at least 1, not 0.")
+    if settings.benchmark == "scenes" and settings.split_lists is not None:
+        raise ValueError(f"split_lists ({settings.split_lists}) need the images of their data: give --data.")
     unusable = sorted(set(settings.negatives) - usable_negatives(settings))
     if unusable:
         raise ValueError(
@@ -338,7 +417,7 @@ def usable_negatives(settings: Settings) -> set[str]:
 
 
 def check_value(name: str, value: Any, kind: Any) -> None:
-    """Raise a ValueError for a value of the wrong type, such as the text ``"False"`` for a switch."""
+    """Raise a ValueError for a value of the wrong type, such as the text ``"False"``, or out of range."""
     if get_origin(kind) is tuple:
         for item in value if isinstance(value, (list, tuple)) else [value]:
             check_value(name, item, get_args(kind)[0])
@@ -352,6 +431,35 @@ def check_value(name: str, value: Any, kind: Any) -> None:
     if not fits:
         wanted = " or ".join(PLAIN.get(one, repr(one)) for one in allowed)
         raise ValueError(f"the setting {name} must be {wanted}, not {value!r}.")
+    if isinstance(value, str) and not value.strip():
+        raise ValueError(f"the setting {name} must not be empty.")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        _check_number(name, value)
+
+
+def _check_number(name: str, value: float) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"the setting {name} must be a finite number, not {value}.")
+    if value not in RANGES.get(name, Range()):
+        raise ValueError(f"the setting {name} must be {RANGES[name]}, not {value}.")
+
+
+def check_stored(settings: Any, place: str) -> None:
+    """Raise a ValueError if settings from a file have a value of the wrong type or out of range.
+
+    Settings that this version does not know are not looked at.
+    """
+    if not isinstance(settings, dict):
+        raise ValueError(f"{place} must be settings by name, not {type(settings).__name__}.")
+    try:
+        shared, own = split_settings(settings)
+        known = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
+        for name, value in shared.items():
+            check_value(name, value, KINDS[name])
+        for name in own.keys() & known.keys():
+            check_value(name, own[name], known[name].annotation)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def read_config(path: str | os.PathLike) -> dict[str, Any]:
@@ -360,17 +468,22 @@ def read_config(path: str | os.PathLike) -> dict[str, Any]:
     Raises:
         ValueError: if the file is neither, or of another format.
     """
-    text = Path(path).read_text(encoding="utf-8")
-    try:
-        content = tomllib.loads(text) if str(path).endswith(".toml") else json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{path} is neither TOML nor JSON: {error}.") from None
+    content = _read_toml(path) if str(path).endswith(".toml") else read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`.")
     if "settings" not in content:
         return content
     check_format(path, content)
+    if not isinstance(content["settings"], dict):
+        raise ValueError(f"{path}: settings must be settings by name, not {content['settings']!r:.60}.")
     return content["settings"]
+
+
+def _read_toml(path: str | os.PathLike) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not TOML: {str(error).rstrip('.')}.") from None
 
 
 def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from avalanche_agcn.evaluation.functional import StageScores
+from avalanche_agcn.experiments.escape import for_csv, for_latex, for_markdown
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, name_of
 from avalanche_agcn.experiments.paper import STREAMS, TABLE_1, TABLE_2, TABLE_3, Scores
 from avalanche_agcn.experiments.results import (
@@ -27,18 +28,6 @@ ABLATED = "SplitCOCO"
 SCORES = [(metric, kind) for metric in METRICS for kind in ("last", "nested")]
 SCORE_NAMES = [f"{metric} {kind}" for metric, kind in SCORES]
 FORGETTING = [f"forgetting % {metric}" for metric in METRICS]
-LATEX = {
-    "%": r"\%",
-    "_": r"\_",
-    "&": r"\&",
-    "–": "--",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "√": r"$\surd$",
-    "λ₁": r"$\lambda_1$",
-    "λ₂": r"$\lambda_2$",
-    "λ₃": r"$\lambda_3$",
-}
 
 
 class Table(NamedTuple):
@@ -49,27 +38,23 @@ class Table(NamedTuple):
 
     def markdown(self) -> str:
         """The table in Markdown."""
-        lines = [self.header, ["---"] + ["---:"] * (len(self.header) - 1), *self.rows]
+        header, *rows = ([for_markdown(cell) for cell in line] for line in (self.header, *self.rows))
+        lines = [header, ["---"] + ["---:"] * (len(self.header) - 1), *rows]
         return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
     def csv(self) -> str:
         """The table as comma-separated values."""
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.header, *self.rows])
+        lines = [[for_csv(cell) for cell in line] for line in (self.header, *self.rows)]
+        csv.writer(text, lineterminator="\n").writerows(lines)
         return text.getvalue()
 
     def latex(self) -> str:
         """The table as a LaTeX ``tabular`` for the package booktabs."""
-        lines = [" & ".join(map(_latex, line)) + r" \\" for line in (self.header, *self.rows)]
+        lines = [" & ".join(map(for_latex, line)) + r" \\" for line in (self.header, *self.rows)]
         columns = "l" + "r" * (len(self.header) - 1)
         body = "\n".join(["\\toprule", lines[0], "\\midrule", *lines[1:], "\\bottomrule"])
         return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
-
-
-def _latex(cell: str) -> str:
-    for symbol, command in LATEX.items():
-        cell = cell.replace(symbol, command)
-    return cell
 
 
 def all_tables(results: Sequence[Results], *, stages: bool = False) -> dict[str, Table]:

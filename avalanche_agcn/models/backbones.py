@@ -27,6 +27,7 @@ class Backbone(nn.Module):
         pool: ``"max"`` (the paper) or ``"avg"``.
         mean: of each colour of images between 0 and 1, for the normalisation of inputs.
         std: likewise.
+        pretrained: whether the layers were trained on inputs with this normalisation.
         freeze_batchnorm: keep the running statistics of batch normalisation fixed, also in training. With
             small batches or changing streams, updating them does more harm than good.
         fold_batchnorm: fold normalisations with frozen statistics into the convolutions before them: the
@@ -56,6 +57,7 @@ class Backbone(nn.Module):
         pool: Pool = "max",
         mean: RGB = IMAGENET_MEAN,
         std: RGB = IMAGENET_STD,
+        pretrained: bool = False,
         freeze_batchnorm: bool = False,
         fold_batchnorm: bool = False,
         frozen: Frozen = (),
@@ -71,7 +73,7 @@ class Backbone(nn.Module):
         self.layers = layers
         self.num_features = num_features
         self.pool = pool
-        self.mean, self.std = mean, std
+        self.mean, self.std, self.pretrained = mean, std, pretrained
         self.freeze_batchnorm = freeze_batchnorm
         self.compile_layers = compile
         self.channels_last = channels_last
@@ -104,6 +106,16 @@ class Backbone(nn.Module):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+    def check_image_size(self, image_size: int) -> None:
+        """Raise a ValueError if the network cannot take squares of this side."""
+        try:
+            _run(self.layers, torch.zeros(1, 3, image_size, image_size))
+        except (RuntimeError, AssertionError, ValueError) as error:
+            reason = " ".join(str(error).split()).rstrip(".!")
+            raise ValueError(
+                f"this network cannot take images of {image_size} pixels ({reason}); choose another size."
+            ) from None
 
     def extra_repr(self) -> str:
         """The pooling, which layers do not show."""
@@ -205,6 +217,7 @@ def create_backbone(
         pool=pool,
         mean=mean,
         std=std,
+        pretrained=bool(pretrained),
         freeze_batchnorm=freeze_batchnorm,
         fold_batchnorm=fold_batchnorm,
         frozen=frozen,

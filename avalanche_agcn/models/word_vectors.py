@@ -9,6 +9,7 @@ Manning, 2014; public domain, PDDL). To write the file, with avalanche-agcn[glov
 """
 
 import re
+import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -88,6 +89,7 @@ def load_word_vectors(
     def vector(word: str) -> Tensor:
         return found[word] if word in found else _random_vector(word, dimension, seed)
 
+    _check_finite(found, source)
     rows = [torch.stack([vector(word) for word in _parts(name, found)]).mean(dim=0) for name in class_names]
     vectors = torch.stack(rows) if rows else torch.zeros(0, dimension)
     return orthogonalise(vectors) if orthogonal else vectors
@@ -152,12 +154,21 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as file:
             words, vectors = file["words"], file["vectors"]
-    except (KeyError, ValueError, OSError) as error:
+    except (KeyError, ValueError, OSError, EOFError, TypeError, IndexError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{str(path)!r} is not an .npz with an array of strings 'words' and a matrix 'vectors': {error}"
+            f"{str(path)!r} is not an .npz with an array of strings 'words' and a matrix 'vectors': "
+            f"{str(error).rstrip('.')}."
         ) from error
-    if vectors.ndim != 2 or len(words) != len(vectors):
-        raise ValueError(f"{str(path)!r} has {len(words)} words but vectors of shape {vectors.shape}.")
+    if words.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{str(path)!r} must have words of type str and vectors of numbers, but has {words.dtype} and "
+            f"{vectors.dtype}."
+        )
+    if words.ndim != 1 or vectors.ndim != 2 or len(words) != len(vectors) or not vectors.shape[1]:
+        raise ValueError(
+            f"{str(path)!r} has {words.size} words but vectors of shape {vectors.shape}; they must be "
+            "[words] and [words, numbers]."
+        )
     return _pick(words.tolist(), vectors, wanted)
 
 
@@ -220,6 +231,17 @@ def _check_found(class_names: Sequence[str], found: Mapping[str, Tensor], source
             "a larger source ('glove-6b-50d' or a GloVe file), or pass missing='random' (in runs, "
             "--word-vectors glove-6b-50d or --set missing_words=random)."
         )
+
+
+def _check_finite(found: Mapping[str, Tensor], source: str | Path) -> None:
+    """Raise a ValueError for vectors that would make classifiers of NaN, or of zero for all images."""
+    for word, vector in found.items():
+        if not vector.isfinite().all() or not vector.any():
+            problem = "only zeros" if vector.isfinite().all() else "numbers that are not finite"
+            raise ValueError(
+                f"The vector of {word!r} in {str(source)!r} has {problem}; download the file again, or "
+                "rename the class."
+            )
 
 
 def _random_vector(word: str, dimension: int, seed: int) -> Tensor:

@@ -31,6 +31,9 @@ class PartialBCEWithLogitsLoss(nn.Module):
     is not. The loss is the mean over the annotated cells; the others add neither to it nor to
     its gradient.
 
+    Args:
+        soft: whether targets may be probabilities between 0 and 1.
+
     Example:
         >>> import torch
         >>> logits = torch.zeros(2, 2, requires_grad=True)  # two classes seen so far
@@ -38,6 +41,10 @@ class PartialBCEWithLogitsLoss(nn.Module):
         >>> round(PartialBCEWithLogitsLoss()(logits, targets).item(), 4)
         0.6931
     """
+
+    def __init__(self, *, soft: bool = False) -> None:
+        super().__init__()
+        self.soft = soft
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of a batch, a scalar.
@@ -51,9 +58,9 @@ class PartialBCEWithLogitsLoss(nn.Module):
             The loss. A batch without an annotated cell gives 0, with zero gradients.
 
         Raises:
-            ValueError: if the shapes do not fit or the targets are class numbers.
+            ValueError: if the shapes do not fit, or the targets are class numbers or have other values.
         """
-        _check_targets(logits, targets)
+        _check_targets(logits, targets, soft=self.soft)
         logits = _at_least_float32(logits)
         targets = targets[:, : logits.shape[1]].to(logits.dtype)
         annotated = ~targets.isnan()
@@ -355,7 +362,7 @@ def _at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def _check_targets(logits: Tensor, targets: Tensor) -> None:
+def _check_targets(logits: Tensor, targets: Tensor, *, soft: bool = True) -> None:
     if targets.ndim != 2 or not targets.is_floating_point():
         raise ValueError(
             "targets must be a float matrix [images, classes] of 0, 1 and NaN, but they are "
@@ -372,6 +379,19 @@ def _check_targets(logits: Tensor, targets: Tensor) -> None:
             f"logits have {logits.shape[1]} columns but targets only {targets.shape[1]}. Logits "
             "cover the classes seen so far, a prefix of the target's columns: build the "
             "benchmark with all its classes or the model with fewer outputs."
+        )
+    _check_values(targets, soft=soft)
+
+
+def _check_values(targets: Tensor, *, soft: bool) -> None:
+    inside = (targets >= 0) & (targets <= 1) if soft else (targets == 0) | (targets == 1)
+    wrong = ~(inside | targets.isnan())
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        wanted = "between 0 and 1" if soft else "0 or 1 (for probabilities pass soft=True)"
+        raise ValueError(
+            f"targets must be {wanted}, or NaN where unlabelled, but are {targets[row, column].item()} for "
+            f"image {row}, class {column}."
         )
 
 

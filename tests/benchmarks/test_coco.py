@@ -1,5 +1,6 @@
 import csv
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from pycocotools.coco import COCO
 
 from avalanche_agcn.benchmarks import SplitCOCO
 from avalanche_agcn.benchmarks.coco import SPLIT_COCO_CLASSES, read_coco
+from avalanche_agcn.benchmarks.image_files import find_normalisation
 
 CATEGORIES = {7: "cat", 3: "dog", 90: "cow", 11: "emu"}  # by id: dog cat emu cow
 # labels by image; dog is on 4 train images, cat on 3, cow on 2, emu on 1
@@ -286,3 +288,18 @@ def test_published_classes_are_the_most_frequent_of_train2014(shared_data):
     with (shared_data / "coco_labels" / "train2014_counts.csv").open() as file:
         counts = {row["name"]: int(row["images"]) for row in csv.DictReader(file)}
     assert set(sorted(counts, key=counts.get, reverse=True)[:40]) == set(SPLIT_COCO_CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("given", "mean"),
+    [
+        ({}, (0.485, 0.456, 0.406)),
+        ({"backbone": SimpleNamespace(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))}, (0.5, 0.5, 0.5)),
+        ({"mean": (0.1, 0.2, 0.3)}, (0.1, 0.2, 0.3)),
+    ],
+)
+def test_images_are_normalised_as_the_backbone_expects_them(tmp_path, given, mean):
+    make_coco(tmp_path)
+    benchmark = SplitCOCO(tmp_path, n_classes=4, n_experiences=2, **given)
+    for transform in (benchmark.plan.train_transform, benchmark.plan.eval_transform):
+        assert tuple(find_normalisation(transform).mean) == mean

@@ -73,3 +73,11 @@ def test_own_photos_run_from_a_csv_to_a_prediction(tmp_path):
     assert (results.benchmark, results.class_names) == ("SplitPhotos", ["car", "cat", "dog", "person"])
     (found,) = load_model(run.folder).predict(tmp_path / "3.png")
     assert list(found.probabilities) == results.class_names
+
+
+@pytest.mark.parametrize(("method", "n_epochs"), [("finetuning", 25), ("streaming_ridge", 1), ("l3a", 1)])
+def test_few_photos_are_passed_over_more_often_but_once_in_closed_form(tmp_path, method, n_epochs):
+    settings = make_settings("own", method=method, backbone="small", train_epochs=None, random_features=64)
+    assert Run(settings, tmp_path, benchmark=own_benchmark(), log=quiet).n_epochs == n_epochs
+    once = make_settings("own", method="finetuning", backbone="small", train_epochs=1)
+    assert Run(once, tmp_path / "once", benchmark=own_benchmark(), log=quiet).n_epochs == 1

@@ -62,7 +62,7 @@ def test_voc_has_the_protocol_of_its_published_results():
         make_settings("voc", split_lists="lists.zip")
 
 
-@pytest.mark.parametrize("name", ["B10", "b0-c10", "KRT", "B0-C10 ", ""])
+@pytest.mark.parametrize("name", ["B10", "b0-c10", "KRT", "B0-C10 "])
 def test_an_unknown_protocol_is_named(name):
     with pytest.raises(ValueError, match=rf"^the setting protocol must be 'paper' or .*, not '{name}'\.$"):
         make_settings("coco", protocol=name)
@@ -185,7 +185,7 @@ def test_results_of_an_older_version_are_named_with_it(tmp_path):
 
 def test_a_config_of_another_form_is_named(tmp_path):
     (tmp_path / "run.toml").write_text("lr: 1")
-    with pytest.raises(ValueError, match=r"run\.toml is neither TOML nor JSON"):
+    with pytest.raises(ValueError, match=r"run\.toml is not TOML"):
         read_config(tmp_path / "run.toml")
 
 

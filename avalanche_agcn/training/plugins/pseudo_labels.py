@@ -7,7 +7,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.training.losses import add_pseudo_labels
+from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss, add_pseudo_labels
 from avalanche_agcn.training.plugins.replay import find_memory
 from avalanche_agcn.training.teacher import FrozenTeacher
 
@@ -44,7 +44,9 @@ class PseudoLabelPlugin(SupervisedPlugin, supports_distributed=True):  # type: i
     def before_train_dataset_adaptation(
         self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
     ) -> None:
-        """Copy the teacher before the model grows."""
+        """Copy the teacher before the model grows; let the loss take probabilities if they are asked for."""
+        if self.soft and isinstance(strategy._criterion, PartialBCEWithLogitsLoss):
+            strategy._criterion.soft = True
         if self.owns_teacher:
             self.teacher.begin_experience(strategy)
 

@@ -1,9 +1,11 @@
 """The base of all strategies of this package."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import torch
 from avalanche.core import BasePlugin
 from avalanche.training.plugins import EvaluationPlugin
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from avalanche_agcn.benchmarks.experience import origin_of
+from avalanche_agcn.benchmarks.image_files import find_normalisation
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import (
     from_first_process,
@@ -122,6 +125,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         **kwargs: Any,
     ) -> None:
         """Make the loader of the experience, with the memory of a plugin if there is one."""
+        warn_of_other_normalisation(self)
         self.seed = draw_shared_seed() if self.seed is None else from_first_process(self.seed)
         self.dataloader = make_train_loader(
             self,
@@ -203,6 +207,23 @@ class MultiLabelTemplate(SupervisedTemplate):
         origin, before = origin_of(self.experience), self._origin
         self._origin = None if origin is self.experience else origin
         return self._origin is None or self._origin is not before
+
+
+def warn_of_other_normalisation(strategy: Any) -> None:
+    """Warn if images are not normalised as the strategy's pretrained backbone was trained with."""
+    backbone: Any = getattr(unwrap(strategy.model), "backbone", None)
+    stream = getattr(strategy.experience, "origin_stream", None)
+    plan = getattr(getattr(stream, "benchmark", None), "plan", None)
+    step = None if plan is None else find_normalisation(plan.eval_transform)
+    if step is None or not getattr(backbone, "pretrained", False):
+        return
+    used, expected = [*step.mean, *step.std], [*backbone.mean, *backbone.std]
+    if not np.allclose(used, expected, atol=1e-3):
+        warnings.warn(
+            f"Images are normalised with mean and std {used}, but the backbone was trained with {expected}, "
+            "so that its features are worse: make the benchmark with backbone=backbone.",
+            stacklevel=2,
+        )
 
 
 def _multilabel_evaluator() -> EvaluationPlugin:

@@ -1,0 +1,520 @@
+"""Wrong options and files end in an exit code and one sentence; no exception leaves the command line."""
+
+import copy
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from torchvision.models import VisionTransformer
+
+from avalanche_agcn.__main__ import main as package_main
+from avalanche_agcn.benchmarks import SplitScenes
+from avalanche_agcn.benchmarks.coco import read_instances
+from avalanche_agcn.experiments import run
+from avalanche_agcn.experiments.checkpoint import load_state, save_state
+from avalanche_agcn.experiments.cli import main, make_parser, settings_of
+from avalanche_agcn.experiments.folder import STATE_FILE
+from avalanche_agcn.experiments.results import RESULTS_FILE, read_results
+from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.settings import KINDS, RANGES, SMOKE, make_settings
+from avalanche_agcn.models import load_word_vectors
+from avalanche_agcn.models.backbones import Backbone
+
+NAME = "agcn-seed0"
+DEEP = "[" * 100_000
+SMOKE_AGCN = ["--smoke", "--method", "agcn"]
+
+
+def sentence(capsys):
+    """What was said at the end; it must be one line, with a full stop and no traceback."""
+    text = capsys.readouterr().err
+    last = text.strip().splitlines()[-1]
+    assert "Traceback" not in text
+    assert last.endswith((".", "!", "?")), last
+    return last
+
+
+# ---------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--epochs", "0"], "train_epochs must be at least 1 and at most 1e+06, not 0"),
+        (["--epochs", "-1"], "train_epochs must be at least 1"),
+        (["--lr", "-1"], "lr must be at least 0"),
+        (["--lr", "nan"], "lr must be a finite number, not nan"),
+        (["--lr-head", "inf"], "lr_head must be a finite number, not inf"),
+        (["--lambda-gph", "nan"], "lambda_gph must be a finite number"),
+        (["--validation-size", "1.0"], "validation_size must be at least 0 and below 1, not 1.0"),
+        (["--checkpoint-minutes", "nan"], "checkpoint_minutes must be a finite number"),
+        (["--split-lists", "missing.zip"], "split_lists (missing.zip) need the images of their data"),
+        (["--set", "benchmark=wide"], "the benchmark 'wide' needs its images"),
+        (["--cache", ""], "the setting cache must not be empty"),
+        (["--out", ""], "must be the name of a folder, but is empty"),
+        (["--image-size", "100000"], "image_size must be at least 8 and at most 2048"),
+        (["--seed", "-1"], "seed must be at least 0"),
+        (["--seed", "4294967296"], "seed must be at least 0"),
+        (["--workers", "-1"], "num_workers must be at least 0"),
+        (["--batch-size", "0"], "train_mb_size must be at least 1"),
+        (["--limit", "0"], "limit must be at least 1"),
+        (["--set", "negatives=3"], "negatives must be 'memory' or 'statistics', not 3"),
+        (["--set", "method=3"], "unknown method 3"),
+        (["--set", "method_settings=3"], "method_settings must be settings by name"),
+        (["--set", "seed=a"], "seed must be a whole number, not 'a'"),
+        (["--set", "n_experiences=2.0"], "n_experiences must be a whole number or none, not 2.0"),
+        (["--method", "er", "--memory", "0"], "er needs a memory: mem_size (--memory) must be at least 1"),
+        (["--method", "scr", "--set", "temperature=0"], "temperature must be above 0, not 0"),
+    ],
+)
+def test_an_option_out_of_range_is_named_before_anything_runs(
+    options, message, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main("coco", None, options) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_number_among_the_settings_has_a_range():
+    def is_number(kind):
+        return any(one in (int, float) for one in getattr(kind, "__args__", (kind,)))
+
+    assert {name for name, kind in KINDS.items() if is_number(kind)} <= RANGES.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "meta"], "the device 'meta' cannot be used here (it computes nothing)"),
+        (["--device", "cuda:99"], "the device 'cuda:99' cannot be used here"),
+    ],
+)
+def test_what_cannot_run_here_is_named(options, message, capsys, tmp_path):
+    assert main("coco", None, [*SMOKE_AGCN, "--out", str(tmp_path), *options]) == 1
+    assert message in sentence(capsys)
+
+
+def test_no_memory_is_recorded_and_used_as_none(tmp_path):
+    options = [*SMOKE_AGCN, "--memory", "0"]
+    (wanted,) = settings_of(make_parser("coco", None).parse_args(options))
+    assert wanted.method_settings["mem_size"] == 0
+    strategy = Run(wanted, tmp_path, log=lambda text: None).strategy
+    assert not [plugin for plugin in strategy.plugins if hasattr(plugin, "storage_policy")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_experiences": 2.0}, "n_experiences must be a whole number, not 2.0"),
+        ({"seed": "a"}, "seed must be a whole number, not 'a'"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
+        ({"validation_size": 1.0}, "validation_size=1.0 must be a share below 1"),
+        ({"validation_size": float("nan")}, "validation_size=nan must be a share below 1"),
+        ({"n_classes": True}, "n_classes must be a whole number"),
+    ],
+)
+def test_arguments_of_benchmarks_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SplitScenes(**{"n_classes": 4, "n_experiences": 2, "n_train": 40, "n_test": 20, **arguments})
+
+
+def test_a_network_that_cannot_take_the_image_size_is_named(tmp_path, monkeypatch, capsys):
+    vit = VisionTransformer(64, patch_size=16, num_layers=1, num_heads=1, hidden_dim=8, mlp_dim=8)
+    backbone = Backbone(vit, num_features=1000)
+    backbone.check_image_size(64)
+    monkeypatch.setattr(run, "make_backbone", lambda settings: backbone)
+    assert main("coco", None, [*SMOKE_AGCN, "--out", str(tmp_path)]) == 1
+    assert "this network cannot take images of 32 pixels (Wrong image height" in sentence(capsys)
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", {"settings": 3, "format": 2}, "settings must be settings by name, not 3"),
+        ("a.json", {"settings": None, "format": 2}, "settings must be settings by name, not None"),
+        ("a.json", {"settings": [1], "format": 2}, "settings must be settings by name"),
+        ("a.json", {"seed": "a"}, "seed must be a whole number, not 'a'"),
+        ("a.json", {"seed": [[1]]}, "seed must be a whole number"),
+        ("a.json", {"method": [3]}, "unknown method 3"),
+        ("a.json", {"method": {"a": 1}}, "unknown method {'a': 1}"),
+        ("a.json", {"method_settings": [1]}, "method_settings must be settings by name"),
+        ("a.json", {"negatives": {"a": 1}}, "negatives must be 'memory' or 'statistics'"),
+        ("a.json", {"benchmark": 3}, "benchmark must be"),
+        ("a.json", "[]", "must have settings by name"),
+        ("a.json", DEEP, "is nested too deeply"),
+        ("a.json", '{"lr": NaN}', "is not JSON"),
+        ("a.json", "\x00", "is not JSON"),
+        ("a.toml", "lr = ", "is not TOML"),
+        ("a.toml", "a = " + DEEP, "is not TOML"),
+        ("a.toml", "lr = inf", "lr must be a finite number"),
+    ],
+)
+def test_a_config_with_wrong_content_is_named(tmp_path, capsys, name, content, message):
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / name).write_text(text)
+    assert main("coco", None, ["--config", str(tmp_path / name)]) == 2
+    assert message in sentence(capsys)
+
+
+def coco():
+    images = [{"id": k, "file_name": f"{k}.jpg"} for k in range(4)]
+    boxes = [{"id": k, "image_id": k, "category_id": 1 + k % 2} for k in range(4)]
+    return {
+        "images": images,
+        "annotations": boxes,
+        "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}],
+    }
+
+
+def without(content, part, k, name):
+    del content[part][k][name]
+    return content
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: [], "must be an object with names, but is a list of 0"),
+        (lambda c: None, "must be an object with names, but is None"),
+        (lambda c: "text", "must be an object with names, but is 'text'"),
+        (lambda c: without(c, "annotations", 2, "image_id"), r"annotations\[2\] has no 'image_id'"),
+        (lambda c: without(c, "images", 1, "file_name"), r"images\[1\] has no 'file_name'"),
+        (lambda c: without(c, "categories", 1, "name"), r"categories\[1\] has no 'name'"),
+        (lambda c: c | {"images": None}, "images must be a list, but is None"),
+        (lambda c: c | {"images": [3]}, r"images\[0\] must be an object with names, but is 3"),
+        (
+            lambda c: c["annotations"][0].update(category_id=9) or c,
+            r"annotations\[0\].category_id must be the id",
+        ),
+        (
+            lambda c: c["images"][0].update(file_name="../../x") or c,
+            r"images\[0\].file_name must be .*'../../x'",
+        ),
+        (lambda c: c["images"][0].update(id="a") or c, r"images\[0\].id must be a whole number, but is 'a'"),
+        (lambda c: c["images"][0].update(id=2**70) or c, "more than 64 bits"),
+    ],
+)
+def test_coco_annotations_with_wrong_content_are_named_with_the_place(tmp_path, change, message):
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(change(coco())))
+    with pytest.raises(ValueError, match=rf"instances.json.*{message}"):
+        read_instances(path)
+    path.write_text(DEEP)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_instances(path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"words": ["person"], "vectors": [[float("nan"), 1.0]]}, "not finite"),
+        ({"words": ["person"], "vectors": [[0.0, 0.0]]}, "only zeros"),
+        ({"words": ["person"], "vectors": [["a", "b"]]}, "vectors of numbers"),
+        ({"words": [3], "vectors": [[1.0]]}, "words of type str"),
+        ({"words": "person", "vectors": [[1.0]]}, "1 words but vectors of shape"),
+        ({"words": ["person"], "vectors": np.zeros((1, 0))}, "vectors of shape"),
+        ({"words": ["person"]}, "is not an .npz"),
+        ({}, "is not an .npz"),
+        (b"", "is not an .npz"),
+    ],
+)
+def test_word_vectors_with_wrong_content_are_named(tmp_path, arrays, message):
+    path = tmp_path / "words.npz"
+    if isinstance(arrays, bytes):
+        path.write_bytes(arrays)
+    else:
+        np.savez(path, **{name: np.array(value) for name, value in arrays.items()})
+    with pytest.raises(ValueError, match=message):
+        load_word_vectors(["person"], path)
+
+
+def test_an_image_that_a_worker_cannot_read_ends_in_one_sentence(tmp_path, capsys):
+    annotations = tmp_path / "annotations"
+    annotations.mkdir()
+    for subset in ("train", "val"):
+        (tmp_path / f"{subset}2014").mkdir()
+        (annotations / f"instances_{subset}2014.json").write_text(json.dumps(coco()))
+        for k in range(4):
+            (tmp_path / f"{subset}2014" / f"{k}.jpg").write_text("not an image")
+    options = ["--data", str(tmp_path), "--backbone", "small", "--image-size", "32", "--method", "finetuning"]
+    options += ["--n-classes", "2", "--n-experiences", "1", "--workers", "1", "--out", str(tmp_path / "out")]
+    assert main("coco", None, options) == 1
+    assert "is not an image that can be read" in sentence(capsys)
+
+
+# ---------------------------------------------------------------- results and states
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of AGCN: its folder, results and state."""
+    out = tmp_path_factory.mktemp("finished")
+    assert main("coco", None, [*SMOKE_AGCN, "--out", str(out)]) == 0
+    return out / NAME
+
+
+@pytest.fixture
+def report(finished, tmp_path, capsys):
+    """A function that reports changed results; returns the exit code and the last sentence."""
+
+    def run(content):
+        folder = tmp_path / "runs" / NAME
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RESULTS_FILE).write_text(content if isinstance(content, str) else json.dumps(content))
+        capsys.readouterr()
+        code = package_main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report" / "inner")])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def results_of(finished):
+    return json.loads((finished / RESULTS_FILE).read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nested": 3}, "nested must be"),
+        ({"nested": {"mAP": [[1.0]]}}, "nested has no 'CF1'"),
+        ({"nested": {m: [[50.0], [1.0]] for m in ("mAP", "CF1", "OF1")}}, "row t with t + 1 scores"),
+        (
+            {"nested": {m: [[50.0], [1.0, 1e5]] for m in ("mAP", "CF1", "OF1")}},
+            "between 0 and 100, but is 100000.0",
+        ),
+        ({"class_names": ["a", "a", "b", "c"]}, "must be different names"),
+        ({"class_names": ["a\nb", "c", "d", "e"]}, "printable characters"),
+        ({"classes_per_experience": [0, 4]}, "classes_per_experience must be positive"),
+        ({"per_class_ap": {}}, "per_class_ap must have each of the class_names"),
+        ({"seconds": {"train": 1.0}}, "seconds has no 'total'"),
+        ({"acm": [[1.0]]}, "acm must be a matrix of 4 × 4"),
+        ({"seed": "a"}, "seed must be a whole number, but is 'a'"),
+        ({"more": 1}, "has 'more', which results do not have"),
+        (
+            {"pictures": [{"image": "../../secret.jpg", "labels": [], "probabilities": []}]},
+            "within the folder",
+        ),
+        ({"pictures": [{"image": 0}]}, r"pictures[0] has no 'labels'"),
+        ({"n_images": {"train": [1]}}, "n_images"),
+        ({"decisions": {"thresholds": [0.5]}}, "decisions has no 'true'"),
+    ],
+)
+def test_results_with_wrong_content_are_named_with_the_place(finished, report, change, message):
+    code, text = report(results_of(finished) | change)
+    assert code == 1
+    assert message in text
+    assert RESULTS_FILE in text
+
+
+@pytest.mark.parametrize("text", ["", "3", "null", "[]", '"a"', DEEP, "{}", '{"nested": {}}'])
+def test_something_else_than_results_is_named(report, text):
+    code, message = report(text)
+    assert code == 1
+    assert RESULTS_FILE in message
+
+
+def test_a_large_image_of_hostile_results_is_not_drawn(finished, report):
+    content = results_of(finished)
+    content["settings"]["image_size"] = 30_000
+    code, message = report(content)
+    assert code == 1
+    assert "settings: the setting image_size must be at least 8 and at most 2048, not 30000" in message
+
+
+def test_no_file_is_written_outside_of_the_folder(finished, report, tmp_path):
+    content = results_of(finished) | {"benchmark": "/../../EVIL"}
+    content["settings"]["label"] = "../../evil"
+    content.pop("pictures")
+    content.pop("worst")
+    before = {path for path in tmp_path.rglob("*") if "runs" not in path.parts}
+    assert report(content)[0] == 0
+    inside = tmp_path / "report" / "inner"
+    new = {path for path in tmp_path.rglob("*") if "runs" not in path.parts} - before
+    assert all(path == inside or inside in path.parents or path == inside.parent for path in new)
+    assert (inside / "report.html").is_file()
+
+
+def test_names_are_escaped_in_each_format(finished, report, tmp_path):
+    content = results_of(finished)
+    names = ["=cmd|' /C calc'!A0", "<script>alert(1)</script>", "\\input{/etc/passwd}", "a|b $x$ [l](u)"]
+    content["settings"]["label"] = "+<img src=x onerror=alert(1)> | \\input{x}"
+    content["per_class_ap"] = dict(zip(names, content["per_class_ap"].values(), strict=True))
+    content |= {"class_names": names, "benchmark": "Own<b>"}
+    for part in ("pictures", "worst", "cooccurrence"):
+        content.pop(part, None)
+    assert report(content)[0] == 0
+    written = {p.suffix: p.read_text() for p in (tmp_path / "report" / "inner").glob("table-*.*")}
+    assert "&lt;img src=x onerror=alert(1)&gt; \\|" in written[".md"]
+    assert "<img" not in written[".md"]
+    assert "\\textbackslash{}input\\{x\\}" in written[".tex"]
+    assert "\n'+<img" in written[".csv"]
+    (classes,) = (tmp_path / "report" / "inner").glob("classes-*.csv")
+    assert "'=cmd|" in classes.read_text()
+    page = (tmp_path / "report" / "inner" / "report.html").read_text()
+    assert "<img src=x" not in page
+    assert "<script>alert" not in page
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"position": 3},
+        {"position": {"experience": "a", "trained": False, "within": None}},
+        {"position": {"experience": 99, "trained": False, "within": None}},
+        {"position": {"experience": 1, "trained": False, "within": {"epoch": 0}}},
+        {"model": {}},
+        {"model": None},
+        {"settings": 3},
+        {"seconds": {"train": "a"}},
+        {"plugins": []},
+        {"random": {}},
+        {"memories": [{}]},
+        {"nested": None},
+        {"clock": 3},
+        {"layout": None},
+    ],
+)
+def test_a_state_with_a_valid_checksum_and_wrong_content_is_named_and_kept(
+    finished, tmp_path, capsys, change
+):
+    path = tmp_path / NAME / STATE_FILE
+    save_state(path, load_state(finished / STATE_FILE) | change)
+    before = path.read_bytes()
+    assert main("coco", None, [*SMOKE_AGCN, "--resume", "--out", str(tmp_path)]) == 1
+    message = capsys.readouterr().err
+    assert str(path) in message.strip().splitlines()[-1]
+    assert "Traceback" not in message
+    assert path.read_bytes() == before
+
+
+# ---------------------------------------------------------------- fuzz
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["../../x", "a|b", "\x1b[31m", "=1+1", "nan", "9" * 400]),
+    st.lists(st.integers(-2, 3), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+FUZZ = {"max_examples": 40, "deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+
+
+def places(content, path=()):
+    """Every place in nested lists and dictionaries."""
+    yield path
+    items = (
+        content.items()
+        if isinstance(content, dict)
+        else enumerate(content)
+        if isinstance(content, list)
+        else ()
+    )
+    for key, value in items:
+        yield from places(value, (*path, key))
+
+
+def replaced(content, path, value):
+    if not path:
+        return value
+    changed = copy.copy(content)
+    changed[path[0]] = replaced(content[path[0]], path[1:], value)
+    return changed
+
+
+def drawn_change(data, content):
+    path = data.draw(st.sampled_from(sorted(places(content), key=str)))
+    return replaced(content, path, data.draw(JUNK))
+
+
+def ends_well(code, capsys):
+    text = capsys.readouterr().err
+    assert code in (0, 1, 2)
+    assert "Traceback" not in text
+    assert code == 0 or text.strip()
+
+
+@pytest.mark.parametrize("n", [15, pytest.param(300, marks=pytest.mark.slow)])
+def test_fuzzed_results_end_in_an_exit_code(finished, report, n):
+    @seed(n)
+    @settings(**FUZZ | {"max_examples": n})
+    @given(data=st.data())
+    def check(data):
+        text = json.dumps(drawn_change(data, results_of(finished)))  # which may have NaN
+        code, message = report(text)
+        assert code in (0, 1)
+        assert "Traceback" not in message
+
+    check()
+
+
+@seed(15)
+@settings(**FUZZ)
+@given(data=st.data())
+def test_fuzzed_configs_give_settings_or_an_exit_code(tmp_path, capsys, data):
+    content = make_settings("scenes", SMOKE, method="er").as_dict()
+    changed = drawn_change(data, {"settings": content, "format": content["format"]})
+    (tmp_path / "a.json").write_text(json.dumps(changed))
+    try:
+        settings_of(make_parser("coco", None).parse_args(["--config", str(tmp_path / "a.json")]))
+    except (ValueError, OSError):  # what main turns into a sentence
+        assert main("coco", None, ["--config", str(tmp_path / "a.json")]) == 2
+        sentence(capsys)
+
+
+@seed(15)
+@settings(**FUZZ | {"max_examples": 25})
+@given(name=st.sampled_from(sorted(KINDS)), value=JUNK, method=st.sampled_from(["agcn", "er", "l3a"]))
+def test_fuzzed_options_give_settings_or_an_exit_code(capsys, name, value, method):
+    options = ["--smoke", "--method", method, "--set", f"{name}={value}"]
+    try:
+        settings_of(make_parser("coco", None).parse_args(options))
+    except (ValueError, OSError):
+        assert main("coco", None, options) == 2
+        assert "Traceback" not in capsys.readouterr().err
+
+
+@seed(15)
+@settings(**FUZZ)
+@given(data=st.data())
+def test_fuzzed_annotations_are_read_or_named(tmp_path, data):
+    path = tmp_path / "instances.json"
+    path.write_text(json.dumps(drawn_change(data, coco())))
+    try:
+        table = read_instances(path)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"instances\.json"):
+            read_instances(path)
+    else:
+        assert table.labels.shape == (len(table.files), len(table.class_names))
+
+
+@pytest.mark.slow
+@seed(15)
+@settings(**FUZZ | {"max_examples": 50})
+@given(data=st.data())
+def test_fuzzed_states_end_in_an_exit_code(finished, tmp_path, capsys, data):
+    state = load_state(finished / STATE_FILE)
+    shutil.rmtree(tmp_path / NAME, ignore_errors=True)
+    changed = drawn_change(data, state)
+    try:
+        save_state(tmp_path / NAME / STATE_FILE, changed)
+    except (OverflowError, UnicodeEncodeError):  # which no state can have
+        return
+    code = main("coco", None, [*SMOKE_AGCN, "--resume", "--out", str(tmp_path)])
+    ends_well(code, capsys)
+
+
+def test_results_of_runs_pass_the_check(finished):
+    assert read_results(finished / RESULTS_FILE).nested == results_of(finished)["nested"]
+    assert isinstance(load_state(finished / STATE_FILE)["random"]["torch"], torch.Tensor)
