@@ -6,13 +6,14 @@ the results of its runs in one table, ``results.jsonl``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -140,14 +141,27 @@ def read_results(path: str | os.PathLike) -> Results:
     Raises:
         ValueError: if the file is damaged, not of this package, or of another format; the message names it.
     """
-    return _parse(path, read_json(path))
+    with _naming(path):
+        content = read_json(path)
+    return _parse(path, content)
+
+
+@contextlib.contextmanager
+def _naming(path: str | os.PathLike) -> Iterator[None]:
+    """Begin the message of an error with the file that it is about."""
+    try:
+        yield
+    except ValueError as error:
+        reason = str(error).removeprefix(f"{path} ")
+        raise ValueError(f"{path} is not a results.json of this package, or is damaged: {reason}") from None
 
 
 def _parse(path: str | os.PathLike, content: Any) -> Results:
     if isinstance(content, dict) and "nested" in content:
         check_format(path, content)
     needed = [f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING]
-    check_results(content, get_type_hints(Results), needed, METRICS, str(path))
+    with _naming(path):
+        check_results(content, get_type_hints(Results), needed, METRICS, "content")
     return Results(**{name: value for name, value in content.items() if name != "summary"})
 
 
