@@ -34,6 +34,7 @@ from avalanche_agcn.experiments.checkpoint import (
     Diverged,
     State,
     capture,
+    count_stored,
     fitting_state,
     layout,
     restore,
@@ -485,6 +486,7 @@ class Run:
             stages=_stages_in_percent(nested.stages[stream]),
             data=self.data,
             n_images=self._count_images(),
+            stored=count_stored(self.strategy),
             **self.recorder.as_results(self.settings.dataset_root),
         )
 

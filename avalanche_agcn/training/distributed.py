@@ -11,6 +11,7 @@ which all losses of this package use.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -207,7 +208,9 @@ def wrap(model: nn.Module) -> nn.Module:
     trained = any(parameter.requires_grad for parameter in model.parameters())
     if not is_distributed() or not trained or isinstance(model, DistributedDataParallel):
         return model
-    return DistributedDataParallel(model, broadcast_buffers=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch 2.4 has no other
+        return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def share_state(model: nn.Module) -> None:

@@ -195,8 +195,8 @@ class MultiLabelTemplate(SupervisedTemplate):
             self.model, self._given_model = self._given_model, None
 
     def _unpack_minibatch(self) -> None:
-        super()._unpack_minibatch()
         self.is_padding = self.is_training and is_padding(self.mbatch)
+        super()._unpack_minibatch()
 
     def _before_backward(self, **kwargs: Any) -> None:
         with global_means(padding=self.is_padding):  # plugins add their losses here
