@@ -191,8 +191,10 @@ def _wandb_mode() -> dict[str, str]:
     """Arguments of ``wandb.init`` by which it never asks for an account."""
     import wandb
 
-    asked = "WANDB_MODE" in os.environ
-    return {} if asked or wandb.login(prompt=False) else {"mode": "offline"}
+    asked = os.environ.get("WANDB_MODE")  # wandb itself reads it once in a process
+    if asked:
+        return {"mode": asked}
+    return {} if wandb.login(prompt=False) else {"mode": "offline"}
 
 
 class ProgressBar(BaseLogger, SupervisedPlugin):
