@@ -39,6 +39,8 @@ def test_the_tutorial_runs_from_naive_to_a_prediction(notebook, monkeypatch):
     assert "Top1_Acc_Stream" in printed[1]
     assert "nan" in printed[2]  # unlabelled
     assert printed[3].count("after experience") == printed[4].count("after experience") == 4
+    for cell in cells[4:6]:  # the learning curve and the correlation matrix
+        assert "image/png" in cell.outputs[-1]["data"]
     assert "StreamingRidge" in printed[6]
     assert "report.html" in printed[6]
     assert "0003.jpg" in printed[7]

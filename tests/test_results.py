@@ -15,16 +15,16 @@ def test_the_page_is_what_the_results_give(tmp_path):
     )
     assert (tmp_path / "RESULTS.md").read_text() == (ROOT / "RESULTS.md").read_text()
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert len(drawn) == 9
+    assert len(drawn) == 5
     assert drawn <= {path.name for path in (ROOT / "figures").iterdir()}
 
 
 def test_no_result_is_of_a_part_of_the_photos_or_of_validation():
     results = find_results([ROOT / "runs" / "coco18"])
-    assert len(results) == 168
+    assert len(results) == 474
     for result in results:
         assert not result.settings["validation_size"]
-        assert result.settings["limit"] is None
+        assert result.settings["limit"] is None or result.label.endswith(" photos")
         assert result.seed in (0, 1, 2)
 
 
@@ -32,7 +32,12 @@ def test_readmes_table_is_what_the_results_give(tmp_path):
     study = runpy.run_path(str(ROOT / "runs" / "coco18" / "study.py"))
     start, end = study["README_MARKS"]
     (tmp_path / "README.md").write_text(f"{start}{end}\n")
-    study["fill_readme"](tmp_path / "README.md", find_results([ROOT / "runs" / "coco18" / "statistics"]))
+    study["fill_readme"](tmp_path / "README.md", find_results([ROOT / "runs" / "coco18" / "frozen"]))
     filled = (tmp_path / "README.md").read_text()
     assert filled.count("\n") == len(study["README_ROWS"]) + 4
     assert filled.rstrip("\n") in (ROOT / "README.md").read_text()
+
+
+def test_the_page_on_reproduction_is_what_the_results_give():
+    reproduction = runpy.run_path(str(ROOT / "runs" / "reproduction.py"))
+    assert reproduction["make_page"]() == (ROOT / "REPRODUCTION.md").read_text()

@@ -30,6 +30,11 @@ class MultiLabelMetric(ABC, Generic[TResult]):
 
     A metric that ranks has to keep all scores: its records are `Batch`, a float32 and a byte for the label
     per image and class. They are joined class by class when they are ranked.
+
+    To write a metric: ``update(scores, targets)`` keeps what it needs, by
+    ``self._keep_scores(0, scores, targets)`` a `Batch`, or by ``self._keep(0, [record])`` a record of its
+    own, whose arrays end in an axis of classes and which ``_make_record`` makes from them. `_result` computes
+    the value from ``self._increments[0]``, the records of all batches and of all processes.
     """
 
     _make_record: Callable[..., Any] = Batch  # from the arrays of a record

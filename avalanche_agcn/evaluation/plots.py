@@ -7,6 +7,7 @@ raised if there is nothing to draw or sizes differ.
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,12 +24,18 @@ MAX_NAMES = 120  # of the classes of a matrix; more names would overlap
 
 
 class Plot(Figure):
-    """A figure with a caption, which is printed where only text can be shown."""
+    """A figure with a caption, which is printed where only text can be shown; notebooks show the figure."""
 
     caption = ""
 
     def __str__(self) -> str:
         return self.caption
+
+    def _repr_png_(self) -> bytes:
+        """The plot as notebooks show it, also without pyplot."""
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
 
 
 def learning_curve(
@@ -38,8 +45,10 @@ def learning_curve(
     styles: Mapping[str, Style] | None = None,
     ylabel: str = "score (%)",
     title: str | None = None,
+    x: Sequence[float] | None = None,
+    xlabel: str = "experiences learned",
 ) -> Plot:
-    """Plot scores over the experiences, a line for each name.
+    """Plot scores over the experiences, or over another number, a line for each name.
 
     Args:
         curves: for each name the score (as a fraction) after each experience, or several such rows, of runs
@@ -50,6 +59,8 @@ def learning_curve(
         styles: styles of some curves and levels; the others get different ones.
         ylabel: what the scores are.
         title: title of the plot.
+        x: where the scores of a row stand, on a logarithmic axis; 1, 2, … on a linear one if None.
+        xlabel: what it is.
 
     Example:
         >>> print(learning_curve({"mAP": [0.8, 0.7, 0.65]}, ylabel="mAP (%)"))
@@ -63,24 +74,32 @@ def learning_curve(
     plot = Plot(figsize=(6.4 + legend_width, 4.0), layout="constrained")
     axes = plot.add_subplot()
     style_of = {name: styles.get(name) or default_style(k) for k, name in enumerate(names)}
-    means = {name: _draw_curve(axes, name, values, style_of[name]) for name, values in curves.items()}
+    means = {name: _draw_curve(axes, name, values, style_of[name], x) for name, values in curves.items()}
     means |= {name: _draw_level(axes, name, values, style_of[name]) for name, values in levels.items()}
-    axes.set(xlabel="experiences learned", ylabel=ylabel, title=title or "")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title or "")
+    if x is None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        axes.set_xscale("log")
+        axes.set_xticks(x, [f"{value:g}" for value in x])
+        axes.minorticks_off()
     axes.grid(alpha=0.3)
     # The legend of many curves stands beside them, where it covers none.
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
     axes.legend(frameon=False, **(beside if len(names) > 4 else {}))
     texts = [f"{name} " + " ".join(f"{value:.1f}" for value in mean) for name, mean in means.items()]
-    plot.caption = f"{ylabel} after each experience: " + "; ".join(texts)
+    where = "after each experience" if x is None else f"by {xlabel}"
+    plot.caption = f"{ylabel} {where}: " + "; ".join(texts)
     return plot
 
 
-def _draw_curve(axes: Axes, name: str, values: Sequence[Any], style: Style) -> np.ndarray:
+def _draw_curve(
+    axes: Axes, name: str, values: Sequence[Any], style: Style, positions: Sequence[float] | None
+) -> np.ndarray:
     """Draw mean and band over runs, and return the mean, in percent."""
     runs = 100 * np.atleast_2d(np.asarray(values, dtype=float))  # [runs, experiences]
     mean = runs.mean(axis=0)
-    x = np.arange(1, len(mean) + 1)
+    x = np.arange(1, len(mean) + 1) if positions is None else np.asarray(positions)
     look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.line}
     axes.plot(x, mean, label=name, markersize=5, **look)
     if len(runs) > 1:

@@ -22,8 +22,10 @@ import numpy as np
 import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
 
 from avalanche_agcn.evaluation import find_nested
+from avalanche_agcn.experiments.recorder import EvaluationRecorder
 from avalanche_agcn.experiments.signals import Stopped, requested_signal
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import largest_of_processes
@@ -53,6 +55,21 @@ def capture(strategy: MultiLabelTemplate) -> State:
         "clock": {name: value for name, value in vars(strategy.clock).items() if isinstance(value, int)},
         "random": random_state(),
     }
+
+
+def count_stored(strategy: MultiLabelTemplate) -> dict[str, int]:
+    """What a method keeps beside its model: ``images`` in memories, and ``bytes`` of tensors of plugins."""
+    own = [plugin for plugin in _others(strategy) if not isinstance(plugin, EvaluationRecorder)]
+    images = sum(len(memory.storage_policy) for memory in _memories(strategy))
+    return {"images": images, "bytes": _count_bytes([plugin.state_dict() for plugin in own])}
+
+
+def _count_bytes(state: Any) -> int:
+    if isinstance(state, Tensor):
+        return state.nbytes
+    if isinstance(state, dict):
+        return sum(map(_count_bytes, state.values()))
+    return sum(map(_count_bytes, state)) if isinstance(state, (list, tuple)) else 0
 
 
 def layout(strategy: MultiLabelTemplate) -> list[str]:

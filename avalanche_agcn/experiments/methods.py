@@ -172,6 +172,11 @@ METHODS: dict[str, Method] = {
         Style("#332288", "d"),
         takes_statistics=False,
         takes_pseudo_labels=False,
+        search={
+            "gamma": LogUniform(0.05, 1),
+            "ridge": LogUniform(300, 3e4),
+            "refine": LogUniform(0.02, 0.5),
+        },
     ),
     "l3a": Method(
         "L3A",
@@ -346,9 +351,15 @@ def small_settings(
 
 
 def name_of(label: str) -> str:
-    """How tables show a label: ``"A-GEM"``, ``"AGCN without R and Q"``, ``"AGCN official + ER"``."""
+    """How tables show a label: ``"A-GEM"``, ``"AGCN without R and Q"``, ``"AGCN official + ER"``.
+
+    What follows a comma is kept: ``"ER, 9 experiences"``.
+    """
     if label in VARIANTS:
         return VARIANTS[label].name
+    row, comma, rest = label.partition(", ")
+    if comma:
+        return f"{name_of(row)}, {rest}"
     if label.startswith(f"{FULL} "):
         return METHODS[FULL].name + name_of(label.removeprefix(FULL))
     return " + ".join(METHODS[part].name if part in METHODS else part for part in label.split(" + "))

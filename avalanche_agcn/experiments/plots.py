@@ -49,6 +49,37 @@ def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
     )
 
 
+def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: Sequence[Results]) -> Figure:
+    """Last mAP by the value of a setting, a curve for each row: mean over seeds in a band of one deviation.
+
+    Args:
+        results: with labels such as ``"er, 9 experiences"``: the part before the comma names the row.
+        setting: of the run or of the method.
+        xlabel: what it is.
+        levels: rows without the setting, as horizontal lines, by name.
+    """
+    rows: dict[str, dict[float, list[float]]] = {}
+    for result in results:
+        value = {**result.settings, **result.settings["method_settings"]}[setting]
+        row = rows.setdefault(result.label.partition(", ")[0], {}).setdefault(value, [])
+        row.append(_fraction(result.summary["mAP"]["last"]))
+    x = sorted(next(iter(rows.values())))
+    return learning_curve(
+        {name_of(label): list(zip(*(own[value] for value in x), strict=True)) for label, own in rows.items()},
+        levels={
+            name: [_fraction(result.summary["mAP"]["last"]) for result in own] for name, own in levels.items()
+        },
+        styles={
+            name_of(label): style
+            for label in rows
+            if (style := style_of(label) or style_of(label.partition(" ")[0]))
+        },
+        ylabel="mAP after the last experience (%)",
+        x=x,
+        xlabel=xlabel,
+    )
+
+
 def class_precision(results: Sequence[Results]) -> Figure:
     """AP of each class after the last experience, a column for each method: mean over seeds."""
     names = results[0].class_names

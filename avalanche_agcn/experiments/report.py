@@ -15,18 +15,11 @@ from matplotlib.figure import Figure
 
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_atomically, write_text
-from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, VARIANTS
+from avalanche_agcn.experiments.methods import ABLATIONS
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.results import Results, group_by_label
 from avalanche_agcn.experiments.settings import ascii_name
-from avalanche_agcn.experiments.tables import (
-    all_tables,
-    choices_table,
-    class_table,
-    quality_table,
-    summary_text,
-    with_full,
-)
+from avalanche_agcn.experiments.tables import Table, all_tables, class_table, summary_text, with_full
 from avalanche_agcn.experiments.verdict import verdict
 
 FILE_NAMES = {
@@ -132,25 +125,24 @@ def draw(make: Callable[[], Figure], path: Path, *, dpi: int = 150) -> None:
         write_atomically(path, partial(figure.savefig, format="png", dpi=dpi))
 
 
-CAPTIONS = {
-    "mAP": "mAP on the classes seen, after each experience",
-    "classes": "AP of each class at the end",
-    "acm": "the correlation matrix beside the co-occurrence of the train images",
-}
-IN_CURVES = (*METHODS, *(label for label in VARIANTS if label not in ABLATIONS))
-"""Rows that the plots of a page show; more could not be told apart."""
-
-
 class Part(NamedTuple):
-    """A part of a study: its title, its results, and the settings it chose by label."""
+    """A part of a study.
+
+    Attributes:
+        title: of its section.
+        results: its results.
+        tables: by caption.
+        plots: functions that draw them, by caption; the part of it before a colon names the file.
+    """
 
     title: str
     results: Sequence[Results]
-    choices: Mapping[str, Any]
+    tables: Mapping[str, Table]
+    plots: Mapping[str, Callable[[], Figure]]
 
 
 def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path, name: str) -> None:
-    """Write the page of a study: its text, then tables, plots and chosen settings of each part.
+    """Write the page of a study: its text, then tables and plots of each part.
 
     Args:
         out: the page, in Markdown.
@@ -163,14 +155,14 @@ def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path
         ValueError: if the text asks for a score that the results do not have.
     """
     sections = [fill_in(text, {name: part.results for name, part in parts.items()}).strip()]
-    for part, (title, results, choices) in parts.items():
-        sections += [f"## {title}", *_page_tables(results)]
-        for kind, make in _page_plots(results).items():
-            path = figures / f"{name}-{part}-{kind}.png"
+    for part, (title, _, tables, drawings) in parts.items():
+        sections.append(f"## {title}")
+        for caption, table in tables.items():
+            sections += [f"### {caption}", table.markdown().strip()]
+        for caption, make in drawings.items():
+            path = figures / f"{name}-{part}-{ascii_name(caption.partition(':')[0])}.png"
             draw(make, path, dpi=110)
-            link = Path(os.path.relpath(path, out.parent)).as_posix()
-            sections.append(f"![{CAPTIONS[kind]}]({link})")
-        sections += ["### Chosen settings", choices_table(choices).markdown().strip()] if choices else []
+            sections.append(f"![{caption}]({Path(os.path.relpath(path, out.parent)).as_posix()})")
     write_text(out, "\n\n".join(section for section in sections if section) + "\n")
 
 
@@ -202,20 +194,3 @@ def _known_scores(group: Sequence[Results]) -> dict[str, dict[str, str]]:
         }
         for metric, kinds in group[0].summary.items()
     }
-
-
-def _page_tables(results: Sequence[Results]) -> list[str]:
-    sections = []
-    for caption, table in all_tables(results).items():
-        sections += [f"### {caption}, in percent, mean ± deviation over seeds", table.markdown().strip()]
-    quality = quality_table(results)
-    if quality.rows:
-        sections += ["### The correlation matrix against the train images", quality.markdown().strip()]
-    return sections
-
-
-def _page_plots(results: Sequence[Results]) -> dict[str, partial[Figure]]:
-    shown = [result for result in results if result.label in IN_CURVES]
-    found = {"mAP": partial(plots.curves, shown), "classes": partial(plots.class_precision, shown)}
-    full = [result for result in results if result.label == FULL]
-    return found | ({"acm": partial(plots.correlation, full[0])} if full else {})

@@ -6,13 +6,14 @@ the results of its runs in one table, ``results.jsonl``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +27,7 @@ from avalanche_agcn.evaluation.functional import nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.results_check import check_results
-from avalanche_agcn.experiments.settings import FORMAT, ascii_name, check_format, differences
+from avalanche_agcn.experiments.settings import FORMAT, check_format, differences, run_name
 
 if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.multilabel import Plan
@@ -69,6 +70,8 @@ class Results:
             are ``right``.
         class_ap: row t has the AP of each class seen by experience t, empty if nothing was evaluated then.
         n_images: number of images of each experience, by the name of the stream.
+        stored: what the method keeps from one experience to the next, beside the model: ``images``, and the
+            ``bytes`` of all else: sums, copies of weights, correlation matrices.
         data: fingerprint of the data (`data_fingerprint`).
         summary: `nested_summary` of each metric.
         format: version of the file's format.
@@ -92,6 +95,7 @@ class Results:
     decisions: dict[str, list[Any]] | None = None
     class_ap: list[list[float | None]] | None = None
     n_images: dict[str, list[int]] | None = None
+    stored: dict[str, int] | None = None
     data: dict[str, dict[str, str]] | None = None
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
     format: int = FORMAT
@@ -108,7 +112,7 @@ class Results:
     @property
     def name(self) -> str:
         """Name of the run's folder."""
-        return ascii_name(f"{self.label}-seed{self.seed}")
+        return run_name(self.label, self.settings.get("class_order"), self.seed)
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the file, atomically."""
@@ -137,14 +141,27 @@ def read_results(path: str | os.PathLike) -> Results:
     Raises:
         ValueError: if the file is damaged, not of this package, or of another format; the message names it.
     """
-    return _parse(path, read_json(path))
+    with _naming(path):
+        content = read_json(path)
+    return _parse(path, content)
+
+
+@contextlib.contextmanager
+def _naming(path: str | os.PathLike) -> Iterator[None]:
+    """Begin the message of an error with the file that it is about."""
+    try:
+        yield
+    except ValueError as error:
+        reason = str(error).removeprefix(f"{path} ")
+        raise ValueError(f"{path} is not a results.json of this package, or is damaged: {reason}") from None
 
 
 def _parse(path: str | os.PathLike, content: Any) -> Results:
     if isinstance(content, dict) and "nested" in content:
         check_format(path, content)
     needed = [f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING]
-    check_results(content, get_type_hints(Results), needed, METRICS, str(path))
+    with _naming(path):
+        check_results(content, get_type_hints(Results), needed, METRICS, "content")
     return Results(**{name: value for name, value in content.items() if name != "summary"})
 
 
@@ -161,16 +178,17 @@ _SHARED = (
     "data",
 )
 
+_NOT_IN_TABLES = ("pictures", "worst", "decisions", "class_ap", "summary")
+
 
 def write_table(path: Path, results: Sequence[Results]) -> None:
     """Write the results of many runs: a line for values that runs share, then one for each run with the rest.
 
-    Pictures are left out, and correlation matrices are rounded to six digits.
+    Pictures and details of single classes are left out, and correlation matrices are rounded to four digits.
     """
-    records = [
-        {k: v for k, v in vars(result).items() if k not in ("pictures", "worst", "summary")}
-        for result in results
-    ]
+    records = [{k: v for k, v in vars(result).items() if k not in _NOT_IN_TABLES} for result in results]
+    for record in records:
+        record |= {k: np.round(record[k], 4).tolist() for k in ("acm", "cooccurrence") if record[k]}
     shared: dict[str, Any] = {"settings": dict(results[0].settings)}
     for record in records:
         shared |= {key: record[key] for key in _SHARED if shared.get(key) is None}
@@ -178,7 +196,6 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
     for record in records:
         own = {key: value for key, value in record.items() if key not in _SHARED or value != shared[key]}
         own["settings"] = _changed(record["settings"], shared["settings"])
-        own["acm"] = None if record["acm"] is None else np.round(record["acm"], 6).tolist()
         lines.append(json.dumps(own, **_COMPACT))
     write_text(path, "\n".join(lines) + "\n")
 
@@ -222,7 +239,7 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
     return list(found.values())
 
 
-MAY_DIFFER = {"seed", "dataset_root", "device"}
+MAY_DIFFER = {"seed", "class_order", "dataset_root", "device"}
 """Settings in which results with a common mean may differ: seeds may be run on several machines."""
 
 
@@ -253,8 +270,9 @@ def _index(names: Sequence[str], name: str) -> int:
 
 def check_comparable(label: str, group: Sequence[Results]) -> None:
     """Raise a ValueError if results have no common mean: several of one seed, or other settings."""
-    seeds = sorted(result.seed for result in group)
-    if len(set(seeds)) != len(seeds):
+    names = sorted(result.name for result in group)
+    if len(set(names)) != len(names):
+        seeds = sorted(result.seed for result in group)
         raise ValueError(
             f"{label!r} has several results of one seed (seeds {seeds}); give folders with one of each."
         )

@@ -34,6 +34,7 @@ from avalanche_agcn.experiments.checkpoint import (
     Diverged,
     State,
     capture,
+    count_stored,
     fitting_state,
     layout,
     restore,
@@ -377,7 +378,7 @@ class Run:
             train = [len(experience.dataset) for experience in self.benchmark.train_stream][self.experience :]
             n_evaluated = sum(sum(evaluated[: t + 1]) for t in range(self.experience, len(evaluated)))
         n_batches = sum(-(-n // self.settings.train_mb_size) for n in train)
-        return self.settings.train_epochs * n_batches, n_evaluated
+        return self.n_epochs * n_batches, n_evaluated
 
     def _freeze(self, backbone: Backbone) -> nn.Module:
         """Put features of the backbone in the place of images; return the network that passes them on."""
@@ -485,6 +486,7 @@ class Run:
             stages=_stages_in_percent(nested.stages[stream]),
             data=self.data,
             n_images=self._count_images(),
+            stored=count_stored(self.strategy),
             **self.recorder.as_results(self.settings.dataset_root),
         )
 

@@ -39,6 +39,7 @@ from avalanche_agcn.experiments.run import Run, keep_freed_memory
 from avalanche_agcn.experiments.settings import Settings, change_settings, differences
 
 CHOSEN_FILE = "chosen.json"
+SCORE = "validation mAP"
 
 
 def log_now(message: str) -> None:
@@ -96,6 +97,7 @@ class Study:
         trial_seed: seed of the trials.
         trial_settings: settings of the trials alone, such as ``limit``.
         seeds: seeds of the runs with the chosen settings.
+        class_orders: orders of the classes in these runs, each with all seeds; trials have the base's.
     """
 
     base: Settings
@@ -105,6 +107,7 @@ class Study:
     trial_seed: int = 100
     trial_settings: Mapping[str, Any] = field(default_factory=dict)
     seeds: Sequence[int] = (0, 1, 2)
+    class_orders: Sequence[str | None] = (None,)
 
     def run(self, out: Path, *, jobs: int = 1, log: Callable[[str], None] = log_now) -> list[Results]:
         """Run what is missing below ``out``; return the results of all entries and seeds.
@@ -115,18 +118,37 @@ class Study:
             jobs: runs at a time, each with one thread. It does not change the results.
             log: receives messages.
         """
-        trials = {entry.label: self._trials(entry) for entry in self.entries if entry.space}
+        known = self._known_choices(out)
+        trials = {e.label: self._trials(e) for e in self.entries if e.space and e.label not in known}
         tried = _run_all([s for own in trials.values() for s in own], out / TRIALS_FOLDER, jobs, log)
-        chosen = self._choose(trials, tried)
+        new = self._choose(trials, tried)
+        chosen = {e.label: {**known, **new}[e.label] for e in self.entries if e.space}
         write_json(out / CHOSEN_FILE, chosen)
         results = list(_run_all(self.final_settings(chosen), out, jobs, log).values())
         write_table(out / TABLE_FILE, results)
         return results
 
     def final_settings(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Settings]:
-        """Settings of all runs, with what was chosen for each label; seed by seed."""
+        """Settings of all runs, with what was chosen for each label; seed by seed, order by order."""
         entries = [self._final_settings(entry, chosen) for entry in self.entries]
-        return [change_settings(settings, seed=seed) for seed in self.seeds for settings in entries]
+        orders: Sequence[dict[str, Any]] = [
+            {"class_order": order} if order else {} for order in self.class_orders
+        ]
+        return [
+            change_settings(settings, seed=seed, **order)
+            for order, seed in product(orders, self.seeds)
+            for settings in entries
+        ]
+
+    def _known_choices(self, out: Path) -> dict[str, dict[str, Any]]:
+        """Choices that were made before from the same trials, which need not be run again."""
+        stored = read_choices(out) if (out / CHOSEN_FILE).is_file() else {}
+        drawn = {entry.label: entry.draw_trials(self.trials) for entry in self.entries if entry.space}
+        return {
+            label: choice
+            for label, choice in stored.items()
+            if [_without_score(trial) for trial in choice["tried"]] == drawn.get(label)
+        }
 
     def _trials(self, entry: Entry) -> list[Settings]:
         shared = {**entry.settings, **self.trial_settings, "validation_size": self.validation_size}
@@ -156,10 +178,14 @@ class Study:
             drawn = entry.draw_trials(self.trials)
             chosen[entry.label] = {
                 "settings": drawn[best],
-                "validation mAP": scores[best],
-                "tried": [{**own, "validation mAP": score} for own, score in zip(drawn, scores, strict=True)],
+                SCORE: scores[best],
+                "tried": [{**own, SCORE: score} for own, score in zip(drawn, scores, strict=True)],
             }
         return chosen
+
+
+def _without_score(trial: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in trial.items() if name != SCORE}
 
 
 def read_choices(folder: Path) -> dict[str, dict[str, Any]]:

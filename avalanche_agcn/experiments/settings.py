@@ -135,7 +135,7 @@ class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
     @property
     def name(self) -> str:
         """Name of the run's folder: ``agcn-seed0``."""
-        return ascii_name(f"{self.label or self.method}-seed{self.seed}")
+        return run_name(self.label or self.method, self.class_order, self.seed)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values with the format's version; without the cache's folder, which is this machine's."""
@@ -258,6 +258,16 @@ SMOKE: dict[str, Any] = {
 def ascii_name(text: str) -> str:
     """The text as the name of a file: ASCII letters, digits, dots and dashes."""
     return re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
+
+
+def run_name(label: str, class_order: str | None, seed: int) -> str:
+    """Name of a run's folder; a class order that was chosen is a part of it.
+
+    Example:
+        >>> run_name("er + negatives", "shuffled-1", 0)
+        'er-negatives-shuffled-1-seed0'
+    """
+    return ascii_name("-".join([label, *filter(None, [class_order]), f"seed{seed}"]))
 
 
 def is_b_protocol(name: str | None) -> bool:

@@ -17,12 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
-from avalanche_agcn.models.base import Classifiers, MultiLabelModel, count_features, group_parameters
+from avalanche_agcn.models.base import (
+    LR_BACKBONE,
+    LR_HEAD,
+    Classifiers,
+    MultiLabelModel,
+    count_features,
+    group_parameters,
+)
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
 
-LR_BACKBONE = 1e-4  # of Adam; the authors' program
-LR_GCN = 3e-5
-LR_AUXILIARY = 3e-3  # of a linear head that starts from nothing
+LR_GCN = 3e-5  # of Adam; the authors' program
 
 
 class AGCNModel(MultiLabelModel):
@@ -149,7 +154,7 @@ class AGCNModel(MultiLabelModel):
         *,
         lr_backbone: float = LR_BACKBONE,
         lr_gcn: float = LR_GCN,
-        lr_auxiliary: float = LR_AUXILIARY,
+        lr_auxiliary: float = LR_HEAD,
     ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with the paper's learning rate for each part.
 

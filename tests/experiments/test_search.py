@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,15 +89,17 @@ def test_what_is_done_is_not_done_again_and_no_state_is_left(finished):
     assert any("6 runs, 0 of them missing" in message for message in again)
 
 
-def test_runs_in_the_table_need_no_folder(finished, tmp_path):
+def test_runs_in_the_table_and_choices_of_the_same_trials_need_no_folder(finished, tmp_path):
     out, results, _ = finished
     for name in ("results.jsonl", "chosen.json"):
         shutil.copy(out / name, tmp_path)
-    shutil.copytree(out / "trials", tmp_path / "trials")
     messages: list[str] = []
     assert [r.nested for r in make_study().run(tmp_path, log=messages.append)] == [r.nested for r in results]
     assert any("6 runs, 0 of them missing" in message for message in messages)
-    assert not list(tmp_path.glob("*/results.json"))
+    assert not list(tmp_path.rglob("results.json"))
+    more = replace(make_study(), trials=4)
+    more.run(tmp_path, log=messages.append)
+    assert any("4 runs, 4 of them missing" in message for message in messages)
 
 
 def test_variants_of_the_registry_change_what_was_chosen_for_the_full_method():
@@ -128,6 +131,7 @@ def test_a_run_that_fails_is_named_and_those_not_begun_are_left(tmp_path, jobs):
 
 IN_TWO_PROCESSES = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from test_search import make_study
 if __name__ == "__main__":

@@ -98,10 +98,14 @@ def test_auxiliary_head_trains_the_backbone_in_place_of_the_classifiers(make, im
     assert all(parameter.grad is not None for parameter in head_of(model).parameters())
     assert all(parameter.grad is None for parameter in model.backbone.parameters())
     outputs[0].sum().backward()
-    assert all(parameter.grad is not None for parameter in model.backbone.parameters())
+    assert all((parameter.grad == 0).all() for parameter in model.backbone.parameters())  # a head of zeros
+    torch.nn.init.ones_(model.auxiliary.weight)
+    model(images)
+    outputs[1].sum().backward()
+    assert any((parameter.grad != 0).any() for parameter in model.backbone.parameters())
     assert outputs[0].shape == (3, N_CLASSES)
     model.eval()(images)
-    assert len(outputs) == 1  # not in evaluation
+    assert len(outputs) == 2  # not in evaluation
 
 
 def test_logits_under_autocast_are_in_full_precision(make):

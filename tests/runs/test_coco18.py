@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from avalanche_agcn.experiments.methods import SMALL_FILE
+from avalanche_agcn.experiments.methods import METHODS, SMALL_FILE
 from avalanche_agcn.experiments.results import read_table
 from avalanche_agcn.experiments.search import read_choices
 from avalanche_agcn.experiments.settings import change_settings, differences
 
 FOLDER = Path(__file__).parents[2] / "runs" / "coco18"
+STORED = ("frozen", "conventions", "b0c3", "memory", "agcn", "whole")
+"""Parts that were run; the same command runs the others."""
 
 
 @pytest.fixture(scope="module")
@@ -21,22 +23,22 @@ def coco18():
 @pytest.fixture(scope="module")
 def studies(coco18):
     base = coco18["base_settings"](dataset_root="../shared/data/coco18")
-    return {
-        "statistics": coco18["statistics"](base),
-        "frozen": coco18["frozen"](base),
-        "whole": coco18["whole"](base, read_choices(coco18["HEADS"])),
-    }
+    chosen = read_choices(FOLDER / "frozen")
+    return {part: make(base, chosen) for part, (_, make) in coco18["PARTS"].items()}
 
 
-def test_every_tuned_method_is_there_once_and_has_as_many_trials(coco18, studies):
+def test_every_row_is_there_once_and_every_method_has_as_many_trials(coco18, studies):
     for part in ("frozen", "whole"):
         labels = [entry.label for entry in studies[part].entries]
         assert len(set(labels)) == len(labels)
-        assert {*coco18["TUNED"], "agcn"} <= set(labels)
         for entry in studies[part].entries:
             n_trials = studies[part].trials
-            assert (len(entry.draw_trials(n_trials)) == n_trials) if entry.space else entry.like
-    assert set(coco18["README_ROWS"]) <= {entry.label for entry in studies["statistics"].entries}
+            assert not entry.space or len(entry.draw_trials(n_trials)) == n_trials
+    labels = {entry.label for entry in studies["frozen"].entries}
+    assert {*METHODS, *coco18["README_ROWS"], *coco18["IN_CURVES"]} <= labels
+    assert {label for group in coco18["PAIRS"] for label in group} <= labels
+    untuned = {entry.label for entry in studies["frozen"].entries if not entry.space}
+    assert untuned == {"multitask_ridge", "streaming_ridge, not tuned"}
 
 
 def test_all_settings_of_all_trials_are_known(studies):
@@ -47,35 +49,39 @@ def test_all_settings_of_all_trials_are_known(studies):
                 assert made.method == entry.settings["method"]
 
 
-@pytest.mark.parametrize("part", ["statistics", "frozen", "whole"])
-def test_stored_results_are_those_of_the_study_so_that_none_is_run_again(studies, part):
-    wanted = studies[part].final_settings(read_choices(FOLDER / part))
-    stored = read_table(FOLDER / part / "results.jsonl")
-    assert [result.name for result in stored] == [settings.name for settings in wanted]
-    for result, settings in zip(stored, wanted, strict=True):
-        assert differences(result.settings, settings.as_dict()) == []
-    assert (FOLDER / part / "results.jsonl").stat().st_size < 600_000
+def test_stored_results_are_those_of_the_study_so_that_none_is_run_again(studies):
+    for part in STORED:
+        study = studies[part]
+        wanted = study.final_settings(read_choices(FOLDER / part))
+        stored = read_table(FOLDER / part / "results.jsonl")
+        assert [result.name for result in stored] == [settings.name for settings in wanted]
+        for result, settings in zip(stored, wanted, strict=True):
+            assert differences(result.settings, settings.as_dict()) == []
+        assert (FOLDER / part / "results.jsonl").stat().st_size < 1_200_000
 
 
-def test_the_whole_network_takes_over_what_was_chosen_for_heads(coco18, studies):
-    choices, study = read_choices(coco18["HEADS"]), studies["whole"]
-    by_label = {entry.label: entry for entry in study.entries}
-    assert by_label["ewc"].settings["ewc_lambda"] == choices["ewc"]["settings"]["ewc_lambda"]
-    assert by_label["ewc"].settings["lr_head"] == choices["ewc"]["settings"]["lr"]
-    assert by_label["agcn"].settings == {"method": "agcn", **choices["agcn"]["settings"]}
-    assert not any("lr" in entry.settings for entry in study.entries)
-    assert study.base.fold_batchnorm
-    assert not study.base.freeze_backbone
-    assert studies["frozen"].base.freeze_backbone
+def test_other_parts_take_over_what_was_chosen(studies):
+    choices = read_choices(FOLDER / "frozen")
+    under_b = {entry.label: entry.settings for entry in studies["b0c3"].entries}
+    assert under_b["lwf"]["alpha"] == choices["lwf"]["settings"]["alpha"]
+    assert studies["b0c3"].base.protocol == "B0-C3"
+    changed = {entry.label: entry.settings for entry in studies["experiences"].entries}
+    assert changed["finetuning, 9 experiences"]["lr"] == choices["finetuning"]["settings"]["lr"]
+    assert changed["finetuning, 9 experiences"]["n_experiences"] == 9
 
 
-def test_heads_have_the_best_of_as_many_trials_each(coco18, studies):
-    drawn = {entry.label: entry.draw_trials(12) for entry in studies["frozen"].entries}
-    for folder in (coco18["HEADS"], FOLDER / "frozen"):
-        for label, choice in read_choices(folder).items():
-            scores = [trial.pop("validation mAP") for trial in choice["tried"]]
-            assert choice["tried"] == drawn[label]
-            assert choice["settings"] == drawn[label][scores.index(max(scores))]
+def test_a_part_that_needs_choices_asks_for_them(coco18):
+    base = coco18["base_settings"](dataset_root="../shared/data/coco18")
+    with pytest.raises(ValueError, match=r"no settings were chosen for \['finetuning'.*--part frozen first"):
+        coco18["conventions"](base, {})
+
+
+def test_choices_are_the_best_of_as_many_trials_each(studies):
+    drawn = {entry.label: entry.draw_trials(12) for entry in studies["frozen"].entries if entry.space}
+    for label, choice in read_choices(FOLDER / "frozen").items():
+        scores = [trial.pop("validation mAP") for trial in choice["tried"]]
+        assert choice["tried"] == drawn[label]
+        assert choice["settings"] == drawn[label][scores.index(max(scores))]
 
 
 def test_errors_are_one_sentence(coco18, tmp_path, capsys):

@@ -22,6 +22,7 @@ def make_decoupled(benchmark):
         layers = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Tanh(), torch.nn.Conv2d(8, 10, 3))
         backbone = Backbone(layers, num_features=10, pool="avg")
         model = MultiLabelClassifier(backbone, benchmark.n_classes, decoupled=True)
+        model.auxiliary.reset_parameters()  # not 0, so that the network moves from the first step
         optimizer = torch.optim.SGD(model.parameters(), lr)
         return strategy_class(
             model=model,

@@ -1,0 +1,68 @@
+import math
+
+import pytest
+from scipy import stats
+
+from avalanche_agcn.experiments.comparison import (
+    comparison_table,
+    confidence_interval,
+    paired_differences,
+    paired_table,
+)
+
+ORDERS = ("data", "shuffled-1")
+
+
+@pytest.fixture
+def make(make_result):
+    """A function that makes the results of a row: its last mAP by class order and seed."""
+
+    def make(label, scores, seconds=100.0, stored=None):
+        return [
+            make_result(
+                label.split(" ")[0],
+                seed,
+                last=last,
+                settings={"label": label, "class_order": order},
+                seconds={"train": seconds, "eval": 1.0, "total": seconds + 1},
+                stored=stored,
+            )
+            for order, own in zip(ORDERS, scores, strict=True)
+            for seed, last in enumerate(own)
+        ]
+
+    return make
+
+
+def test_rows_have_the_best_first_what_they_store_and_time_as_a_ratio(make):
+    slow = make("er + negatives", [[50, 52], [54, 56]], 150.0, {"images": 200, "bytes": 2_500_000})
+    table = comparison_table([*make("finetuning", [[40, 41], [42, 43]]), *slow])
+    assert [row[0] for row in table.rows] == ["ER + negatives", "Fine-Tuning"]
+    assert table.rows[0][1:3] == ["4", "53.0 ± 2.6"]
+    assert table.rows[0][-3:] == ["200", "2.5", "1.5"]
+    assert table.rows[1][-3:] == ["–", "–", "1.0"]
+    with pytest.raises(ValueError, match="no result of 'finetuning'"):
+        comparison_table(slow)
+
+
+def test_pairs_have_the_same_seed_and_class_order(make):
+    first, second = make("er", [[50, 52], [54, 56]]), make("ewc", [[40, 41], [42, 43]])
+    assert paired_differences(first, second[::-1]) == {"data": [10, 11], "shuffled-1": [12, 13]}
+    with pytest.raises(ValueError, match="different seeds or class orders"):
+        paired_differences(first, second[1:])
+
+
+def test_the_interval_is_that_of_a_paired_t_test(make):
+    a, b = [50.0, 52.0, 54.0, 56.0], [40.0, 43.0, 41.0, 44.0]
+    low, high = confidence_interval([x - y for x, y in zip(a, b, strict=True)])
+    expected = stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+    assert confidence_interval([1.0]) == (-math.inf, math.inf)
+
+
+def test_differences_are_shown_for_every_class_order(make):
+    results = [*make("er", [[50, 52], [54, 56]]), *make("ewc", [[40, 41], [42, 43]])]
+    table = paired_table(results, ["er"], ["ewc"])
+    assert table.rows[0][:3] == ["ER − EWC", "4", "+11.5"]
+    assert table.rows[0][4:] == ["10.5 ± 0.7", "12.5 ± 0.7"]
+    assert table.header[4:] == ["order data", "order shuffled-1"]
