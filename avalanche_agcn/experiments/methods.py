@@ -340,7 +340,7 @@ def small_settings(
 
     Example:
         >>> small_settings("photos", "ewc")["ewc_lambda"]
-        2.7
+        42.0
     """
     table = _read_small()
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}

@@ -10,6 +10,7 @@ which all losses of this package use.
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ TIMEOUT = timedelta(minutes=30)
 """How long a process waits for the others, such as for the first one to write a report."""
 DEFAULT_PORT = "29500"  # as torchrun's
 
+_n_groups = itertools.count()  # that this process has joined
 _padding: ContextVar[bool | None] = ContextVar("padding", default=None)  # None: means are this process's own
 
 
@@ -71,8 +73,11 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
     if on_cuda:
         torch.cuda.set_device(_local_rank())
     os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
-    dist.init_process_group("nccl" if on_cuda else "gloo", timeout=timeout)
-    rank, n_processes = process_rank()
+    store, rank, n_processes = next(iter(dist.rendezvous("env://", timeout=timeout)))
+    # A store has the addresses of the group before, if this is not the first one: give each its own keys.
+    own = dist.PrefixStore(f"group {next(_n_groups)}", store)
+    backend = "nccl" if on_cuda else "gloo"
+    dist.init_process_group(backend, store=own, rank=rank, world_size=n_processes, timeout=timeout)
     try:
         yield
         dist.barrier()  # no process leaves before the first one has written its files

@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_named(folder, change, message):
 
 def test_annotations_of_another_form_or_outside_the_folder_are_named(folder):
     (folder / "labels.json").write_text('{"images": 3}')
-    with pytest.raises(ValueError, match=r"labels.json is not an annotation file of COCO's form"):
+    with pytest.raises(ValueError, match=r"labels.json.images must be a list, but is 3"):
         read_photos(folder / "images", folder / "labels.json")
     write_coco(folder / "labels.json", {"../secret.jpg": ["dog"]})
     with pytest.raises(ValueError, match=r"'../secret.jpg' is not below the folder of images"):

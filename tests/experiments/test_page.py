@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import runpy
 import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -180,9 +181,9 @@ def test_a_page_that_cannot_be_written_stops_no_run(results, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     """The page of the study on photos, with all its methods."""
-    tables = sorted(STUDY.glob("*/results.jsonl"))
+    study = runpy.run_path(str(STUDY / "study.py"))
     path = tmp_path_factory.mktemp("study") / "report.html"
-    write_html(path, {table.parent.name: find_results([table.parent]) for table in tables})
+    write_html(path, study["streams_of"]({part: find_results([STUDY / part]) for part in study["IN_HTML"]}))
     return path
 
 
