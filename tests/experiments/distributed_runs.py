@@ -28,10 +28,10 @@ from avalanche_agcn.training.loader import StreamSampler
 SMALL = {
     "n_classes": 6,
     "n_experiences": 3,
-    "n_train": 37,  # odd numbers, so that some processes have no image in a step
+    "n_train": 37,
     "n_test": 17,
     "image_size": 32,
-    "train_mb_size": 7,
+    "train_mb_size": 4,  # the last step of an experience has one image
     "eval_mb_size": 4,
     "mem_size": 7,
     "batch_size_mem": 3,
@@ -100,7 +100,7 @@ def own_pipeline(*, wrapped: bool) -> dict:
         optimizer=optimizer,
         mem_size=7,
         batch_size_mem=3,
-        train_mb_size=7,
+        train_mb_size=4,
         seed=process_rank()[0],
         evaluator=multilabel_evaluator(loggers=[]),
     )

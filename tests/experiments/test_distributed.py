@@ -44,14 +44,14 @@ OWN = {"own pipeline": {"own pipeline": False}, "own pipeline, wrapped": {"own p
 RESUMED = {
     name: {**MANY[name], "stop_after": n_saves}
     for name, n_saves in {
-        "finetuning": 5,  # between two experiences
-        "ewc": 5,
-        "agcn memory": 5,
-        "agem": 7,  # within the second one
-        "agcn statistics": 7,
-        "streaming_ridge": 7,
-        "l3a": 7,
-        "scr negatives": 7,
+        "finetuning": 9,  # between two experiences
+        "ewc": 9,
+        "agcn memory": 9,
+        "agem": 10,  # within the second one
+        "agcn statistics": 10,
+        "streaming_ridge": 10,
+        "l3a": 10,
+        "scr negatives": 10,
     }.items()
 }
 TOLERANCES = {"acm": 1e-12, "statistics": 1e-12, "weights": 1e-5, "memory": 0, "nested": 1e-6, "losses": 1e-6}

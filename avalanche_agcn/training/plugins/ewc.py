@@ -95,7 +95,8 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             share = torch.where(total > 0, new / total, 0.0)  # of the new penalty in the sum
             distance = here - self.centre[name]
             self.offset = self.offset + (self.fisher[name] * share * distance.square()).sum()
-            self.centre[name] += share * distance
+            # Exact for a share of 1, where a rounding error would be a gradient, which Adam makes a step of.
+            self.centre[name] = torch.lerp(self.centre[name], here, share)
             self.fisher[name] = total
 
     def state_dict(self) -> Named:
