@@ -52,7 +52,11 @@ class MultiLabelClassifier(MultiLabelModel):
         return logits if self.refinement is None else self.refinement(logits)
 
     def parameter_groups(  # type: ignore[override]
-        self, *, lr_backbone: float = LR_BACKBONE, lr_head: float = LR_HEAD
+        self,
+        *,
+        lr_backbone: float = LR_BACKBONE,
+        lr_head: float = LR_HEAD,
+        lr_auxiliary: float = LR_HEAD,
     ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with a learning rate for each part.
 
@@ -64,7 +68,7 @@ class MultiLabelClassifier(MultiLabelModel):
             >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_backbone=3e-5, lr_head=1e-3))
         """
         return group_parameters(
-            (self.backbone, lr_backbone), (self.classifier, lr_head), (self.auxiliary, lr_head)
+            (self.backbone, lr_backbone), (self.classifier, lr_head), (self.auxiliary, lr_auxiliary)
         )
 
     @torch.no_grad()

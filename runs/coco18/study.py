@@ -13,6 +13,7 @@ settings of `--defaults small` are written. It needs `pip install avalanche-agcn
 """
 
 import argparse
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -102,6 +103,7 @@ DEPENDENCE = {
 """Setting that varies in a part, and what it is."""
 HEADS = HERE / "heads"
 """What trials over the frozen network had chosen when the baselines' whole networks were trained."""
+RELATIONS = HERE / "relations.json"
 HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
 SMALL_NETWORKS = {
     "photos": {
@@ -204,6 +206,9 @@ def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[s
         tables["Paired differences, same seed and class order"] = paired_table(results, *PAIRS)
     if part in ("frozen", "agcn"):
         tables["The correlation matrix against the train images"] = quality_table(in_data_order(results))
+    if part == "agcn" and RELATIONS.is_file():
+        rows = json.loads(RELATIONS.read_text(encoding="utf-8"))
+        tables["Label relations in StreamingRidge, not tuned: mAP by class order"] = relations_table(rows)
     if choices:
         tables["Chosen settings"] = choices_table(choices)
     return tables
@@ -255,6 +260,19 @@ def conventions_table(results: Sequence[Results]) -> Table:
             rows.append([name_of(label), name, *scores, *theirs])
     header = ["Method", "convention", "mAP", "CF1", "OF1", "mean of F1, p > 0.8", "OF1, p > 0.8"]
     return Table(header, rows)
+
+
+def relations_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What `relations.py` measured, by the kind of relations and β."""
+    groups: dict[tuple[str, float], list[float]] = {}
+    for row in rows:
+        groups.setdefault((row["relations"], row["beta"]), []).append(row["mAP"])
+    cells = [
+        [kind, f"{beta:g}", *(f"{score:.1f}" for score in scores), mean_and_deviation(scores)]
+        for (kind, beta), scores in groups.items()
+    ]
+    orders = dict.fromkeys(row["class_order"] for row in rows)
+    return Table(["relations", "β", *orders, "all orders"], cells)
 
 
 def fill_readme(readme: Path, results: Sequence[Results]) -> None:
@@ -462,24 +480,23 @@ def parts_of_agcn(base: Settings, chosen: Choices) -> Study:
 
 
 RATE = {"lr": 1e-5}
-WITH_STATISTICS = (  # heads' rates as for the frozen network, the network's as all other rows chose it
-    Entry(label="streaming_ridge", settings={"method": "streaming_ridge", **RATE, "lr_head": 3e-3}),
-    Entry(
-        label="finetuning + statistics",
-        settings={"method": "finetuning", **STATISTICS, **RATE, "lr_head": 3e-3},
-    ),
-)
+WITH_STATISTICS = ("streaming_ridge, not tuned", "finetuning + statistics", "agcn statistics")
 
 
-def whole(base: Settings, _: Choices) -> Study:
-    """All weights trained: the network's learning rate is chosen, the rest is as chosen for heads alone."""
+def whole(base: Settings, chosen: Choices) -> Study:
+    """All weights trained: the network's learning rate is chosen, the rest is as chosen for heads alone.
+
+    Rows with statistics take the rate that all others chose. Their auxiliary head has its own default.
+    """
     of_heads = read_choices(HEADS)
     rates = {"lr": [RATE, {"lr": 5e-5}]}
-    entries = [*WITH_STATISTICS]
+    entries = []
+    for label, entry in chosen_entries(base, chosen, WITH_STATISTICS).items():
+        own = {HEAD.get(name, name): value for name, value in entry.settings.items()}
+        entries.append(replace(entry, label=label.removesuffix(", not tuned"), settings={**own, **RATE}))
     for entry in frozen(base, {}).entries:
         if entry.label in of_heads:
-            chosen = of_heads[entry.label]["settings"]
-            own = {HEAD.get(name, name): value for name, value in chosen.items()}
+            own = {HEAD.get(name, name): value for name, value in of_heads[entry.label]["settings"].items()}
             entries.append(replace(entry, settings={**entry.settings, **own}, space=rates))
     base = change_settings(base, freeze_batchnorm=True, fold_batchnorm=True)
     return Study(base=base, entries=entries, trials=2, trial_settings={"limit": 500})

@@ -80,9 +80,8 @@ def test_model_grows_in_training_only_and_without_new_parameters(make, images):
 def test_parameter_groups_have_every_parameter_once(make, decoupled):
     rates = {"lr_backbone": 0.1} | ({"lr_head": 0.2} if make is make_linear else {"lr_gcn": 0.2})
     model = make(make_backbone(), decoupled=decoupled)
-    groups = model.parameter_groups(**rates)
-    assert [group["lr"] for group in groups][:2] == [0.1, 0.2]
-    assert len(groups) == 2 + decoupled
+    groups = model.parameter_groups(**rates, lr_auxiliary=0.3)
+    assert [group["lr"] for group in groups] == [0.1, 0.2, 0.3][: 2 + decoupled]
     grouped = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
     (only,) = make(Precomputed(4)).parameter_groups(**rates)  # a backbone without parameters has no group

@@ -86,7 +86,7 @@ def test_choices_are_the_best_of_as_many_trials_each(studies):
 
 def test_errors_are_one_sentence(coco18, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out"), "--jobs", "1"]
-    assert coco18["main"]([*out, "--data", str(tmp_path / "absent"), "--part", "whole"]) == 1
+    assert coco18["main"]([*out, "--data", str(tmp_path / "absent"), "--part", "frozen"]) == 1
     assert f"Stopped: There is no folder {tmp_path / 'absent'}" in capsys.readouterr().out
     assert coco18["main"](out) == 1
     assert f"Stopped: no results in {tmp_path / 'out'}" in capsys.readouterr().out

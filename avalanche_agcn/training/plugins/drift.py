@@ -25,14 +25,14 @@ class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # t
 
     During an experience the sums are collected in the space of the teacher, the network as it was when the
     experience began, which does not move. At its end, a linear map from the teacher's to the student's
-    features moves the sums of all experiences.
+    features moves the sums of all experiences. It is fitted to the features of all training steps, where the
+    student still moved, and then corrected by a second map, fitted to a few images under the final student.
 
     Args:
-        n_images: images of the current experience that are held until its end, to compare teacher and student
-            as it is then. They are dropped afterwards, so nothing is remembered across experiences. With 0
-            the map is fitted to the features of the training steps, which needs no image twice, but the
-            student still moved while they were collected.
-        ridge: regularisation of the map towards the identity plus a shift.
+        n_images: images of the current experience that are held until its end for the second map. They are
+            dropped afterwards, so nothing is remembered across experiences. With 0 no image is needed twice,
+            and the first map is all.
+        ridge: regularisation of the maps towards the identity plus a shift.
         teacher: teacher to share with another plugin; its own if None.
         seed: seed of the choice of held images.
 
@@ -74,22 +74,26 @@ class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # t
             self.teacher.begin_experience(strategy)
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Record the student's features, if the map is fitted to those of the steps."""
-        if not self.n_images:
-            self._features.start(unwrap(strategy.model).backbone)
+        """Record the student's features."""
+        self._features.start(unwrap(strategy.model).backbone)
 
     def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Add the pairs of the step."""
         student = self._features.stop()
-        if student is not None and not getattr(strategy, "is_padding", False):
+        assert student is not None
+        if not getattr(strategy, "is_padding", False):
             self.drift.update(self.teacher.features(strategy), student)
 
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Fit the map and move the sums of all experiences."""
-        if self.n_images:
-            self._compare_held_images(strategy)
+        """Fit the maps and move the sums of all experiences."""
+        statistics = find_statistics(strategy).statistics
         self.synchronize(strategy)
-        find_statistics(strategy).statistics.map(*self.drift.solve(self.ridge))
+        first = self.drift.solve(self.ridge)
+        statistics.map(*first)
+        if self.n_images:
+            self.drift = self._compare_held_images(strategy, *first)
+            self.synchronize(strategy)
+            statistics.map(*self.drift.solve(self.ridge))
         self.drift = DriftMap()
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
@@ -112,18 +116,21 @@ class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # t
         if self.owns_teacher:
             self.teacher.load_state_dict(parts["teacher"])
 
-    def _compare_held_images(self, strategy: SupervisedTemplate) -> None:
+    def _compare_held_images(self, strategy: SupervisedTemplate, A: Tensor, shift: Tensor) -> DriftMap:
+        """Pairs of the teacher's mapped features, f → fA + shift, and the final student's."""
         dataset = strategy.experience.dataset.eval()
         generator = make_generator(self.seed, strategy.experience.current_experience)
         held = own_share(torch.randperm(len(dataset), generator=generator)[: self.n_images])
         loader = DataLoader(
             dataset.subset(held.tolist()), batch_size=strategy.eval_mb_size, collate_fn=dataset.collate_fn
         )
-        student = unwrap(strategy.model)
+        student, pairs = unwrap(strategy.model), DriftMap()
         with torch.no_grad(), evaluation_mode(student):
             for images, *_ in loader:
                 images = images.to(strategy.device)
-                self.drift.update(self.teacher.model.features(images), student.features(images))
+                mapped = self.teacher.model.features(images).to(A) @ A + shift
+                pairs.update(mapped, student.features(images).to(A))
+        return pairs
 
 
 def find_statistics(strategy: SupervisedTemplate) -> FeatureStatisticsPlugin:
