@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
 from avalanche_agcn.models.base import (
+    LR_AUXILIARY,
     LR_BACKBONE,
-    LR_HEAD,
     Classifiers,
     MultiLabelModel,
     count_features,
@@ -154,7 +154,7 @@ class AGCNModel(MultiLabelModel):
         *,
         lr_backbone: float = LR_BACKBONE,
         lr_gcn: float = LR_GCN,
-        lr_auxiliary: float = LR_HEAD,
+        lr_auxiliary: float = LR_AUXILIARY,
     ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with the paper's learning rate for each part.
 

@@ -6,7 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
-from avalanche_agcn.models.base import LR_BACKBONE, LR_HEAD, Classifiers, MultiLabelModel, group_parameters
+from avalanche_agcn.models.base import (
+    LR_AUXILIARY,
+    LR_BACKBONE,
+    LR_HEAD,
+    Classifiers,
+    MultiLabelModel,
+    group_parameters,
+)
 
 
 class MultiLabelClassifier(MultiLabelModel):
@@ -56,7 +63,7 @@ class MultiLabelClassifier(MultiLabelModel):
         *,
         lr_backbone: float = LR_BACKBONE,
         lr_head: float = LR_HEAD,
-        lr_auxiliary: float = LR_HEAD,
+        lr_auxiliary: float = LR_AUXILIARY,
     ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with a learning rate for each part.
 

@@ -480,7 +480,7 @@ def parts_of_agcn(base: Settings, chosen: Choices) -> Study:
 
 
 RATE = {"lr": 1e-5}
-WITH_STATISTICS = ("streaming_ridge, not tuned", "finetuning + statistics", "agcn statistics")
+WITH_STATISTICS = ("streaming_ridge", "finetuning + statistics", "agcn statistics")
 
 
 def whole(base: Settings, chosen: Choices) -> Study:
@@ -491,9 +491,14 @@ def whole(base: Settings, chosen: Choices) -> Study:
     of_heads = read_choices(HEADS)
     rates = {"lr": [RATE, {"lr": 5e-5}]}
     entries = []
-    for label, entry in chosen_entries(base, chosen, WITH_STATISTICS).items():
+    for entry in chosen_entries(base, chosen, WITH_STATISTICS).values():
         own = {HEAD.get(name, name): value for name, value in entry.settings.items()}
-        entries.append(replace(entry, label=label.removesuffix(", not tuned"), settings={**own, **RATE}))
+        entries.append(replace(entry, settings={**own, **RATE}))
+    without = {
+        "label": "streaming_ridge, no held images",
+        "settings": {**entries[0].settings, "held_images": 0},
+    }
+    entries.append(replace(entries[0], **without))
     for entry in frozen(base, {}).entries:
         if entry.label in of_heads:
             own = {HEAD.get(name, name): value for name, value in of_heads[entry.label]["settings"].items()}
