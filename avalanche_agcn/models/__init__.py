@@ -1,7 +1,8 @@
 """Backbones, the graph convolutional network, and the two models built from them."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from avalanche_agcn._lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from avalanche_agcn.models.agcn import AGCNModel
@@ -24,21 +25,6 @@ __all__ = [
     "load_word_vectors",
 ]
 
-# Imported at first use: a GCN needs neither Avalanche nor torchvision, which take seconds.
-_MODULES = {
-    "AGCNModel": "agcn",
-    "Backbone": "backbones",
-    "GCN": "gcn",
-    "MultiLabelClassifier": "linear",
-    "Precomputed": "backbones",
-    "RandomFeatures": "random_features",
-    "create_backbone": "backbones",
-    "load_model": "saved",
-    "load_word_vectors": "word_vectors",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_getattr(
+    __name__, "gcn", "word_vectors", "backbones", "random_features", "linear", "agcn", "saved"
+)
