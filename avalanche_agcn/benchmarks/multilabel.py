@@ -21,7 +21,6 @@ from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.benchmarks.image_files import Transform
-from avalanche_agcn.benchmarks.long_tail import draw_long_tail
 from avalanche_agcn.benchmarks.protocols import Protocol
 from avalanche_agcn.benchmarks.split import (
     Assignment,
@@ -33,11 +32,12 @@ from avalanche_agcn.benchmarks.split import (
     assign_repeatedly,
     check_class_names,
     check_classes_present,
-    check_whole_number,
+    draw_long_tail,
     own_columns,
     resolve_class_order,
 )
 from avalanche_agcn.benchmarks.targets import UNLABELLED, MultiLabelAttribute, decode, encode, mask_columns
+from avalanche_agcn.checks import check_whole_number
 
 
 class MultiLabelSource(Interface):

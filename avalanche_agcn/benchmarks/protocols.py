@@ -31,10 +31,10 @@ from avalanche_agcn.benchmarks.split import (
     Assignment,
     ClassOrder,
     TestImages,
-    check_whole_number,
     experience_sizes,
     is_order_of_names,
 )
+from avalanche_agcn.checks import check_choice, check_whole_number
 
 Crowds = Literal["labels", "membership", "ignore"]
 Difficult = Literal["negative", "positive"]
@@ -106,9 +106,7 @@ class Protocol:
             if getattr(self, name) is not None:
                 check_whole_number(name, getattr(self, name))
         for name, choices in (("test_images", TestImages), ("crowds", Crowds), ("difficult", Difficult)):
-            value = getattr(self, name)
-            if value is not None and value not in get_args(choices):
-                raise ValueError(f"{name} must be one of {get_args(choices)}, not {value!r}.")
+            check_choice(name, getattr(self, name), [None, *get_args(choices)])
 
     def __str__(self) -> str:
         values = [(field.name, getattr(self, field.name)) for field in fields(self)]

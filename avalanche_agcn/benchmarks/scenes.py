@@ -17,7 +17,8 @@ from avalanche_agcn.benchmarks._painter import paint_scene
 from avalanche_agcn.benchmarks.image_files import Transform
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble, make_plan
 from avalanche_agcn.benchmarks.protocols import resolve_protocol
-from avalanche_agcn.benchmarks.split import ClassOrder, check_whole_number, choose_classes
+from avalanche_agcn.benchmarks.split import ClassOrder, choose_classes
+from avalanche_agcn.checks import check_choice, check_whole_number
 
 CLASS_NAMES: tuple[str, ...] = tuple(DRAWINGS)
 """The 40 classes, in the order of Split-COCO's columns."""
@@ -74,8 +75,7 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
         _check_at_least(1, n_images=n_images)
         _check_at_least(MIN_IMAGE_SIZE, image_size=image_size)
         _check_at_least(0, seed=seed)
-        if split not in get_args(Split):
-            raise ValueError(f"split must be one of {get_args(Split)}, not {split!r}.")
+        check_choice("split", split, Split)
         self.class_names = _check_known(class_names)
         self.image_size = image_size
         self._entropy = (seed, get_args(Split).index(split))

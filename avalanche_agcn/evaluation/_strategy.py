@@ -12,7 +12,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
+from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics
 
 
 def check_no_joint_training(strategy: Any) -> None:

@@ -9,7 +9,7 @@ from avalanche.evaluation import PluginMetric
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 
-from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
+from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics
 from avalanche_agcn.evaluation import plugins
 from avalanche_agcn.evaluation.loggers import ProgressLogger
 

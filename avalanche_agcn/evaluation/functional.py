@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.evaluation._ranking import Batch, Counts, Mask, count_sets
 
 STAGE_PROBABILITY = 0.8
@@ -241,8 +242,7 @@ def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_
         >>> [round(value, 3) for value in stage_scores(logits, targets)]
         [0.917, 0.833, 0.8]
     """
-    if not 0 < probability < 1:
-        raise ValueError(f"probability must be between 0 and 1, but is {probability}.")
+    check_range("probability", probability, above=0, below=1)
     counts = count_predictions(logits, targets, threshold=_just_above(probability))
     return _stage(mean_average_precision(logits, targets), counts)
 

@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
+from avalanche_agcn.checks import check_choice
 from avalanche_agcn.models.forward import evaluation_mode
 from avalanche_agcn.models.networks import Weights, WeightsUnavailable, load_network
 
@@ -46,9 +47,6 @@ class Backbone(nn.Module):
         torch.Size([2, 8])
     """
 
-    pretrained = False
-    """Whether its weights were trained on inputs that are normalised with ``mean`` and ``std``."""
-
     def __init__(
         self,
         layers: nn.Module,
@@ -65,7 +63,7 @@ class Backbone(nn.Module):
         compile: bool = False,
     ) -> None:
         super().__init__()
-        _check_pool(pool)
+        check_choice("pool", pool, Pool)
         if fold_batchnorm:
             if not freeze_batchnorm:
                 raise ValueError("fold_batchnorm needs fixed statistics: pass freeze_batchnorm=True.")
@@ -204,7 +202,7 @@ def create_backbone(
         >>> backbone.num_features
         512
     """
-    _check_pool(pool)
+    check_choice("pool", pool, Pool)
     layers, mean, std = load_network(name, pretrained or False, pool, network_settings)
     if pretrained is None and name != "small":
         warnings.warn(
@@ -212,7 +210,7 @@ def create_backbone(
             "random ones are meant.",
             stacklevel=2,
         )
-    backbone = Backbone(
+    return Backbone(
         layers,
         num_features=_run(layers, torch.zeros(1, 3, 224, 224)).shape[1],
         pool=pool,
@@ -225,8 +223,6 @@ def create_backbone(
         channels_last=channels_last,
         compile=compile,
     )
-    backbone.pretrained = bool(pretrained)
-    return backbone
 
 
 def fold_into_convolutions(layers: nn.Module) -> int:
@@ -307,11 +303,6 @@ def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
         shift = shift + convolution.bias * scale
     convolution.weight.mul_(scale[:, None, None, None])
     convolution.bias = nn.Parameter(shift)
-
-
-def _check_pool(pool: str) -> None:
-    if pool not in get_args(Pool):
-        raise ValueError(f"pool must be one of {get_args(Pool)}, not {pool!r}.")
 
 
 def _resolve_frozen(layers: nn.Module, frozen: Frozen) -> list[str]:

@@ -15,12 +15,12 @@ y                           the hard labels of new classes                      
 Entry [i, j] of every block is P(class i | class j).
 """
 
-import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.training.distributed import sum_over_processes
 
 OFFICIAL_HARD_START = 1e-6
@@ -65,11 +65,9 @@ class AugmentedCorrelationMatrix:
     def __init__(
         self, *, q_counts: QCounts = "experience", hard_start: float = 0.0, soft_start: float = 0.0
     ) -> None:
-        if q_counts not in get_args(QCounts):
-            raise ValueError(f"q_counts must be one of {get_args(QCounts)}, not {q_counts!r}.")
-        for name, value in (("hard_start", hard_start), ("soft_start", soft_start)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be a finite number of 0 or more, but is {value}.")
+        check_choice("q_counts", q_counts, QCounts)
+        check_range("hard_start", hard_start, least=0)
+        check_range("soft_start", soft_start, least=0)
         self.q_counts = q_counts
         self.hard_start, self.soft_start = hard_start, soft_start
         self._sizes: list[int] = []
@@ -103,8 +101,7 @@ class AugmentedCorrelationMatrix:
         Raises:
             ValueError: if ``n_new`` is negative.
         """
-        if n_new < 0:
-            raise ValueError(f"n_new must be 0 or more, but is {n_new}.")
+        check_range("n_new", n_new, least=0)
         self._old = self.matrix()
         self._earlier = torch.cat([self._earlier + self._soft, self._hard.diagonal()])
         self._open_sums(self.n_seen, n_new)

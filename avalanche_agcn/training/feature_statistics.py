@@ -22,6 +22,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.moment_sums import MomentSums, add_moments, map_moments, subtract_moments
 
 
@@ -101,8 +102,7 @@ class FeatureStatistics:
         Raises:
             ValueError: if ``n_new`` is negative.
         """
-        if n_new < 0:
-            raise ValueError(f"An experience cannot have {n_new} new classes.")
+        check_range("n_new", n_new, least=0)
         self._sums.append(MomentSums(n_new))
 
     def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.moment_sums import MomentSums
 
 RIDGE = 1000.0  # γ of L3A's program
@@ -96,10 +97,8 @@ class L3AStatistics:
     """
 
     def __init__(self, *, ridge: float = RIDGE, threshold: float = THRESHOLD) -> None:
-        if not 0 < ridge < math.inf:
-            raise ValueError(f"ridge must be a positive number, but is {ridge}.")
-        if not 0 < threshold < 1:
-            raise ValueError(f"threshold must be a probability between 0 and 1, but is {threshold}.")
+        check_range("ridge", ridge, above=0)
+        check_range("threshold", threshold, above=0, below=1)
         self.ridge, self.threshold = ridge, threshold
         self.counts = torch.zeros(0, dtype=torch.float64)
         self._sizes: list[int] = []

@@ -10,12 +10,13 @@ symbol     name                                   equation
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.training.distributed import mean_of
 
 Reduction = Literal["mean", "sum"]
@@ -108,11 +109,9 @@ class AsymmetricLoss(nn.Module):
         detach_weights: bool = False,
     ) -> None:
         super().__init__()
-        for name, power in (("gamma_neg", gamma_neg), ("gamma_pos", gamma_pos)):
-            if not 0 <= power < math.inf:
-                raise ValueError(f"{name} must be a finite number of 0 or more, but is {power}.")
-        if not 0 <= clip < 1:
-            raise ValueError(f"clip must be at least 0 and below 1, but is {clip}.")
+        check_range("gamma_neg", gamma_neg, least=0)
+        check_range("gamma_pos", gamma_pos, least=0)
+        check_range("clip", clip, least=0, below=1)
         self.gamma_neg, self.gamma_pos, self.clip = gamma_neg, gamma_pos, clip
         self.detach_weights = detach_weights
 
@@ -202,7 +201,7 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
         >>> round(distillation_loss(student, torch.zeros(1, 2), reduction="sum").item(), 4)
         1.3863
     """
-    check_reduction(reduction)
+    check_choice("reduction", reduction, Reduction)
     _check_extends("logits", logits, teacher_logits, dim=1)
     student = _at_least_float32(logits[:, : teacher_logits.shape[1]])
     soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()
@@ -250,7 +249,7 @@ def relationship_preserving_loss(
         >>> relationship_preserving_loss(torch.ones(3, 4), torch.zeros(2, 4), reduction="sum")
         tensor(8.)
     """
-    check_reduction(reduction)
+    check_choice("reduction", reduction, Reduction)
     _check_extends("embeddings", embeddings, old_embeddings, dim=0)
     old = _at_least_float32(embeddings[: len(old_embeddings)])
     total = F.mse_loss(old, old_embeddings.detach().to(old.dtype), reduction="sum")
@@ -284,8 +283,7 @@ class MultiLabelContrastiveLoss(nn.Module):
 
     def __init__(self, temperature: float = TEMPERATURE) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"temperature must be positive, but is {temperature}.")
+        check_range("temperature", temperature, above=0)
         self.temperature = temperature
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
@@ -345,16 +343,6 @@ def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
     last_annotated = columns.where(~targets.isnan(), -1).amax(dim=1, keepdim=True)  # -1: none
     newer = (columns > last_annotated) & (last_annotated >= 0) & (columns < n_seen)
     return targets.masked_fill(newer, 0.0)
-
-
-def check_reduction(reduction: str) -> None:
-    """Check that a reduction is one of `Reduction`.
-
-    Raises:
-        ValueError: naming the choices.
-    """
-    if reduction not in get_args(Reduction):
-        raise ValueError(f"reduction must be one of {get_args(Reduction)}, not {reduction!r}.")
 
 
 def _at_least_float32(values: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.benchmarks.long_tail import draw_long_tail, long_tail_quotas
+from avalanche_agcn.benchmarks.split import draw_long_tail, long_tail_quotas
 
 
 def random_labels(n, n_classes, seed, share=0.15):

@@ -1,6 +1,6 @@
 """Updates the Augmented Correlation Matrix and the model's graph."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from avalanche.core import SupervisedPlugin
@@ -8,6 +8,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen, origin_of
+from avalanche_agcn.checks import check_choice
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.acm import (
@@ -73,14 +74,12 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         count_before_step: bool | None = None,
     ) -> None:
         super().__init__()
-        if preset not in get_args(Preset):
-            raise ValueError(f"preset must be 'paper' or 'official', not {preset!r}.")
+        check_choice("preset", preset, Preset)
         official = preset == "official"
         self.soft_labels = soft_labels or ("softmax" if official else "sigmoid")
         self.count_before_step = official if count_before_step is None else count_before_step
         self.graph: Graph = graph or preset
-        if self.soft_labels not in get_args(SoftLabels):
-            raise ValueError(f"soft_labels must be one of {get_args(SoftLabels)}, not {soft_labels!r}.")
+        check_choice("soft_labels", self.soft_labels, SoftLabels)
         check_graph(self.graph, neighbour_weight, new_threshold, cross_threshold, name="graph")
         self.graph_settings: dict[str, Any] = {
             "cross_blocks": cross_blocks,

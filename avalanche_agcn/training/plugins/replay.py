@@ -8,6 +8,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.loader import StreamSampler, make_train_loader
 from avalanche_agcn.training.losses import newer_as_negative
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
@@ -36,10 +37,8 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self, storage_policy: OnlineBuffer, *, batch_size_mem: int | None = None, views: int = 1
     ) -> None:
         super().__init__()
-        if batch_size_mem is not None and batch_size_mem < 0:
-            raise ValueError(f"batch_size_mem must be 0 or more, but is {batch_size_mem}.")
-        if views < 1:
-            raise ValueError(f"views must be at least 1, but is {views}.")
+        check_range("batch_size_mem", batch_size_mem, least=0)
+        check_range("views", views, least=1)
         self.storage_policy, self.batch_size_mem, self.views = storage_policy, batch_size_mem, views
         self.n_stream = 0
         self._batch = 0  # next batch of the epoch

@@ -9,6 +9,7 @@ from avalanche.benchmarks.utils import AvalancheDataset, concat_datasets
 from avalanche.training.storage_policy import ExemplarsBuffer
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.distributed import from_first_process
 
 Key = tuple[int, int]
@@ -34,8 +35,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
     """
 
     def __init__(self, max_size: int, *, seed: int = 0) -> None:
-        if max_size < 0:
-            raise ValueError(f"max_size must be 0 or more images, but is {max_size}.")
+        check_range("max_size", max_size, least=0)
         super().__init__(max_size)
         self._datasets: dict[int, AvalancheDataset] = {}
         self._offered: dict[int, Tensor] = {}  # per experience, [n_images] bool

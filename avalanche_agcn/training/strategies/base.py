@@ -1,11 +1,9 @@
 """The base of all strategies of this package."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import torch
 from avalanche.core import BasePlugin
 from avalanche.training.plugins import EvaluationPlugin
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from avalanche_agcn.benchmarks.experience import origin_of
-from avalanche_agcn.benchmarks.image_files import find_normalisation
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import (
     from_first_process,
@@ -84,12 +82,9 @@ class MultiLabelTemplate(SupervisedTemplate):
         seed: int | None = None,
         **base_kwargs: Any,
     ) -> None:
-        if amp not in (None, torch.bfloat16, torch.float16):
-            raise ValueError(f"amp must be torch.bfloat16, torch.float16 or None, not {amp}.")
-        if clip_grad_norm is not None and not clip_grad_norm > 0:
-            raise ValueError(f"clip_grad_norm must be positive, but is {clip_grad_norm}.")
-        if seed is not None and seed < 0:
-            raise ValueError(f"seed must be 0 or more, but is {seed}.")
+        check_choice("amp", amp, [None, torch.bfloat16, torch.float16])
+        check_range("clip_grad_norm", clip_grad_norm, above=0)
+        check_range("seed", seed, least=0)
         super().__init__(
             model=model,
             optimizer=optimizer,
@@ -125,7 +120,6 @@ class MultiLabelTemplate(SupervisedTemplate):
         **kwargs: Any,
     ) -> None:
         """Make the loader of the experience, with the memory of a plugin if there is one."""
-        warn_of_other_normalisation(self)
         self.seed = draw_shared_seed() if self.seed is None else from_first_process(self.seed)
         self.dataloader = make_train_loader(
             self,
@@ -207,23 +201,6 @@ class MultiLabelTemplate(SupervisedTemplate):
         origin, before = origin_of(self.experience), self._origin
         self._origin = None if origin is self.experience else origin
         return self._origin is None or self._origin is not before
-
-
-def warn_of_other_normalisation(strategy: Any) -> None:
-    """Warn if images are not normalised as the strategy's pretrained backbone was trained with."""
-    backbone: Any = getattr(unwrap(strategy.model), "backbone", None)
-    stream = getattr(strategy.experience, "origin_stream", None)
-    plan = getattr(getattr(stream, "benchmark", None), "plan", None)
-    step = None if plan is None else find_normalisation(plan.eval_transform)
-    if step is None or not getattr(backbone, "pretrained", False):
-        return
-    used, expected = [*step.mean, *step.std], [*backbone.mean, *backbone.std]
-    if not np.allclose(used, expected, atol=1e-3):
-        warnings.warn(
-            f"Images are normalised with mean and std {used}, but the backbone was trained with {expected}, "
-            "so that its features are worse: make the benchmark with backbone=backbone.",
-            stacklevel=2,
-        )
 
 
 def _multilabel_evaluator() -> EvaluationPlugin:

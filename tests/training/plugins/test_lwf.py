@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from avalanche_agcn.training.plugins.lwf import LwFPlugin
+from avalanche_agcn.training.plugins.distillation import LwFPlugin
 
 
 def test_teacher_is_the_model_before_the_experience(benchmark, make_strategy):
