@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 def check_choice(name: str, value: Any, choices: Any) -> None:
     """Raise a ValueError if a value is not one of the choices, a sequence or a ``Literal``."""
-    allowed = list(choices) if isinstance(choices, Sequence) else list(get_args(choices))
+    allowed = tuple(choices) if isinstance(choices, Sequence) else get_args(choices)
     if value not in allowed:
-        raise ValueError(f"{name} must be one of {allowed}, not {value!r}.")
+        known = tuple(choice for choice in allowed if choice is not None)  # None is a setting not given
+        raise ValueError(f"{name} must be one of {known}, not {value!r}.")
 
 
 def check_range(

@@ -32,10 +32,7 @@ QCounts = Literal["experience", "stream"]
 
 
 class AugmentedCorrelationMatrix:
-    """Conditional probabilities between all classes seen so far, updated batch by batch.
-
-    The statistics are sums in float64, so any split of an experience into batches gives the same matrix. No
-    gradient flows through them.
+    """Conditional probabilities between all classes seen so far, from sums in float64.
 
     Args:
         q_counts: images that the denominator of Q, Σ ẑ_i, runs over. ``"experience"`` is Eq. 4: those of the
@@ -45,9 +42,6 @@ class AugmentedCorrelationMatrix:
         hard_start: start value of the counts N_j that probabilities are divided by.
         soft_start: start value of the sums Σ ẑ_i. The authors' program starts them at 1e-10: where its
             teacher's softmax saturates, a sum of 5e-12 then gives no relation, where 0 gives a strong one.
-
-    Raises:
-        ValueError: for another ``q_counts`` or a negative start value.
 
     Example:
         >>> acm = AugmentedCorrelationMatrix()
@@ -96,11 +90,7 @@ class AugmentedCorrelationMatrix:
         return self._hard.device
 
     def begin(self, n_new: int) -> None:
-        """Open an experience with ``n_new`` new classes; relations among earlier classes are frozen.
-
-        Raises:
-            ValueError: if ``n_new`` is negative.
-        """
+        """Open an experience with ``n_new`` new classes; relations among earlier classes are frozen."""
         check_range("n_new", n_new, least=0)
         self._old = self.matrix()
         self._earlier = torch.cat([self._earlier + self._soft, self._hard.diagonal()])
@@ -119,10 +109,6 @@ class AugmentedCorrelationMatrix:
                 teacher, new and old classes have no relations.
             reduce: whether to add up the batches of all processes of `torch.distributed`, so that all hold
                 the same sums. A collective call: every process must make it.
-
-        Raises:
-            RuntimeError: if no experience is open.
-            ValueError: if a shape does not fit.
         """
         self._check(targets_new, soft_old)
         self._move_to(targets_new.device)
@@ -158,11 +144,7 @@ class AugmentedCorrelationMatrix:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the sums that `state_dict` returned.
-
-        Raises:
-            ValueError: if an entry is missing or unknown.
-        """
+        """Restore the sums that `state_dict` returned; a ValueError if an entry is missing or unknown."""
         if set(state) != {"sizes", *_SUMS}:
             raise ValueError(
                 f"The state of a correlation matrix has {sorted(['sizes', *_SUMS])}, but this "

@@ -97,18 +97,7 @@ def check_graph(
     *,
     name: str = "preset",
 ) -> None:
-    """Check the settings of `adjacency`.
-
-    Args:
-        preset: see `adjacency`.
-        neighbour_weight: see `adjacency`.
-        new_threshold: see `adjacency`.
-        cross_threshold: see `adjacency`.
-        name: the caller's name for ``preset``.
-
-    Raises:
-        ValueError: naming the setting, its value and the choices.
-    """
+    """Raise a ValueError if a setting of `adjacency` is out of range; ``name`` is the one of ``preset``."""
     check_choice(name, preset, Graph)
     check_range("neighbour_weight", neighbour_weight, least=0)
     thresholds = {"new_threshold": new_threshold, "cross_threshold": cross_threshold}

@@ -26,17 +26,14 @@ _LEFT_OUT = -1e9  # its exponential is 0, and unlike infinity it makes no NaN in
 
 
 class PartialBCEWithLogitsLoss(nn.Module):
-    """Binary cross-entropy over the annotated cells of multi-hot targets.
+    """Binary cross-entropy over the annotated cells of multi-hot targets: the mean over cells of 0 and 1.
 
-    A cell of the targets is 0 or 1 where the image is annotated for that class and NaN where it
-    is not. The loss is the mean over the annotated cells; the others add neither to it nor to
-    its gradient.
+    Cells of NaN, where an image is not annotated for a class, add neither to the loss nor to its gradient.
 
     Args:
         soft: whether targets may be probabilities between 0 and 1.
 
     Example:
-        >>> import torch
         >>> logits = torch.zeros(2, 2, requires_grad=True)  # two classes seen so far
         >>> targets = torch.tensor([[1.0, float("nan"), 0.0], [float("nan"), 0.0, 0.0]])
         >>> round(PartialBCEWithLogitsLoss()(logits, targets).item(), 4)
@@ -48,15 +45,12 @@ class PartialBCEWithLogitsLoss(nn.Module):
         self.soft = soft
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Loss of a batch, a scalar.
+        """Loss of a batch, a scalar; 0 with zero gradients if it has no annotated cell.
 
         Args:
             logits: raw scores over the classes seen so far, ``[B, n_seen]``.
             targets: 0, 1 or NaN, ``[B, n_classes]`` with ``n_classes >= n_seen``. Logits belong
                 to the first ``n_seen`` columns; the rest is not looked at.
-
-        Returns:
-            The loss. A batch without an annotated cell gives 0, with zero gradients.
 
         Raises:
             ValueError: if the shapes do not fit, or the targets are class numbers or have other values.
@@ -90,9 +84,6 @@ class AsymmetricLoss(nn.Module):
         clip: probability that negatives are shifted by.
         detach_weights: whether (1 − p)^γ₊ and p_m^γ₋ are constants to the gradient, as is the default of the
             authors' program; else the gradient is that of the formula.
-
-    Raises:
-        ValueError: if a power is negative or ``clip`` not in [0, 1).
 
     Example:
         >>> logits, targets = torch.tensor([[0.0, 4.0, -4.0]]), torch.tensor([[1.0, torch.nan, 0.0]])
@@ -179,7 +170,7 @@ def add_pseudo_labels(
 
 
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """ℓ_dst (Eq. 7): cross-entropy of the student with the teacher's soft labels.
+    """ℓ_dst (Eq. 7): cross-entropy of the student with the teacher's soft labels; 0 without old classes.
 
     Its gradient, not its value, is zero when student and teacher agree.
 
@@ -189,14 +180,7 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
         reduction: ``"mean"`` over images and old classes (the authors' program) or ``"sum"`` over
             old classes (Eq. 7), the mean over images.
 
-    Returns:
-        The loss, a scalar; 0 when there is no old class.
-
-    Raises:
-        ValueError: if the student has fewer images or classes than the teacher.
-
     Example:
-        >>> import torch
         >>> student = torch.zeros(1, 3)
         >>> round(distillation_loss(student, torch.zeros(1, 2), reduction="sum").item(), 4)
         1.3863
@@ -212,11 +196,9 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
 def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Cross-entropy of the student with the teacher's softened labels, the mean over images and old classes.
 
-    Its gradient is zero when student and teacher agree.
-
     Args:
-        logits: the student's, ``[B, n_seen]``; the first ``n_old`` columns are used.
-        teacher_logits: ``[B, n_old]``; no gradient flows into them.
+        logits: see `distillation_loss`.
+        teacher_logits: see `distillation_loss`.
         temperature: divides both. The loss is multiplied by its square, which keeps the size of the gradient
             (Hinton et al., 2015). 1 is AGCN's ℓ_dst.
 
@@ -230,7 +212,7 @@ def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0
 def relationship_preserving_loss(
     embeddings: Tensor, old_embeddings: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
-    """ℓ_gph (Eq. 8): squared distance of the old classes' embeddings from what they were.
+    """ℓ_gph (Eq. 8): squared distance of the old classes' embeddings from what they were; 0 without any.
 
     Args:
         embeddings: H of the current experience, ``[n_seen, D]``; rows after ``n_old`` are free.
@@ -238,14 +220,7 @@ def relationship_preserving_loss(
         reduction: ``"mean"`` over all entries (the authors' program: λ₃ = 1e5 belongs to it) or
             ``"sum"`` of squared norms (Eq. 8 as written), which is ``n_old * D`` times larger.
 
-    Returns:
-        The loss, a scalar; 0 when there is no old class.
-
-    Raises:
-        ValueError: if there are fewer rows than old ones, or rows of another length.
-
     Example:
-        >>> import torch
         >>> relationship_preserving_loss(torch.ones(3, 4), torch.zeros(2, 4), reduction="sum")
         tensor(8.)
     """
@@ -269,10 +244,7 @@ class MultiLabelContrastiveLoss(nn.Module):
     term a of the sum. An image that shares no label with any other adds nothing.
 
     Args:
-        temperature: τ.
-
-    Raises:
-        ValueError: if the temperature is not positive.
+        temperature: τ, above 0.
 
     Example:
         >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])

@@ -268,7 +268,7 @@ def test_start_values_are_added_to_every_denominator_once(batch):
 
 @pytest.mark.parametrize("name", ["hard_start", "soft_start"])
 def test_negative_start_values_are_rejected(name):
-    with pytest.raises(ValueError, match=f"{name} must be a finite number of 0 or more, but is -1"):
+    with pytest.raises(ValueError, match=f"{name} must be a finite number, at least 0, but is -1"):
         AugmentedCorrelationMatrix(**{name: -1.0})
 
 

@@ -284,7 +284,7 @@ def test_overlap_by_hand():
 
 
 def test_temperature_must_be_positive():
-    with pytest.raises(ValueError, match="temperature must be positive"):
+    with pytest.raises(ValueError, match="temperature must be a finite number, above 0"):
         MultiLabelContrastiveLoss(0)
 
 

@@ -203,10 +203,10 @@ def test_statistics_are_not_changed():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"gamma": -0.1}, "gamma must be between 0 and 1, not -0.1"),
-        ({"gamma": 1.5}, "gamma must be between 0 and 1, not 1.5"),
-        ({"ridge": 0.0}, "ridge must be above 0, not 0.0"),
-        ({"ridge": float("nan")}, "ridge must be above 0, not nan"),
+        ({"gamma": -0.1}, "gamma must be .* at least 0 and at most 1, but is -0.1"),
+        ({"gamma": 1.5}, "gamma must be .* at most 1, but is 1.5"),
+        ({"ridge": 0.0}, "ridge must be .* above 0, but is 0.0"),
+        ({"ridge": float("nan")}, "ridge must be .* above 0, but is nan"),
     ],
 )
 def test_settings_out_of_range_are_rejected(arguments, message):

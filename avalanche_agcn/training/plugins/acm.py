@@ -39,18 +39,16 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the
             authors' program).
         graph: how relations become the graph; see `adjacency`.
-        cross_blocks: False leaves out R and Q (the paper's Table 2, line 1); see `adjacency`.
-        neighbour_weight: see `adjacency`.
-        new_threshold: see `adjacency`.
-        cross_threshold: see `adjacency`.
+        cross_blocks: False leaves out R and Q (the paper's Table 2, line 1); see `adjacency`, as for the next
+            three.
+        neighbour_weight: weight of all neighbours of a node.
+        new_threshold: of the official graph.
+        cross_threshold: likewise.
         q_counts: see `AugmentedCorrelationMatrix`.
         hard_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-6 (the authors' program).
         soft_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-10 (the authors' program).
         count_before_step: whether a batch is counted before its own forward pass (the authors' program), or
             after its step, so that it changes the graph from the next step on (the paper).
-
-    Raises:
-        ValueError: for an unknown choice or a value out of range.
 
     Example:
         >>> plugin = ACMPlugin(preset="official", cross_blocks=False)

@@ -25,9 +25,6 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         batch_size_mem: replayed images per batch; as many as of the stream if None. If the memory holds
             fewer, all of them.
         views: number of times each image appears in a batch, with its own augmentation each time.
-
-    Raises:
-        ValueError: if ``batch_size_mem`` is negative or ``views`` below 1.
     """
 
     observe_stream = False
@@ -50,28 +47,10 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self.storage_policy.open(strategy.experience.current_experience, strategy.adapted_dataset)
         self.storage_policy.share_generators()
 
-    def before_training_exp(
-        self,
-        strategy: SupervisedTemplate,
-        *args: Any,
-        num_workers: int = 0,
-        shuffle: bool = True,
-        pin_memory: bool | None = None,
-        persistent_workers: bool = False,
-        drop_last: bool = False,
-        **kwargs: Any,
-    ) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Make the loader, unless the strategy has made one with this memory (`MultiLabelTemplate`)."""
         if getattr(_sampler(strategy), "memory", None) is not self.storage_policy:
-            strategy.dataloader = make_train_loader(
-                strategy,
-                memory=self,
-                num_workers=num_workers,
-                shuffle=shuffle,
-                pin_memory=pin_memory,
-                persistent_workers=persistent_workers,
-                drop_last=drop_last,
-            )
+            strategy.dataloader = make_train_loader(strategy, memory=self, **kwargs)
         self._sampler = _sampler(strategy)
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -125,9 +104,6 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
             show them nevertheless, but without this a new classifier never sees an image without any new
             class. Off in the papers.
         views: see `MemoryPlugin`.
-
-    Raises:
-        ValueError: if ``batch_size_mem`` is negative or ``views`` below 1.
 
     Example:
         >>> from avalanche_agcn.training.storage_policy import PRSBuffer

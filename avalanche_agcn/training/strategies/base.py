@@ -54,9 +54,6 @@ class MultiLabelTemplate(SupervisedTemplate):
         seed: seed of the order of images and of their augmentation, 0 or more. If None, it is drawn from
             torch's generator at the first `train`.
         base_kwargs: for Avalanche's ``SupervisedTemplate``, such as ``eval_every``.
-
-    Raises:
-        ValueError: if ``amp``, ``clip_grad_norm`` or ``seed`` is out of range.
     """
 
     model: nn.Module
@@ -110,26 +107,10 @@ class MultiLabelTemplate(SupervisedTemplate):
         """The precision of forward passes, also for plugins that make some."""
         return torch.autocast(self.device.type, dtype=self.amp, enabled=self.amp is not None)
 
-    def make_train_dataloader(
-        self,
-        num_workers: int = 0,
-        shuffle: bool = True,
-        pin_memory: bool | None = None,
-        persistent_workers: bool = False,
-        drop_last: bool = False,
-        **kwargs: Any,
-    ) -> None:
+    def make_train_dataloader(self, *args: Any, **kwargs: Any) -> None:
         """Make the loader of the experience, with the memory of a plugin if there is one."""
         self.seed = draw_shared_seed() if self.seed is None else from_first_process(self.seed)
-        self.dataloader = make_train_loader(
-            self,
-            memory=find_memory(self),
-            num_workers=num_workers,
-            shuffle=shuffle,
-            pin_memory=pin_memory,
-            persistent_workers=persistent_workers,
-            drop_last=drop_last,
-        )
+        self.dataloader = make_train_loader(self, memory=find_memory(self), **kwargs)
 
     def make_eval_dataloader(self, num_workers: int = 0, **kwargs: Any) -> None:
         """Make the loader of an evaluated experience; each of n processes gets every n-th image."""

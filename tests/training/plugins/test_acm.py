@@ -197,7 +197,7 @@ def test_settings_reach_the_graph(benchmark, make_model):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"preset": "plain"}, "'paper' or 'official'"),
+        ({"preset": "plain"}, r"preset must be one of \('paper', 'official'\)"),
         ({"soft_labels": "hard"}, "'sigmoid', 'softmax'"),
         ({"graph": "none"}, "'identity'"),
         ({"new_threshold": 0.4}, "belongs to preset 'official'"),

@@ -115,5 +115,5 @@ def test_state_resumes_in_the_midst_of_an_experience(stream, make_strategy):
 
 
 def test_thresholds_out_of_range_are_rejected():
-    with pytest.raises(ValueError, match=r"threshold must be a probability .* is 1\.5"):
+    with pytest.raises(ValueError, match=r"threshold must be .* at most 1, but is 1\.5"):
         PseudoLabelPlugin(threshold=1.5)

@@ -65,7 +65,7 @@ def test_a_memory_by_name_is_the_replay_plugin_behind_agcns_own(benchmark, make_
 
 
 def test_an_unknown_memory_is_named(make_model):
-    with pytest.raises(ValueError, match=r"one of \['er', 'prs', 'ocdm'\], not 'reservoir'"):
+    with pytest.raises(ValueError, match=r"one of \('er', 'prs', 'ocdm'\), not 'reservoir'"):
         make_strategy(make_model(), storage_policy="reservoir")
 
 
