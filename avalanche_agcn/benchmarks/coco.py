@@ -191,11 +191,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
 
 
 def _checked(content: Any, path: Path) -> Any:
-    """The content of an annotation file, if it has what is read of it.
-
-    Raises:
-        ValueError: naming the first place that is wrong.
-    """
+    """The content of an annotation file, if it has what is read of it."""
     check_fields(content, dict.fromkeys(ENTRIES, list), str(path))
     for part, kinds in ENTRIES.items():
         for k, entry in enumerate(content[part]):

@@ -120,9 +120,6 @@ def check_whole_experience(experience: Any, method: str) -> None:
     Args:
         experience: what is to be trained on.
         method: name of the method, for the message.
-
-    Raises:
-        ValueError: if it is a piece.
     """
     if origin_of(experience) is not experience:
         raise ValueError(

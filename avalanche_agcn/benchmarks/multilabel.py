@@ -94,11 +94,7 @@ class Plan:
     protocol: Protocol = field(default_factory=Protocol)
 
     def limited(self, n: int) -> Plan:
-        """The same with only the first ``n`` images of each experience.
-
-        Raises:
-            ValueError: if ``n`` is not positive.
-        """
+        """The same with only the first ``n`` images of each experience."""
         if n < 1:
             raise ValueError(f"The limit must be at least 1 image per experience, not {n}.")
 
@@ -280,9 +276,6 @@ def make_plan(
         test_membership: likewise.
         train_transform: see ``multilabel_benchmark``.
         eval_transform: see ``multilabel_benchmark``.
-
-    Raises:
-        ValueError: see ``multilabel_benchmark``.
     """
     check_whole_number("seed", seed, 0)
     train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
@@ -341,11 +334,7 @@ def _class_names(given: Sequence[str] | None, *datasets: MultiLabelSource) -> Se
 
 
 def assemble(plan: Plan) -> MultiLabelBenchmark:
-    """Make the benchmark of a plan.
-
-    Raises:
-        ValueError: if an experience has no training image.
-    """
+    """Make the benchmark of a plan; a ValueError if an experience has no training image."""
     columns = own_columns(plan.classes_per_experience)
     _check_train_images(plan, columns)
     source, labels, positions = plan.train

@@ -126,9 +126,6 @@ def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> T
 
     Returns:
         [N] bool, whether a photo is for the test.
-
-    Raises:
-        ValueError: if the share is not between 0 and 1.
     """
     check_range("test_size", test_size, above=0, below=1)
     generator = torch.Generator().manual_seed(seed)

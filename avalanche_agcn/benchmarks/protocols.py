@@ -116,11 +116,7 @@ class Protocol:
         return "\n".join(["protocol: " + lines[0].removeprefix("name: "), *lines[1:]])
 
     def with_sizes(self, n_classes: int) -> Protocol:
-        """The same with its numbers of classes and experiences filled in, for data of ``n_classes`` classes.
-
-        Raises:
-            ValueError: if they do not fit.
-        """
+        """The same with its numbers of classes and experiences filled in, for data of that many classes."""
         explicit = self.n_experiences is not None or self.classes_per_experience is not None
         if B_PROTOCOL.fullmatch(self.name) and not explicit:
             sizes = b_sizes(self.name, n_classes)
@@ -200,9 +196,6 @@ def resolve_protocol(
 
 def b_sizes(name: str, n_classes: int) -> list[int]:
     """Number of classes of each experience of a protocol ``B<n>-C<m>``.
-
-    Raises:
-        ValueError: if the name is of another form or the classes do not fit.
 
     Example:
         >>> b_sizes("B0-C10", 80)

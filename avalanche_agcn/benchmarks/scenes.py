@@ -52,9 +52,6 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
     Attributes:
         targets: [n_images, n_classes] int8 of 0 and 1; every image has at least one label.
 
-    Raises:
-        ValueError: if an argument is out of range or a class is unknown.
-
     Example:
         >>> dataset = ScenesDataset(3, class_names=["cat", "dog", "couch"], in_memory=False)
         >>> image, target = dataset[0]
@@ -209,9 +206,6 @@ def true_cooccurrence(class_names: Sequence[str] = CLASS_NAMES) -> Tensor:
 
     Args:
         class_names: some of ``CLASS_NAMES``, in the order of the columns.
-
-    Raises:
-        ValueError: if there is no such class.
 
     Example:
         >>> true_cooccurrence(["fork", "knife"])[1, 0]  # P(knife | fork)

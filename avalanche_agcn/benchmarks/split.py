@@ -19,11 +19,7 @@ TestImages = Literal["seen", "all"]
 
 
 def check_class_names(class_names: Sequence[str] | None, n_classes: int) -> list[str]:
-    """Names of the columns, ``"class 0"`` and so on by default.
-
-    Raises:
-        ValueError: if a name is missing or repeated.
-    """
+    """Names of the columns, ``"class 0"`` and so on by default."""
     if class_names is None:
         return [f"class {column}" for column in range(n_classes)]
     names = [str(name) for name in class_names]
@@ -33,11 +29,7 @@ def check_class_names(class_names: Sequence[str] | None, n_classes: int) -> list
 
 
 def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
-    """Check that every class has a positive.
-
-    Raises:
-        ValueError: if not; names the classes.
-    """
+    """Raise a ValueError that names the classes without a positive, if there are any."""
     absent = [name for name, shown in zip(class_names, labels.any(0).tolist(), strict=True) if not shown]
     if absent:
         raise ValueError(
@@ -49,11 +41,7 @@ def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
 def experience_sizes(
     n_classes: int, n_experiences: int | None, classes_per_experience: Sequence[int] | None
 ) -> list[int]:
-    """Number of classes of each experience, from either of the two arguments.
-
-    Raises:
-        ValueError: if neither is given, they contradict each other, or do not fit ``n_classes``.
-    """
+    """Number of classes of each experience, from either of the two arguments."""
     if classes_per_experience is not None:
         sizes = [int(size) for size in classes_per_experience]
         if n_experiences not in (None, len(sizes)):
@@ -125,9 +113,6 @@ def resolve_class_order(class_order: ClassOrder | None, class_names: Sequence[st
     """Columns in order of appearance, from columns or names, or an order by name.
 
     The named ones are ``"data"`` (also None), ``"alphabetical"``, and ``"shuffled-3"``: drawn with seed 3.
-
-    Raises:
-        ValueError: if a class is unknown, missing or repeated.
 
     Example:
         >>> resolve_class_order("alphabetical", ["cat", "ant", "bee"])
@@ -211,9 +196,6 @@ def assign_once(
     ``labels`` (``"rarest"``; of equally rare ones the first column), or of one drawn at random
     (``"random"``). Where this leaves an experience empty although images with its labels exist, the
     fewest possible images, drawn at random, move there.
-
-    Raises:
-        ValueError: if the rule is unknown.
     """
     check_choice("assignment", assignment, Assignment)
     generator = torch.Generator().manual_seed(seed)
@@ -300,9 +282,6 @@ def long_tail_quotas(counts: Tensor, power: float) -> Tensor:
 
     Returns:
         ``[C]`` int64, at least 1 and at most the class's own number; 0 for a class without images.
-
-    Raises:
-        ValueError: if ``power`` is negative.
 
     Example:
         >>> long_tail_quotas(torch.tensor([50, 100, 80]), power=1.0)

@@ -43,9 +43,6 @@ class AGCNModel(MultiLabelModel):
         hidden_features: width between the layers of the GCN.
         decoupled: whether an auxiliary head trains the backbone; see `MultiLabelModel`.
 
-    Raises:
-        ValueError: if the backbone has no ``num_features``, or ``word_vectors`` is no matrix.
-
     Example:
         >>> from avalanche_agcn.models import create_backbone, load_word_vectors
         >>> words = load_word_vectors(["person", "car", "dog"])
@@ -124,9 +121,6 @@ class AGCNModel(MultiLabelModel):
 
         Args:
             adjacency: weights ``[n, n]``, no smaller than the graph it replaces.
-
-        Raises:
-            ValueError: if the shape does not fit.
         """
         n = len(adjacency)
         if adjacency.shape != (n, n) or n < self.n_seen:

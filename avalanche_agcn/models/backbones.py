@@ -38,9 +38,6 @@ class Backbone(nn.Module):
         channels_last: keep images and weights in this memory format, which is faster on many machines.
         compile: run the layers through `torch.compile`.
 
-    Raises:
-        ValueError: for an unknown pooling or layer, or folding without frozen statistics.
-
     Example:
         >>> backbone = Backbone(nn.Conv2d(3, 8, 3), num_features=8)
         >>> backbone(torch.zeros(2, 3, 16, 16)).shape

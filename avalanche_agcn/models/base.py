@@ -30,9 +30,6 @@ class MultiLabelModel(DynamicModule):
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
         n_auxiliary: outputs of an auxiliary head that trains the backbone in place of the classifiers, which
             then learn on detached features (`DecoupledTrainingPlugin`); 0 for none.
-
-    Raises:
-        ValueError: if the backbone has no ``num_features``.
     """
 
     def __init__(self, backbone: nn.Module, *, n_auxiliary: int = 0) -> None:

@@ -23,9 +23,6 @@ class RandomFeatures(nn.Module):
     Attributes:
         num_features: ``width``.
 
-    Raises:
-        ValueError: if the backbone has no ``num_features`` or ``width`` is below 1.
-
     Example:
         >>> from avalanche_agcn.models import MultiLabelClassifier, Precomputed
         >>> model = MultiLabelClassifier(RandomFeatures(Precomputed(8), 32), 5)

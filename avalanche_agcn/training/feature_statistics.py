@@ -149,9 +149,6 @@ class FeatureStatistics:
             A: ``[D, D]``.
             shift: ``[D]``.
             experiences: which ones move; all by default.
-
-        Raises:
-            ValueError: if a shape does not fit or an entry is not finite.
         """
         self._check_map(A, shift)
         chosen = range(self.n_experiences) if experiences is None else [self._index(t) for t in experiences]

@@ -140,11 +140,7 @@ class L3AStatistics:
         return (scores > math.log(self.threshold / (1 - self.threshold))).double()
 
     def solve(self) -> Tensor:
-        """Classifiers of all classes so far, ``[D, n_seen]``.
-
-        Raises:
-            ValueError: if there are no images yet.
-        """
+        """Classifiers of all classes so far, ``[D, n_seen]``; a ValueError if there are no images yet."""
         sums = self._sums()
         if sums is None:
             raise ValueError("There are no images yet: call update(features, targets_new) first.")

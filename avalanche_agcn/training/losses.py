@@ -51,9 +51,6 @@ class PartialBCEWithLogitsLoss(nn.Module):
             logits: raw scores over the classes seen so far, ``[B, n_seen]``.
             targets: 0, 1 or NaN, ``[B, n_classes]`` with ``n_classes >= n_seen``. Logits belong
                 to the first ``n_seen`` columns; the rest is not looked at.
-
-        Raises:
-            ValueError: if the shapes do not fit, or the targets are class numbers or have other values.
         """
         _check_targets(logits, targets, soft=self.soft)
         logits = _at_least_float32(logits)

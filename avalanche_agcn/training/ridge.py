@@ -103,9 +103,6 @@ def solve_ridge(
     Returns:
         Classifiers in the space of the features as they are, float64.
 
-    Raises:
-        ValueError: if an argument is out of range or there are no images.
-
     Example:
         >>> import torch
         >>> statistics = FeatureStatistics()
@@ -131,11 +128,7 @@ def solve_ridge(
 
 
 def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
-    """Σ [1, f]ᵀ [1, f] over the images of all experiences, ``[1 + D, 1 + D]``.
-
-    Raises:
-        ValueError: if there are no images.
-    """
+    """Σ [1, f]ᵀ [1, f] over the images of all experiences, ``[1 + D, 1 + D]``."""
     if statistics.width is None:
         raise ValueError("The statistics have no images yet, so there is nothing to solve.")
     size = 1 + statistics.width

@@ -37,9 +37,6 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
         gph_reduction: ``"mean"`` over all entries of the embeddings (the authors' program, where
             λ₃ comes from), or ``"sum"`` (Eq. 8), up to 70,000 times as much.
 
-    Raises:
-        ValueError: if a weight is negative or all are 0, or a reduction unknown.
-
     Example:
         >>> from avalanche_agcn.training.plugins import ACMPlugin
         >>> plugins = [AGCNPlugin(lambda_gph=1e3), ACMPlugin()]  # for any Avalanche strategy
@@ -129,11 +126,7 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
 
 
 def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
-    """Return the `AGCNModel` of a strategy.
-
-    Raises:
-        TypeError: if it is not an `AGCNModel`.
-    """
+    """Return the `AGCNModel` of a strategy; a TypeError if it is not an `AGCNModel`."""
     model = unwrap(strategy.model)
     if not isinstance(model, AGCNModel):
         raise TypeError(

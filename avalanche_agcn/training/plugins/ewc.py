@@ -34,9 +34,6 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         fisher_images: number of images per experience that F is averaged over, the first in a random order;
             all if None. Each costs a step with a batch of one.
         seed: seed of that order.
-
-    Raises:
-        ValueError: if ``ewc_lambda`` is negative or ``fisher_images`` below 1.
     """
 
     def __init__(self, *, ewc_lambda: float, fisher_images: int | None = None, seed: int = 0) -> None:

@@ -140,11 +140,7 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
 
 
 def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
-    """The memory plugin of a strategy, or None.
-
-    Raises:
-        ValueError: if there are several.
-    """
+    """The memory plugin of a strategy, or None; a ValueError if there are several."""
     memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
     if len(memories) > 1:
         names = ", ".join(type(plugin).__name__ for plugin in memories)

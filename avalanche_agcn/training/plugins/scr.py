@@ -20,9 +20,6 @@ class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: i
     Args:
         weight: weight of the loss beside the criterion.
         temperature: see `MultiLabelContrastiveLoss`.
-
-    Raises:
-        ValueError: if ``weight`` is negative or ``temperature`` not positive.
     """
 
     def __init__(self, *, weight: float = 1.0, temperature: float = TEMPERATURE) -> None:

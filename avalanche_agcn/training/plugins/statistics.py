@@ -157,9 +157,6 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
 
     Args:
         weight: weight of the expected loss.
-
-    Raises:
-        ValueError: if ``weight`` is negative or not finite.
     """
 
     def __init__(self, weight: float = 1.0) -> None:
@@ -198,11 +195,7 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
 
 
 def check_has_classifiers(model: torch.nn.Module, user: str) -> None:
-    """Check that a model has a backbone and one weight vector per class.
-
-    Raises:
-        TypeError: naming the model and those that do.
-    """
+    """Check that a model has a backbone and one weight vector per class."""
     model = unwrap(model)
     if not (hasattr(model, "backbone") and hasattr(model, "classifiers")):
         raise TypeError(

@@ -29,9 +29,6 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
     Args:
         max_size: largest number of images; 0 stores nothing.
         seed: seed of the buffer's own generators, for what is stored and what is replayed.
-
-    Raises:
-        ValueError: if ``max_size`` is negative.
     """
 
     def __init__(self, max_size: int, *, seed: int = 0) -> None:
@@ -162,9 +159,6 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         Args:
             state: of a memory no larger than this one.
             train_stream: the benchmark's, to find the stored images in.
-
-        Raises:
-            ValueError: if the stored images do not fit the memory or the stream.
         """
         keys = state["keys"]
         if len(keys) > self.max_size:
