@@ -200,20 +200,6 @@ def test_statistics_are_not_changed():
         assert torch.equal(value, before[name])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"gamma": -0.1}, "gamma must be .* at least 0 and at most 1, but is -0.1"),
-        ({"gamma": 1.5}, "gamma must be .* at most 1, but is 1.5"),
-        ({"ridge": 0.0}, "ridge must be .* above 0, but is 0.0"),
-        ({"ridge": float("nan")}, "ridge must be .* above 0, but is nan"),
-    ],
-)
-def test_settings_out_of_range_are_rejected(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        solve_ridge(feed(random_stream(0)), **arguments)
-
-
 def test_no_images_at_all_are_rejected():
     statistics = FeatureStatistics()
     with pytest.raises(ValueError, match="no images yet"):

@@ -193,15 +193,6 @@ def test_unequal_networks_classes_or_augmentation_are_rejected(benchmark, featur
         random.forget(noisy.train_stream[0].dataset)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"gamma": 1.5}, "gamma"), ({"ridge": 0.0}, "ridge"), ({"refine": -1.0}, "refine")],
-)
-def test_settings_out_of_range_are_rejected(settings, message):
-    with pytest.raises(ValueError, match=message):
-        make_strategy(**settings)
-
-
 def test_other_models_are_rejected(make_model):
     with pytest.raises(TypeError, match="MultiLabelClassifier"):
         StreamingRidge(model=make_model())
