@@ -124,19 +124,12 @@ def SplitCOCO(
 
 
 def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -> LabelTable:
-    """Image-level labels from one of COCO's annotation files.
+    """Image-level labels from one of COCO's annotation files; for ``crowds`` and errors see `read_instances`.
 
     Args:
         root: COCO's folder.
         subset: ``"train2014"``, ``"val2017"``, ….
-        crowds: what crowd boxes count for; see `Protocol`.
-
-    Returns:
-        The file's images with all its categories, in order of category id.
-
-    Raises:
-        FileNotFoundError: if there is no such annotation file.
-        ValueError: if it has no images, no annotations, or annotations of unknown images.
+        crowds: what crowd boxes count for.
     """
     path = Path(root) / "annotations" / f"instances_{subset}.json"
     if not path.is_file():
@@ -147,7 +140,7 @@ def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -
 
 
 def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -> LabelTable:
-    """Image-level labels from an annotation file of COCO's form.
+    """Image-level labels from an annotation file of COCO's form; all its categories, in order of their ids.
 
     Args:
         path: the file.

@@ -262,20 +262,10 @@ def make_plan(
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
 ) -> Plan:
-    """Plan a benchmark that follows a protocol; see ``multilabel_benchmark``.
+    """Plan a benchmark that follows a protocol; for most arguments see `multilabel_benchmark`.
 
-    Args:
-        train_dataset: training images with ``targets``.
-        test_dataset: test images with the same classes.
-        protocol: the conventions.
-        class_names: names of the columns of ``targets``.
-        validation_size: see ``multilabel_benchmark``.
-        seed: see ``multilabel_benchmark``.
-        train_membership: 0 or 1 for each image and class, like ``targets``: the classes that bring an image
-            into an experience, where these are not its labels.
-        test_membership: likewise.
-        train_transform: see ``multilabel_benchmark``.
-        eval_transform: see ``multilabel_benchmark``.
+    ``train_membership`` and ``test_membership`` have 0 or 1 for each image and class, like ``targets``: the
+    classes that bring an image into an experience, where these are not its labels.
     """
     check_whole_number("seed", seed, 0)
     train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
@@ -301,10 +291,7 @@ def make_plan(
         thinned = train_labels.masked_fill(held_out[:, None], 0)
         unused = held_out | ~draw_long_tail(thinned, protocol.long_tail, seed)
     used = train_members.masked_fill(unused[:, None], 0)  # images that belong nowhere are left out
-    if protocol.repeat_images:
-        train_positions = assign_repeatedly(used, sizes)
-    else:
-        train_positions = assign_once(used, sizes, assignment=protocol.assignment or "rarest", seed=seed)
+    train_positions = _assign_train(used, sizes, protocol, seed)
     assign = assign_all if protocol.test_images == "all" else assign_first
     evaluation = {"test": Images(test_dataset, test_labels, assign(test_members, sizes))}
     if held_out.any():
@@ -319,6 +306,13 @@ def make_plan(
         train_transform=train_transform,
         eval_transform=eval_transform,
     )
+
+
+def _assign_train(labels: Tensor, sizes: Sequence[int], protocol: Protocol, seed: int) -> list[Tensor]:
+    """Train images of each experience."""
+    if protocol.repeat_images:
+        return assign_repeatedly(labels, sizes)
+    return assign_once(labels, sizes, assignment=protocol.assignment or "rarest", seed=seed)
 
 
 def _class_names(given: Sequence[str] | None, *datasets: MultiLabelSource) -> Sequence[str] | None:

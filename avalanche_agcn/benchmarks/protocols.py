@@ -16,7 +16,7 @@ experiences                  equally many classes each (10)      n classes first
 ===========================  ==================================  =====================================
 
 The programs behind the B protocols do not normalise images, because their network was trained so, and some
-augment them by RandAugment and Cutout. Both belong to the network and its training: pass transforms for them.
+augment them: pass transforms for that.
 """
 
 from __future__ import annotations

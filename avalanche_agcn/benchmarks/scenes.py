@@ -69,9 +69,9 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
         seed: int = 0,
         in_memory: bool = True,
     ) -> None:
-        _check_at_least(1, n_images=n_images)
-        _check_at_least(MIN_IMAGE_SIZE, image_size=image_size)
-        _check_at_least(0, seed=seed)
+        check_whole_number("n_images", n_images, 1)
+        check_whole_number("image_size", image_size, MIN_IMAGE_SIZE)
+        check_whole_number("seed", seed, 0)
         check_choice("split", split, Split)
         self.class_names = _check_known(class_names)
         self.image_size = image_size
@@ -176,8 +176,8 @@ class SplitScenes(MultiLabelBenchmark):
         in_memory: bool = True,
         **settings: Any,
     ) -> None:
-        _check_at_least(1, n_train=n_train, n_test=n_test)
-        check_whole_number("seed", seed, 0)
+        check_whole_number("n_train", n_train, 1)
+        check_whole_number("n_test", n_test, 1)
         settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
         not_here = ["crowds", "difficult", "image_size"]
         rules = resolve_protocol(protocol, paper_sizes=SIZES, without=not_here, **settings)
@@ -222,8 +222,3 @@ def _check_known(class_names: Sequence[str]) -> list[str]:
             + (f"; unknown are {unknown}." if unknown else ".")
         )
     return list(class_names)
-
-
-def _check_at_least(lowest: int, **values: int) -> None:
-    for name, value in values.items():
-        check_whole_number(name, value, lowest)
