@@ -203,6 +203,8 @@ def assign_once(
         priority = labels.sum(0).neg().float().expand(labels.shape)
     else:
         priority = torch.rand(labels.shape, generator=generator)
+    # The label of highest priority decides; argmax takes the first of equal ones. Images without a label
+    # have −inf everywhere, get column 0 for the moment, and are taken out by the mask below.
     column = priority.masked_fill(labels == 0, -torch.inf).argmax(1)
     experience_of_column = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     owner = experience_of_column[column].masked_fill(~labels.any(1), -1)
@@ -234,6 +236,7 @@ def _fill_empty(owner: Tensor, relevant: Tensor, generator: torch.Generator) -> 
     for empty in range(relevant.shape[1]):
         if (owner == empty).any():
             continue
+        # A giver that loses its only image is the taker of the next pair, so that no experience stays empty.
         for taker, giver in _chain_to_spare_image(empty, owner, relevant):
             candidates = ((owner == giver) & relevant[:, taker]).nonzero().flatten()
             chosen = torch.randint(len(candidates), (), generator=generator)

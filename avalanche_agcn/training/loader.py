@@ -105,16 +105,18 @@ class StreamSampler(Sampler[list[Key]]):
 
     def __iter__(self) -> Iterator[list[Key]]:
         epoch, first_batch = self.epoch, self.first_batch
-        self.set_position(epoch + 1)
+        self.set_position(epoch + 1)  # now: the loader may not iterate to the end, and the next epoch follows
         generator = make_generator(self.seed, self.experience, epoch)
-        order = torch.randperm(self.n_images, generator=generator) if self.shuffle else None
-        order = torch.arange(self.n_images) if order is None else order
+        order = torch.arange(self.n_images)
+        if self.shuffle:
+            order = torch.randperm(self.n_images, generator=generator)
         for batch, indices in enumerate(order.split(self.batch_size)[: self.n_batches]):
             stream = [(self.experience, index) for index in indices.tolist()]
             replayed = self._draw(len(stream))
             n_rows = len(stream) + len(replayed)
             seeds = torch.randint(MAX_SEED, (self.views, n_rows), generator=generator).tolist()
-            # Batches before the first are drawn too, so that memory and generators are where they were then.
+            # Resuming: batches before the first are drawn and offered to the memory too, which needs labels
+            # but no image. So the generators and the memory are where they were when training stopped.
             if batch >= first_batch:
                 yield self._own_rows(stream, replayed, seeds)
             if self.observe and self.memory is not None:
@@ -130,6 +132,8 @@ class StreamSampler(Sampler[list[Key]]):
     ) -> list[Key]:
         """Every ``world_size``-th image of the stream, then of the memory, starting at ``rank``."""
         n = len(stream)
+        # Stream and memory are divided one by one, so that `count_stream_rows` knows this process's share of
+        # the stream, and in turns, so that no process has more than one image more than another.
         mine = slice(self.rank, None, self.world_size)
         rows = [
             Key(*image, seed)
@@ -137,6 +141,7 @@ class StreamSampler(Sampler[list[Key]]):
             for images, view_seeds in ((stream, view[:n]), (replayed, view[n:]))
             for image, seed in zip(images[mine], view_seeds[mine], strict=True)
         ]
+        # Every process must make the step, because it waits for the gradients of the others.
         return rows or [Key(*stream[0], seeds[0][0], padding=True)]
 
 
