@@ -6,10 +6,9 @@ from avalanche_agcn._lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from avalanche_agcn.models.agcn import AGCNModel
-    from avalanche_agcn.models.backbones import Backbone, Precomputed, create_backbone
+    from avalanche_agcn.models.backbones import Backbone, Precomputed, RandomFeatures, create_backbone
     from avalanche_agcn.models.gcn import GCN
     from avalanche_agcn.models.linear import MultiLabelClassifier
-    from avalanche_agcn.models.random_features import RandomFeatures
     from avalanche_agcn.models.saved import load_model
     from avalanche_agcn.models.word_vectors import load_word_vectors
 
@@ -25,6 +24,4 @@ __all__ = [
     "load_word_vectors",
 ]
 
-__getattr__ = lazy_getattr(
-    __name__, "gcn", "word_vectors", "backbones", "random_features", "linear", "agcn", "saved"
-)
+__getattr__ = lazy_getattr(__name__, "gcn", "word_vectors", "backbones", "linear", "agcn", "saved")

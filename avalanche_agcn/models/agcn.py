@@ -17,14 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
-from avalanche_agcn.models.base import (
-    LR_BACKBONE,
-    LR_HEAD,
-    Classifiers,
-    MultiLabelModel,
-    count_features,
-    group_parameters,
-)
+from avalanche_agcn.models.backbones import count_features
+from avalanche_agcn.models.base import LR_BACKBONE, LR_HEAD, Classifiers, MultiLabelModel, group_parameters
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
 
 LR_GCN = 3e-5  # of Adam; the authors' program

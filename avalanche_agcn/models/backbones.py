@@ -9,11 +9,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
-from avalanche_agcn.checks import check_choice
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.forward import evaluation_mode
 from avalanche_agcn.models.networks import Weights, WeightsUnavailable, load_network
 
-__all__ = ["Backbone", "Precomputed", "WeightsUnavailable", "create_backbone", "fold_into_convolutions"]
+__all__ = [
+    "Backbone",
+    "Precomputed",
+    "RandomFeatures",
+    "WeightsUnavailable",
+    "create_backbone",
+    "fold_into_convolutions",
+]
+
+RANDOM_WIDTH = 4096  # of L3A's program
 
 Pool = Literal["max", "avg"]
 Frozen = Sequence[str] | Literal["all"]
@@ -149,6 +158,60 @@ class Precomputed(nn.Module):
                 "feature_benchmark made with the same backbone."
             )
         return x
+
+
+class RandomFeatures(nn.Module):
+    """A backbone whose features are a random, fixed ReLU layer over those of another: ReLU(f R).
+
+    Linear classifiers over it can separate more than over the features themselves (RanPAC, L3A). The layer is
+    drawn as PyTorch initialises a linear one, has no bias, and is never trained.
+
+    Args:
+        backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
+        width: number of random features.
+        seed: seed of the layer.
+
+    Attributes:
+        num_features: ``width``.
+
+    Example:
+        >>> from avalanche_agcn.models import MultiLabelClassifier, Precomputed
+        >>> model = MultiLabelClassifier(RandomFeatures(Precomputed(8), 32), 5)
+        >>> model(torch.zeros(2, 8)).shape
+        torch.Size([2, 5])
+    """
+
+    weight: Tensor
+
+    def __init__(self, backbone: nn.Module, width: int = RANDOM_WIDTH, *, seed: int = 0) -> None:
+        super().__init__()
+        check_range("width", width, least=1)
+        self.backbone, self.num_features = backbone, width
+        n_inputs = count_features(backbone)
+        bound = n_inputs**-0.5
+        drawn = torch.rand(width, n_inputs, generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("weight", (2 * drawn - 1) * bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Random features of images, ``[B, width]``, in the precision of the layer."""
+        features = self.backbone(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.relu(F.linear(features.to(self.weight.dtype), self.weight))
+
+
+def count_features(backbone: nn.Module) -> int:
+    """Return the length of a backbone's features, its attribute ``num_features``.
+
+    Raises:
+        ValueError: if the backbone has no such attribute.
+    """
+    count = getattr(backbone, "num_features", None)
+    if not isinstance(count, int):
+        raise ValueError(
+            f"{type(backbone).__name__} does not tell the length of its features. Take a backbone from "
+            "create_backbone(...), wrap yours in Backbone(layers, num_features=...), or set num_features."
+        )
+    return count
 
 
 def create_backbone(

@@ -142,7 +142,7 @@ def _official(
     new_threshold: float,
     cross_threshold: float,
 ) -> Tensor:
-    # The program adds one experience after the other. Here all blocks are made at once, by masks of [n, n]: no
+    # The program adds one experience after the other. Here all blocks are made at once, by masks [n, n]: no
     # later experience changes an entry, so the order does not matter.
     first = blocks.owner == 0  # [n]
     first_block = first[:, None] & first[None, :]
