@@ -150,9 +150,8 @@ def in_order_of_images(batches: Sequence[Tensor]) -> Tensor:
     parts: list[Any] = [own] * process_rank()[1]
     if is_distributed():
         dist.all_gather_object(parts, own)
-    rows = own.new_empty(
-        sum(map(len, parts)), *parts[0].shape[1:], dtype=parts[0].dtype
-    )  # the first has most
+    first = parts[0]  # has most images, so its shape and type are right
+    rows = own.new_empty(sum(map(len, parts)), *first.shape[1:], dtype=first.dtype)
     for k, part in enumerate(parts):
         if len(part):
             rows[k :: len(parts)] = part

@@ -12,9 +12,6 @@ from torch import Tensor
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.distributed import from_first_process
 
-Key = tuple[int, int]
-"""An image: its experience and its index in the dataset of that experience."""
-
 
 class OnlineBuffer(ExemplarsBuffer, ABC):
     """An Avalanche storage policy that can be updated batch by batch.
@@ -125,8 +122,8 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         for batch in order.split(getattr(agent_state, "train_mb_size", 1)):
             self.observe(exp.current_experience, batch)
 
-    def draw(self, n: int) -> list[Key]:
-        """``n`` different stored images for replay, or all if there are fewer."""
+    def draw(self, n: int) -> list[tuple[int, int]]:
+        """Experience and index of ``n`` different stored images for replay, or of all if there are fewer."""
         positions = torch.randperm(self._size, generator=self._replaying)[:n]
         return [(experience, index) for experience, index in self.keys[positions].tolist()]
 
@@ -212,9 +209,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
 
     def _put(self, position: int, key: Tensor, labels: Tensor) -> None:
         """Store an image after the others or in place of one."""
-        if position == len(
-            self._keys
-        ):  # double the capacity, so that each row is copied once or twice in all
+        if position == len(self._keys):  # double the capacity: each row is copied once or twice in all
             capacity = min(max(2 * position, 64), self.max_size)
             self._keys = _enlarged(self._keys, capacity, 2)
             self._labels = _enlarged(self._labels, capacity, len(labels))
