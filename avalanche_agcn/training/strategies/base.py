@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from avalanche_agcn.training.distributed import (
     global_means,
     is_distributed,
     mean_over_processes,
-    share_state,
+    share,
     wrap,
 )
 from avalanche_agcn.training.loader import draw_shared_seed, is_padding, make_eval_loader, make_train_loader
@@ -157,12 +158,17 @@ class MultiLabelTemplate(SupervisedTemplate):
             self.model = wrap(self.model)
 
     def _before_training(self, **kwargs: Any) -> None:
-        share_state(unwrap(self.model))
+        share(chain(unwrap(self.model).parameters(), unwrap(self.model).buffers()))
         super()._before_training(**kwargs)
 
     def _after_training_exp(self, **kwargs: Any) -> None:
+        share(unwrap(self.model).buffers())  # batch normalisation has seen a process's own images only
         super()._after_training_exp(**kwargs)
         self._unwrap_model()
+
+    def _before_eval(self, **kwargs: Any) -> None:
+        share(unwrap(self.model).buffers())  # it may be an evaluation between two steps
+        super()._before_eval(**kwargs)
 
     def _unwrap_model(self) -> None:
         """Take the model out of the wrapper that it was given for training."""
