@@ -3,18 +3,18 @@
 from typing import Any
 
 import torch.nn.functional as F
-from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
-from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.distributed import mean_of
+from avalanche_agcn.training.plugins.distillation import TeacherPlugin
 from avalanche_agcn.training.teacher import FrozenTeacher
 
 DISTILLATION = 0.3  # chosen on held-out train photos of coco18; 1 and 4 are worse, 0 lets features drift
 
 
-class DecoupledTrainingPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Trains the network with an auxiliary linear head, while the classifiers learn on detached features.
 
     Classifiers with negatives from statistics must stay silent on old features. If they also train the
@@ -33,12 +33,9 @@ class DecoupledTrainingPlugin(SupervisedPlugin, supports_distributed=True):  # t
     """
 
     def __init__(self, *, distillation: float = DISTILLATION, teacher: FrozenTeacher | None = None) -> None:
-        super().__init__()
-        if not distillation >= 0:
-            raise ValueError(f"distillation must be 0 or more, but is {distillation}.")
+        super().__init__(teacher)
+        check_range("distillation", distillation, least=0)
         self.distillation = distillation
-        self.owns_teacher = teacher is None
-        self.teacher = teacher or FrozenTeacher()
         self.teacher.from_first = True
         self._features, self._logits = OutputRecorder(), OutputRecorder()
 
@@ -56,8 +53,7 @@ class DecoupledTrainingPlugin(SupervisedPlugin, supports_distributed=True):  # t
                 "Decoupled training needs a model with an auxiliary head: make the "
                 f"{type(model).__name__} with decoupled=True."
             )
-        if self.owns_teacher:
-            self.teacher.begin_experience(strategy)
+        super().before_train_dataset_adaptation(strategy)
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Record the features and the auxiliary logits of the batch."""
@@ -76,12 +72,3 @@ class DecoupledTrainingPlugin(SupervisedPlugin, supports_distributed=True):  # t
             moved = F.mse_loss(features, self.teacher.features(strategy), reduction="sum")
             loss = loss + self.distillation * mean_of(moved, features.numel())
         strategy.loss = strategy.loss + loss
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The teacher's state, unless another plugin saves it."""
-        return self.teacher.state_dict() if self.owns_teacher else {}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the teacher."""
-        if self.owns_teacher:
-            self.teacher.load_state_dict(state)

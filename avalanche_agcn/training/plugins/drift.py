@@ -3,16 +3,17 @@
 from typing import Any
 
 import torch
-from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks.experience import check_whole_experience
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, unwrap
 from avalanche_agcn.training.distributed import own_share
 from avalanche_agcn.training.drift import DriftMap
 from avalanche_agcn.training.loader import make_generator
+from avalanche_agcn.training.plugins.distillation import TeacherPlugin
 from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
 from avalanche_agcn.training.teacher import FrozenTeacher
 
@@ -20,7 +21,7 @@ RIDGE = 1000.0  # of the map; 300 to 1,000 are equally good on photos
 HELD_IMAGES = 256
 
 
-class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Keeps the sums of a `FeatureStatisticsPlugin` valid for a network that is trained.
 
     During an experience the sums are collected in the space of the teacher, the network as it was when the
@@ -48,14 +49,10 @@ class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # t
         teacher: FrozenTeacher | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        if n_images < 0:
-            raise ValueError(f"n_images must be 0 or more, but is {n_images}.")
-        if not ridge > 0:
-            raise ValueError(f"ridge must be positive, but is {ridge}.")
+        super().__init__(teacher)
+        check_range("n_images", n_images, least=0)
+        check_range("ridge", ridge, above=0)
         self.n_images, self.ridge, self.seed = n_images, ridge, seed
-        self.owns_teacher = teacher is None
-        self.teacher = teacher or FrozenTeacher()
         self.teacher.from_first = True
         self.drift = DriftMap()
         self._features = OutputRecorder()
@@ -70,8 +67,7 @@ class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # t
         """
         check_whole_experience(strategy.experience, "Drift compensation")
         find_statistics(strategy).teacher = self.teacher
-        if self.owns_teacher:
-            self.teacher.begin_experience(strategy)
+        super().before_train_dataset_adaptation(strategy)
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Record the student's features."""
@@ -103,8 +99,7 @@ class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # t
     def state_dict(self) -> dict[str, Tensor]:
         """The pairs of the current experience, and the teacher unless another plugin saves it."""
         state = {f"drift.{name}": tensor for name, tensor in self.drift.state_dict().items()}
-        teacher = self.teacher.state_dict() if self.owns_teacher else {}
-        return state | {f"teacher.{name}": tensor for name, tensor in teacher.items()}
+        return state | {f"teacher.{name}": tensor for name, tensor in super().state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore pairs and teacher."""
@@ -113,8 +108,7 @@ class DriftCompensationPlugin(SupervisedPlugin, supports_distributed=True):  # t
             part, _, key = name.partition(".")
             parts[part][key] = tensor
         self.drift.load_state_dict(parts["drift"])
-        if self.owns_teacher:
-            self.teacher.load_state_dict(parts["teacher"])
+        super().load_state_dict(parts["teacher"])
 
     def _compare_held_images(self, strategy: SupervisedTemplate, A: Tensor, shift: Tensor) -> DriftMap:
         """Pairs of the teacher's mapped features, f → fA + shift, and the final student's."""
