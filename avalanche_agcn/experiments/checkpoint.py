@@ -61,15 +61,21 @@ def count_stored(strategy: MultiLabelTemplate) -> dict[str, int]:
     """What a method keeps beside its model: ``images`` in memories, and ``bytes`` of tensors of plugins."""
     own = [plugin for plugin in _others(strategy) if not isinstance(plugin, EvaluationRecorder)]
     images = sum(len(memory.storage_policy) for memory in _memories(strategy))
-    return {"images": images, "bytes": _count_bytes([plugin.state_dict() for plugin in own])}
+    return {"images": images, "bytes": count_bytes([plugin.state_dict() for plugin in own])}
 
 
-def _count_bytes(state: Any) -> int:
+def count_bytes(state: Any) -> int:
+    """Bytes of all tensors in nested containers.
+
+    Example:
+        >>> count_bytes({"a": torch.zeros(3), "b": [torch.zeros(2, dtype=torch.float64), 1]})
+        28
+    """
     if isinstance(state, Tensor):
         return state.nbytes
     if isinstance(state, dict):
-        return sum(map(_count_bytes, state.values()))
-    return sum(map(_count_bytes, state)) if isinstance(state, (list, tuple)) else 0
+        return sum(map(count_bytes, state.values()))
+    return sum(map(count_bytes, state)) if isinstance(state, (list, tuple)) else 0
 
 
 def layout(strategy: MultiLabelTemplate) -> list[str]:
@@ -118,8 +124,11 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
         restore(strategy, state, train_stream)
 
 
+LOWER_RATE = "the learning rate is probably too high; choose a lower --lr, --lr-head or --lr-gcn."
+
+
 class Diverged(ValueError):
-    """The loss is not finite."""
+    """The loss or weights are not finite."""
 
 
 class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
@@ -199,8 +208,7 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
             return
         raise Diverged(
             f"the loss is {loss} at step {self._batch + 1} of epoch {self._epoch + 1} of experience "
-            f"{strategy.experience.current_experience + 1}: the learning rate is probably too high; choose a "
-            "lower --lr, --lr-head or --lr-gcn."
+            f"{strategy.experience.current_experience + 1}: {LOWER_RATE}"
         )
 
 

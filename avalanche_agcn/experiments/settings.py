@@ -137,6 +137,10 @@ class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
         """Name of the run's folder: ``agcn-seed0``."""
         return run_name(self.label or self.method, self.class_order, self.seed)
 
+    def select(self, *names: str) -> dict[str, Any]:
+        """Some fields by name, as arguments of a function."""
+        return {name: getattr(self, name) for name in names}
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values with the format's version; without the cache's folder, which is this machine's."""
         values = {name: value for name, value in asdict(self).items() if name != "cache"}

@@ -10,10 +10,11 @@ from PIL import Image
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.experiments import fingerprint
+from avalanche_agcn.experiments.build import MAKERS
 from avalanche_agcn.experiments.fingerprint import changed_data, data_fingerprint
 from avalanche_agcn.experiments.folder import OtherRun
 from avalanche_agcn.experiments.results import RESULTS_FILE
-from avalanche_agcn.experiments.run import MAKERS, Run
+from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import make_settings
 
 N = 24

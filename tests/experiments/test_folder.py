@@ -88,7 +88,7 @@ def test_the_results_of_an_overwritten_run_do_not_outlive_its_first_batches(fini
         (tmp_path / NAME / name).write_bytes(data)
     settings = make_settings("scenes", SMOKE, method="finetuning", lr=0.5, checkpoint_minutes=0.0)
     run = Run(settings, tmp_path, overwrite=True, log=lambda text: None)
-    run._save_within = run.checkpoints._save = lambda position: (_ for _ in ()).throw(RuntimeError)
+    run.checkpoints._save = lambda position: (_ for _ in ()).throw(RuntimeError)
     with pytest.raises(RuntimeError):
         run.run()
     assert not (tmp_path / NAME / "results.json").exists()
