@@ -25,8 +25,8 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.evaluation import find_nested
+from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal
 from avalanche_agcn.experiments.recorder import EvaluationRecorder
-from avalanche_agcn.experiments.signals import Stopped, requested_signal
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import largest_of_processes
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
@@ -43,14 +43,15 @@ def capture(strategy: MultiLabelTemplate) -> State:
     for plugin in strategy.plugins:
         if hasattr(plugin, "synchronize"):
             plugin.synchronize(strategy)
+    others, memories = _stateful_plugins(strategy)
     return {
         "layout": layout(strategy),
         "model": unwrap(strategy.model).state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "scaler": strategy.scaler.state_dict(),
         "seed": strategy.seed,
-        "plugins": [plugin.state_dict() for plugin in _others(strategy)],
-        "memories": [plugin.state_dict() for plugin in _memories(strategy)],
+        "plugins": [plugin.state_dict() for plugin in others],
+        "memories": [plugin.state_dict() for plugin in memories],
         "nested": find_nested(strategy).state_dict(),
         "clock": {name: value for name, value in vars(strategy.clock).items() if isinstance(value, int)},
         "random": random_state(),
@@ -59,9 +60,9 @@ def capture(strategy: MultiLabelTemplate) -> State:
 
 def count_stored(strategy: MultiLabelTemplate) -> dict[str, int]:
     """What a method keeps beside its model: ``images`` in memories, and ``bytes`` of tensors of plugins."""
-    own = [plugin for plugin in _others(strategy) if not isinstance(plugin, EvaluationRecorder)]
-    images = sum(len(memory.storage_policy) for memory in _memories(strategy))
-    return {"images": images, "bytes": count_bytes([plugin.state_dict() for plugin in own])}
+    others, memories = _stateful_plugins(strategy)
+    states = [plugin.state_dict() for plugin in others if not isinstance(plugin, EvaluationRecorder)]
+    return {"images": sum(len(own.storage_policy) for own in memories), "bytes": count_bytes(states)}
 
 
 def count_bytes(state: Any) -> int:
@@ -80,7 +81,15 @@ def count_bytes(state: Any) -> int:
 
 def layout(strategy: MultiLabelTemplate) -> list[str]:
     """Names of the plugins with a state: a state with another layout was written by another version."""
-    return [type(plugin).__name__ for plugin in (*_others(strategy), *_memories(strategy))]
+    others, memories = _stateful_plugins(strategy)
+    return [type(plugin).__name__ for plugin in (*others, *memories)]
+
+
+def _stateful_plugins(strategy: MultiLabelTemplate) -> tuple[list[Any], list[MemoryPlugin]]:
+    """Plugins with a state, and memories, which need the stream to restore theirs."""
+    memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
+    known = [plugin for plugin in strategy.plugins if hasattr(plugin, "state_dict")]
+    return [plugin for plugin in known if not isinstance(plugin, MemoryPlugin)], memories
 
 
 def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> None:
@@ -88,9 +97,10 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
     unwrap(strategy.model).load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
     strategy.seed = state["seed"]
-    for plugin, saved in zip(_others(strategy), state["plugins"], strict=True):
+    others, memories = _stateful_plugins(strategy)
+    for plugin, saved in zip(others, state["plugins"], strict=True):
         plugin.load_state_dict(saved)
-    for memory, saved in zip(_memories(strategy), state["memories"], strict=True):
+    for memory, saved in zip(memories, state["memories"], strict=True):
         memory.load_state_dict(saved, train_stream)
     find_nested(strategy).load_state_dict(state["nested"])
     strategy.clock.__dict__.update(state["clock"])
@@ -153,12 +163,7 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         strategy.plugins.insert(strategy.plugins.index(strategy.evaluator), self)
 
     def resume(self, position: State, state: State) -> None:
-        """Resume the next experience at a position.
-
-        Args:
-            position: what ``save`` was called with.
-            state: what `capture` returned then.
-        """
+        """Resume the next experience at a position that ``save`` was called with, from the state of then."""
         self._resumed = {"position": position, "optimizer": state["optimizer"], "random": state["random"]}
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -210,15 +215,6 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
             f"the loss is {loss} at step {self._batch + 1} of epoch {self._epoch + 1} of experience "
             f"{strategy.experience.current_experience + 1}: {LOWER_RATE}"
         )
-
-
-def _memories(strategy: MultiLabelTemplate) -> list[MemoryPlugin]:
-    return [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
-
-
-def _others(strategy: MultiLabelTemplate) -> list[Any]:
-    plugins = [plugin for plugin in strategy.plugins if not isinstance(plugin, MemoryPlugin)]
-    return [plugin for plugin in plugins if hasattr(plugin, "state_dict")]
 
 
 MAGIC = b"avalanche-agcn state 1\n"
@@ -335,17 +331,12 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(aside, 0o666 & ~_umask())  # as any other new file; mkstemp's are for the owner alone
+        os.umask(mask := os.umask(0))
+        os.chmod(aside, 0o666 & ~mask)  # as any other new file; mkstemp's are for the owner alone
         os.replace(aside, path)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

@@ -55,20 +55,16 @@ class EstimatePlugin(SupervisedPlugin, supports_distributed=True):  # type: igno
             evaluated = FORWARD_SHARE * self.n_evaluated / strategy.train_mb_size
             seconds = per_batch * (self.n_batches - self._batch + evaluated)
             if seconds >= LONG_SECONDS:
-                self.log(self._describe(seconds, _count_state_bytes(strategy)))
+                self.log(self._describe(seconds, strategy))
 
-    def _describe(self, seconds: float, state_bytes: int) -> str:
-        needed = 2 * state_bytes  # a new state is written before the old one is removed
+    def _describe(self, seconds: float, strategy: Any) -> str:
+        # A saved state is mostly made of these; a new one is written before the old one is removed.
+        plugins = [plugin for plugin in strategy.plugins if hasattr(plugin, "state_dict")]
+        parts = (unwrap(strategy.model), strategy.optimizer, *plugins)
+        needed = 2 * sum(count_bytes(part.state_dict()) for part in parts)
         free = shutil.disk_usage(self.folder).free
         warning = f", of which only {free / 1e6:.0f} MB are free" if free < needed else ""
         return (
             f"about {seconds / 60:.0f} minutes for {self.n_batches} batches and the evaluations, and "
             f"{max(1, needed / 1e6):.0f} MB of disk in {self.folder}{warning}"
         )
-
-
-def _count_state_bytes(strategy: Any) -> int:
-    """Bytes of what a saved state is mostly made of."""
-    plugins = [plugin for plugin in strategy.plugins if hasattr(plugin, "state_dict")]
-    parts = (unwrap(strategy.model), strategy.optimizer, *plugins)
-    return sum(count_bytes(part.state_dict()) for part in parts)

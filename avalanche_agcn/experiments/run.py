@@ -40,6 +40,7 @@ from avalanche_agcn.experiments.checkpoint import (
     write_json,
 )
 from avalanche_agcn.experiments.estimate import EstimatePlugin
+from avalanche_agcn.experiments.exit_codes import raise_if_requested, requested_signal, stop_between_batches
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.fingerprint import data_fingerprint
 from avalanche_agcn.experiments.folder import STATE_FILE, FolderContent, RunLock, read_folder
@@ -53,7 +54,6 @@ from avalanche_agcn.experiments.results import (
     train_cooccurrence,
 )
 from avalanche_agcn.experiments.settings import Settings
-from avalanche_agcn.experiments.signals import raise_if_requested, requested_signal, stop_between_batches
 from avalanche_agcn.models import Precomputed
 from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.models.forward import unwrap
