@@ -2,7 +2,7 @@
 
 import pytest
 
-from avalanche_agcn.experiments.verdict import balance, verdict
+from avalanche_agcn.experiments.comparison import balance, verdict
 
 CLASSES = [[80.0, 60.0], [70.0, 40.0, 90.0, None]]  # two classes, then two more; one without a positive
 
