@@ -51,9 +51,8 @@ def test_ap_of_a_class_is_the_mean_over_seeds(make):
 
 def test_borders_are_those_of_unequal_experiences(make):
     for figure in (correlation(make()), class_precision([make()])):
-        assert {float(line.get_ydata()[0]) for line in figure.axes[0].lines if line.get_xdata()[0] == 0} == {
-            2.5
-        }
+        across = [line for line in figure.axes[0].lines if line.get_xdata()[0] == 0]
+        assert {float(line.get_ydata()[0]) for line in across} == {2.5}
 
 
 def test_titles_say_what_the_plots_are_of(make):
