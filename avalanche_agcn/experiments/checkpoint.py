@@ -172,7 +172,9 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         if self._resumed is not None:
             position = self._resumed["position"]
             self._epoch, self._batch = position["epoch"], position["batch"]
+            # The sampler draws skipped batches without their images, so that its memory sees their labels.
             strategy.dataloader.batch_sampler.set_position(self._epoch, self._batch)
+            # Only now, since Avalanche has just reset the optimizer for the experience.
             strategy.optimizer.load_state_dict(self._resumed["optimizer"])
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -191,7 +193,9 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         self._check_loss(strategy)
         self._batch += 1
         due = time.monotonic() - self._last_save >= self._seconds
-        request = largest_of_processes(requested_signal() or int(due))  # all processes stop at one batch
+        # 0: nothing; 1: save; more: the signal to end by. The largest, since a save needs all processes at
+        # the same batch, but a signal may reach one of them only, and their clocks differ.
+        request = largest_of_processes(requested_signal() or int(due))
         if request:
             self.save()
         if request > 1:

@@ -289,6 +289,7 @@ class Run:
         self.seconds[part] += time.monotonic() - self._started
 
     def _train(self) -> None:
+        # Whole epochs that were finished before a stop are left out here, batches of the next by the plugin.
         epochs_done = 0 if self._within is None else self._within["epoch"]
         self.strategy.train_epochs = self.n_epochs - epochs_done
         self._within = None
@@ -393,7 +394,7 @@ class Run:
 
     def _restore(self, state: State) -> None:
         """Continue from a saved state."""
-        with fitting_state(self.folder / STATE_FILE):
+        with fitting_state(self.folder / STATE_FILE):  # which may have been made by another version
             if state["layout"] != layout(self.strategy):
                 raise ValueError("it is of another version of this package")
             position, self.seconds = state["position"], dict(state["seconds"])
