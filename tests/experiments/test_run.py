@@ -59,17 +59,15 @@ def test_every_method_runs_and_its_seed_fixes_the_scores(tmp_path, method, whole
     assert scores(run_to_end(smoke(method, seed=1), tmp_path)) != scores(first)
 
 
-def test_negatives_from_memory_change_the_scores(whole):
-    assert scores(whole(smoke("er"))) != scores(whole(smoke("er", negatives=["memory"])))
-
-
-def test_the_loss_and_pseudo_labels_change_the_scores_and_are_recorded(whole):
-    plain = whole(smoke("lwf"))
-    assert (plain.settings["loss"], plain.settings["pseudo_labels"]) == ("bce", False)
-    for changes in ({"loss": "asl"}, {"pseudo_labels": True}):
-        changed = whole(smoke("lwf", **changes))
-        assert scores(changed) != scores(plain)
-        assert changed.settings | changes == changed.settings
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [("er", {"negatives": ["memory"]}), ("lwf", {"loss": "asl"}), ("lwf", {"pseudo_labels": True})],
+)
+def test_settings_of_the_loss_change_the_scores_and_are_recorded(method, changes, whole):
+    plain, changed = whole(smoke(method)), whole(smoke(method, **changes))
+    assert scores(changed) != scores(plain)
+    assert plain.settings | changes != plain.settings
+    assert changed.settings | changes == changed.settings
 
 
 def test_a_run_takes_the_loss_and_the_plugin_of_its_settings(tmp_path):
