@@ -37,6 +37,11 @@ MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
     "voc": benchmarks.SplitVOC,
     "photos": benchmarks.SplitPhotos,
 }
+BENCHMARK_NAMES = {
+    **{name: make.__name__ for name, make in MAKERS.items()},
+    **{"scenes": "SplitScenes", "own": "OwnBenchmark"},
+}
+"""As results and tables show them."""
 AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

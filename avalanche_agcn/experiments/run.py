@@ -16,6 +16,7 @@ from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.build import (
+    BENCHMARK_NAMES,
     check_device,
     describe_benchmark,
     make_backbone,
@@ -64,14 +65,6 @@ from avalanche_agcn.training.distributed import from_first_process, is_first_pro
 from avalanche_agcn.training.strategies import MultiLabelTemplate, TrainsJointly
 from avalanche_agcn.training.strategies.closed_form import ClosedForm
 
-BENCHMARK_NAMES = {
-    "coco": "SplitCOCO",
-    "wide": "SplitWIDE",
-    "voc": "SplitVOC",
-    "scenes": "SplitScenes",
-    "photos": "SplitPhotos",
-    "own": "OwnBenchmark",
-}
 STUDY_STEPS, MAX_EPOCHS = 750, 25
 """Steps of the study that settings were chosen in, 6,000 photos by 8; and most passes over fewer photos."""
 
