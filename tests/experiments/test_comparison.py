@@ -18,15 +18,10 @@ def make(make_result):
     """A function that makes the results of a row: its last mAP by class order and seed."""
 
     def make(label, scores, seconds=100.0, stored=None):
+        name, time = label.split(" ")[0], {"train": seconds, "eval": 1.0, "total": seconds + 1}
+        cost = {"seconds": time, "stored": stored}
         return [
-            make_result(
-                label.split(" ")[0],
-                seed,
-                last=last,
-                settings={"label": label, "class_order": order},
-                seconds={"train": seconds, "eval": 1.0, "total": seconds + 1},
-                stored=stored,
-            )
+            make_result(name, seed, last, settings={"label": label, "class_order": order}, **cost)
             for order, own in zip(ORDERS, scores, strict=True)
             for seed, last in enumerate(own)
         ]
