@@ -121,10 +121,7 @@ def test_workers_change_nothing(tmp_path, method, whole):
 
 
 @pytest.mark.parametrize(
-    (
-        "n_saves",
-        "changes",
-    ),  # 1 to 3: in the first experience; 4: after training; 5: after evaluation
+    ("n_saves", "changes"),  # 1 to 3: in the first experience; 4: after training; 5: after evaluation
     [
         (1, {"method": "finetuning"}),
         (2, {"method": "streaming_ridge"}),
