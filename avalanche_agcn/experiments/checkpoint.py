@@ -43,6 +43,10 @@ def capture(strategy: MultiLabelTemplate) -> State:
     for plugin in strategy.plugins:
         if hasattr(plugin, "synchronize"):
             plugin.synchronize(strategy)
+    return _state_of(strategy)
+
+
+def _state_of(strategy: MultiLabelTemplate) -> State:
     others, memories = _stateful_plugins(strategy)
     return {
         "layout": layout(strategy),
@@ -93,7 +97,12 @@ def _stateful_plugins(strategy: MultiLabelTemplate) -> tuple[list[Any], list[Mem
 
 
 def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> None:
-    """Restore what `capture` returned, except the optimizer, which Avalanche resets when training begins."""
+    """Restore what `capture` returned, except the optimizer, which Avalanche resets when training begins.
+
+    Raises:
+        Exception: of any type, if the state does not fit the strategy.
+    """
+    check_form(state, _state_of(strategy))
     unwrap(strategy.model).load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
     strategy.seed = state["seed"]
@@ -105,6 +114,27 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
     find_nested(strategy).load_state_dict(state["nested"])
     strategy.clock.__dict__.update(state["clock"])
     set_random_state(state["random"])
+
+
+def check_form(saved: Any, own: Any, place: str = "") -> None:
+    """Raise a ValueError if a value has another type than a new strategy's own, or a tensor other dimensions.
+
+    Values that a new strategy does not have yet, and sizes, which may grow, are not compared.
+    """
+    if isinstance(own, dict) and isinstance(saved, dict):
+        for name in own.keys() & saved.keys():
+            check_form(saved[name], own[name], f"{place}[{name!r}]")
+    elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)):
+        for k, (one, other) in enumerate(zip(saved, own, strict=False)):
+            check_form(one, other, f"{place}[{k}]")
+    elif own is not None and _form(saved) != _form(own):
+        raise ValueError(f"its {place} is {saved!s:.40}, but must be of the form {_form(own)}")
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype} in {value.ndim} dimensions"
+    return type(value).__name__
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:

@@ -19,8 +19,9 @@ from avalanche_agcn.experiments.results import RESULTS_FILE, Results, read_resul
 from avalanche_agcn.experiments.settings import Settings, check_format, differences
 
 LOCK_FILE, STATE_FILE = "lock.json", "state.bin"
+PLAIN = bool | int | float | str | None
 STATE_FIELDS: dict[str, Any] = {
-    "settings": dict,
+    "settings": dict[str, PLAIN | list[PLAIN] | dict[str, PLAIN]],
     "position": dict,
     "seconds": dict[str, float],
     "layout": list[str],

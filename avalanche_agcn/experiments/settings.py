@@ -330,7 +330,7 @@ def _preset_defaults(
 
     if preset == "statistics":
         return {**shared, **STATISTICS_MODEL}, {**own, **PRESETS[preset]}
-    return dict(shared), {**PRESETS.get(preset, {}), **own}
+    return dict(shared), {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **own}
 
 
 def _complete(method: str, own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -511,7 +511,7 @@ TENSORS = st.sampled_from([torch.zeros(()), torch.full((3,), torch.nan), torch.o
 
 @pytest.mark.slow
 @seed(15)
-@settings(**FUZZ | {"max_examples": 200})
+@settings(**FUZZ | {"max_examples": 100})
 @given(data=st.data())
 def test_fuzzed_states_end_in_an_exit_code(finished, begun, tmp_path, capsys, data):
     state = data.draw(st.sampled_from([load_state(finished / STATE_FILE), begun]))
