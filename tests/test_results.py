@@ -15,13 +15,13 @@ def test_the_page_is_what_the_results_give(tmp_path):
     )
     assert (tmp_path / "RESULTS.md").read_text() == (ROOT / "RESULTS.md").read_text()
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert len(drawn) == 5
+    assert len(drawn) == 7
     assert drawn <= {path.name for path in (ROOT / "figures").iterdir()}
 
 
 def test_no_result_is_of_a_part_of_the_photos_or_of_validation():
     results = find_results([ROOT / "runs" / "coco18"])
-    assert len(results) == 474
+    assert len(results) == 633
     for result in results:
         assert not result.settings["validation_size"]
         assert result.settings["limit"] is None or result.label.endswith(" photos")
