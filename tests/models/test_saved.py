@@ -19,6 +19,7 @@ from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 from avalanche_agcn.models import load_model
+from avalanche_agcn.training.strategies.agcn import PRESETS
 
 ROOT = Path(__file__).parents[2]
 TINY = {**SMOKE, "n_train": 40, "n_test": 16, "limit": None, "image_size": 32}
@@ -45,6 +46,12 @@ def probabilities(run):
     return run.strategy.model.eval()(torch.stack(data)).double().sigmoid()
 
 
+def with_preset(name):
+    """Method and settings of a name such as "agcn statistics"."""
+    method, _, preset = name.partition(" ")
+    return {"method": method, **({"preset": preset} if preset else {})}
+
+
 def rows(predictions):
     return torch.tensor([list(own.probabilities.values()) for own in predictions], dtype=torch.float64)
 
@@ -54,10 +61,7 @@ def rows(predictions):
     [(m, True) for m in METHODS] + [(m, False) for m in WHOLE] + [("agcn statistics", True)],
 )
 def test_a_saved_model_has_the_probabilities_of_its_run(tmp_path, method, frozen):
-    method, _, preset = method.partition(" ")
-    run = make_run(
-        tmp_path, method, freeze_backbone=frozen, pretrained=False, **({"preset": preset} if preset else {})
-    )
+    run = make_run(tmp_path, freeze_backbone=frozen, pretrained=False, **with_preset(method))
     model = load_model(run.folder)
     torch.testing.assert_close(rows(model.predict(images_of(run))), probabilities(run), atol=1e-5, rtol=0)
     assert model.class_names == run.benchmark.class_names
@@ -92,6 +96,48 @@ def test_predict_in_a_new_process_prints_the_probabilities_of_the_run(finished, 
     printed = torch.tensor(list(found["probabilities"].values()), dtype=torch.float64)
     torch.testing.assert_close(printed, probabilities(run)[0], atol=1e-5, rtol=0)
     assert set(found["labels"]) == {name for name, p in found["probabilities"].items() if p >= 0.5}
+
+
+PREDICT_ALL = """
+import sys
+from avalanche_agcn.__main__ import main
+folders, photos = sys.argv[1].split(":"), sys.argv[2:]
+for folder in folders:
+    assert main(["predict", folder, *photos, "--json"]) == 0
+    print("end of", folder)
+"""
+
+
+@pytest.mark.slow
+def test_predict_in_a_new_process_has_the_probabilities_of_every_method(tmp_path):
+    runs = [
+        make_run(tmp_path / f"{name}-{frozen}", freeze_backbone=frozen, pretrained=True, **with_preset(name))
+        for name in (*METHODS, *(f"agcn {preset}" for preset in PRESETS if preset != "paper"))
+        for frozen in (True, False)
+    ]
+    photos = [tmp_path / f"{k}.png" for k in range(16)]
+    for image, photo in zip(images_of(runs[0]), photos, strict=True):
+        image.save(photo)
+    arguments = [":".join(str(run.folder) for run in runs), *map(str, photos)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", PREDICT_ALL, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=True,
+    )
+    *printed, rest = re.split(r"^end of .*\n", done.stdout, flags=re.MULTILINE)
+    assert rest == ""
+    for run, text in zip(runs, printed, strict=True):
+        found = [list(own["probabilities"].values()) for own in json.loads(text)]
+        expected = probabilities(run)
+        label = f"{run.folder}: {{}}".format
+        torch.testing.assert_close(
+            torch.tensor(found, dtype=torch.float64), expected, atol=1e-5, rtol=0, msg=label
+        )
+        assert expected.std() > 1e-4, run.folder  # probabilities that tell images or classes apart
 
 
 def test_a_table_has_what_is_found_the_most_probable_first(finished, capsys):
