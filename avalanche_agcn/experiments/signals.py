@@ -22,7 +22,7 @@ class Stopped(KeyboardInterrupt):
     """
 
     def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        super().__init__(f"Received {signal.Signals(signum).name}.")
         self.exit_code = 128 + signum
 
 

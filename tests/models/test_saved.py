@@ -155,6 +155,12 @@ def test_a_table_has_what_is_found_the_most_probable_first(finished, capsys):
     assert len(row.split(",")) == len(header.split(","))
 
 
+def test_a_name_with_control_characters_does_not_reach_the_terminal(copy, finished, capsys):
+    rewrite(copy, lambda c: {**c, "class_names": ["\x1b[31mred\n", "b", "c", "d"], "thresholds": [0.0] * 4})
+    assert main(["predict", str(copy), str(finished[1])]) == 0
+    assert r"'\x1b[31mred\n'" in capsys.readouterr().out
+
+
 def test_paths_images_and_tensors_give_the_same(finished):
     run, photo = finished
     model = load_model(run.folder)
@@ -198,6 +204,8 @@ def without(name):
     return lambda content: {key: value for key, value in content.items() if key != name}
 
 
+NORMALIZE = {"name": "v2.Normalize", "mean": [0.5] * 3, "std": [0.5] * 3}
+TO_FLOAT = {"name": "v2.ToDtype", "dtype": "float32", "scale": True}
 BAD = {
     "format": lambda c: {**c, "format": 7},
     "no names": without("class_names"),
@@ -228,6 +236,12 @@ BAD = {
         ],
     },
     "no transform list": lambda c: {**c, "transform": 3},
+    "a transform that takes no photo": lambda c: {**c, "transform": [NORMALIZE]},
+    "a transform without numbers": lambda c: {**c, "transform": [{"name": "v2.ToImage"}]},
+    "a normalisation of two channels": lambda c: {
+        **c,
+        "transform": [{"name": "v2.ToImage"}, TO_FLOAT, {**NORMALIZE, "mean": [0.5] * 2, "std": [0.5] * 2}],
+    },
 }
 
 
@@ -237,7 +251,16 @@ def test_a_description_that_does_not_fit_gives_one_sentence(copy, kind):
     with pytest.raises(ValueError, match=r"model.json and model.safetensors are not a model") as raised:
         load_model(copy)
     assert "\n" not in str(raised.value)
-    assert str(raised.value).endswith(".")
+    assert re.search(r"[^.]\.$", str(raised.value))
+
+
+def refined(origin=4, gain=(4, 4)):
+    """Tensors of a refinement of four logits."""
+    return {
+        "refinement.origin": torch.zeros(origin),
+        "refinement.unit": torch.ones(4),
+        "refinement.gain": torch.zeros(gain),
+    }
 
 
 @pytest.mark.parametrize(
@@ -247,6 +270,13 @@ def test_a_description_that_does_not_fit_gives_one_sentence(copy, kind):
         lambda tensors: {**tensors, "weight": tensors["weight"][:, :5]},
         lambda tensors: {**tensors, "backbone.more": torch.zeros(3)},
         lambda tensors: {**tensors, "random": torch.zeros(3, 4)},
+        lambda tensors: {**tensors, "weight": tensors["weight"].long()},
+        lambda tensors: {**tensors, "weight": tensors["weight"].to(torch.complex64)},
+        lambda tensors: {**tensors, "weight": tensors["weight"] * float("nan")},
+        lambda tensors: {**tensors, "bias": torch.zeros(4, dtype=torch.int64)},
+        lambda tensors: {**tensors, "refinement.origin": torch.zeros(4)},
+        lambda tensors: {**tensors, **refined(gain=(3, 4))},
+        lambda tensors: {**tensors, **refined(origin=3)},
     ],
 )
 def test_tensors_that_do_not_fit_give_one_sentence(copy, change):
