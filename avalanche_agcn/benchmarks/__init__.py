@@ -1,7 +1,8 @@
 """Class-incremental benchmarks of images with several labels."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from avalanche_agcn._lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.coco import SplitCOCO
@@ -27,22 +28,15 @@ __all__ = [
     "multilabel_csv",
 ]
 
-# Imported at first use: models and metrics need experiences, but no data source.
-_MODULES = {
-    "MultiLabelAttribute": "targets",
-    "MultiLabelBenchmark": "multilabel",
-    "MultiLabelExperience": "experience",
-    "SplitCOCO": "coco",
-    "SplitPhotos": "photos",
-    "SplitScenes": "scenes",
-    "SplitVOC": "voc",
-    "SplitWIDE": "nus_wide",
-    "multilabel_benchmark": "multilabel",
-    "multilabel_csv": "csv_files",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_getattr(
+    __name__,
+    "experience",
+    "targets",
+    "multilabel",
+    "scenes",
+    "nus_wide",
+    "voc",
+    "csv_files",
+    "coco",
+    "photos",
+)

@@ -16,14 +16,7 @@ import torch
 from pycocotools.coco import COCO
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import (
-    PAPER_IMAGE_SIZE,
-    Transform,
-    Truncated,
-    check_inside,
-    normalisation,
-    paper_transforms,
-)
+from avalanche_agcn.benchmarks.image_files import ImageOptions, check_inside
 from avalanche_agcn.benchmarks.json_files import check_fields, fail, read_json
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Crowds, resolve_protocol
@@ -35,6 +28,7 @@ from avalanche_agcn.benchmarks.published import (
     load_split_lists,
 )
 from avalanche_agcn.benchmarks.split import ClassOrder
+from avalanche_agcn.checks import check_choice
 
 PAPER_SIZES = (40, 10)
 """Classes and experiences, in the paper and in the published lists."""
@@ -67,16 +61,9 @@ def SplitCOCO(
     split_lists: str | os.PathLike | None = None,
     year: int | None = None,
     crowds: Crowds | None = None,
-    image_size: int | None = None,
-    train_transform: Transform | None = None,
-    eval_transform: Transform | None = None,
     backbone: Any = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    truncated: Truncated = "warn",
-    validation_size: float | int = 0,
     seed: int = 0,
-    **settings: Any,
+    **options: Any,
 ) -> MultiLabelBenchmark:
     """Split-COCO: categories of MS-COCO, a few in each experience.
 
@@ -106,17 +93,10 @@ def SplitCOCO(
         split_lists: folder or zip of published split lists, which decide classes, experiences and images.
         year: 2014 or 2017; by default the one whose annotations are there, 2014 first.
         crowds: what crowd boxes count for: ``"labels"``, ``"membership"`` or ``"ignore"``; see `Protocol`.
-        image_size: side of the default transforms' output.
-        train_transform: in place of the protocol's (square, flip, ImageNet normalisation).
-        eval_transform: in place of the protocol's (square, ImageNet normalisation).
         backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
-        mean: of each colour, in place of the backbone's.
-        std: likewise.
-        truncated: what to do with a truncated image file, ``"warn"`` or ``"error"``.
-        validation_size: number of train images (or their share, if below 1) held out at random.
         seed: fixes everything that is drawn.
-        **settings: further settings of the `Protocol`: ``classes_per_experience``, ``repeat_images``,
-            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``long_tail``, ``flip``.
+        **options: further `ImageOptions` (``image_size``, ``train_transform``, ``validation_size``, …) and
+            settings of the `Protocol` (``classes_per_experience``, ``repeat_images``, ``flip``, …).
 
     Raises:
         FileNotFoundError: if the folder or its annotation files are missing.
@@ -129,46 +109,27 @@ def SplitCOCO(
             f"{root} has no annotations/instances_train{year or YEARS[0]}.json; download and unpack COCO's "
             "annotations there."
         )
-    settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
-    settings["crowds"] = crowds
+    options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
+    options |= {"crowds": crowds, "backbone": backbone, "seed": seed}
+    images = ImageOptions.take_from(options)
     if split_lists is not None:
-        lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation_size, **settings)
-        given = image_size or PAPER_IMAGE_SIZE, train_transform, eval_transform
-        transforms = paper_transforms(*given, **normalisation(backbone, mean, std))
-        return _from_lists(root, lists, release, truncated=truncated, **transforms)
-    rules = resolve_protocol(
-        protocol, paper_sizes=PAPER_SIZES, without=["difficult"], image_size=image_size, **settings
-    )
+        validation = images.validation_size
+        lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation, **options)
+        return _from_lists(root, lists, release, images)
+    options |= {"image_size": images.image_size}
+    rules = resolve_protocol(protocol, paper_sizes=PAPER_SIZES, without=["difficult"], **options)
     assert rules.crowds is not None
     train, test = (read_coco(root, f"{subset}{release}", rules.crowds) for subset in ("train", "val"))
-    return benchmark_from_tables(
-        root,
-        train,
-        test,
-        rules,
-        truncated=truncated,
-        train_transform=train_transform,
-        eval_transform=eval_transform,
-        normalised=normalisation(backbone, mean, std),
-        validation_size=validation_size,
-        seed=seed,
-    )
+    return benchmark_from_tables(root, train, test, rules, images)
 
 
 def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -> LabelTable:
-    """Image-level labels from one of COCO's annotation files.
+    """Image-level labels from one of COCO's annotation files; for ``crowds`` and errors see `read_instances`.
 
     Args:
         root: COCO's folder.
         subset: ``"train2014"``, ``"val2017"``, ….
-        crowds: what crowd boxes count for; see `Protocol`.
-
-    Returns:
-        The file's images with all its categories, in order of category id.
-
-    Raises:
-        FileNotFoundError: if there is no such annotation file.
-        ValueError: if it has no images, no annotations, or annotations of unknown images.
+        crowds: what crowd boxes count for.
     """
     path = Path(root) / "annotations" / f"instances_{subset}.json"
     if not path.is_file():
@@ -179,7 +140,7 @@ def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -
 
 
 def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -> LabelTable:
-    """Image-level labels from an annotation file of COCO's form.
+    """Image-level labels from an annotation file of COCO's form; all its categories, in order of their ids.
 
     Args:
         path: the file.
@@ -223,11 +184,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
 
 
 def _checked(content: Any, path: Path) -> Any:
-    """The content of an annotation file, if it has what is read of it.
-
-    Raises:
-        ValueError: naming the first place that is wrong.
-    """
+    """The content of an annotation file, if it has what is read of it."""
     check_fields(content, dict.fromkeys(ENTRIES, list), str(path))
     for part, kinds in ENTRIES.items():
         for k, entry in enumerate(content[part]):
@@ -280,23 +237,32 @@ def _find_release(root: Path, year: int | None) -> int | None:
     """The year whose annotation files are there."""
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}; give the one with COCO's `annotations`.")
-    if year is not None and year not in YEARS:
-        raise ValueError(f"year must be one of {YEARS}, not {year}.")
+    check_choice("year", year, [None, *YEARS])
     candidates = YEARS if year is None else (year,)
     there = [y for y in candidates if (root / "annotations" / f"instances_train{y}.json").is_file()]
     return there[0] if there else None
 
 
-def _from_lists(root: Path, lists: SplitLists, release: int | None, **options: Any) -> MultiLabelBenchmark:
+def _from_lists(
+    root: Path, lists: SplitLists, release: int | None, images: ImageOptions
+) -> MultiLabelBenchmark:
     if release is None:
         files = [_file_2014(image) for listed in [*lists.train, *lists.test] for image in listed.images]
-        options |= {"class_names": _published_names(lists), "labels": None}
+        names, labels = _published_names(lists), None
     else:
         train, val = (read_coco(root, f"{subset}{release}") for subset in ("train", "val"))
-        files = train.files + val.files
-        options |= {"class_names": train.class_names, "labels": torch.cat([train.labels, val.labels])}
+        files, names = train.files + val.files, train.class_names
+        labels = torch.cat([train.labels, val.labels])
     rows = {_image_number(file): row for row, file in enumerate(files)}
-    return benchmark_from_lists(root, lists, files, lambda image: rows[_image_number(image)], **options)
+    return benchmark_from_lists(
+        root,
+        lists,
+        files,
+        lambda image: rows[_image_number(image)],
+        class_names=names,
+        labels=labels,
+        images=images,
+    )
 
 
 def _published_names(lists: SplitLists) -> list[str]:

@@ -1,19 +1,29 @@
-"""The experience of a multi-label stream, and functions that read an experience."""
+"""The experience of a multi-label stream, checks of strategies that read it, and functions about it."""
 
 import sys
+import warnings
 from typing import Any
 
+import numpy as np
 from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.scenarios.generic_scenario import CLExperience
 from avalanche.benchmarks.utils.data import AvalancheDataset
 from avalanche.training.templates.base_sgd import BaseSGDTemplate
+from torch import nn
 
-from avalanche_agcn.benchmarks.strategy_checks import (
-    check_criterion,
-    check_no_argmax_metrics,
-    check_normalisation,
-)
+from avalanche_agcn.benchmarks.image_files import Transform, find_normalisation
 from avalanche_agcn.benchmarks.targets import UNLABELLED
+
+# Modules of avalanche.evaluation.metrics that compare argmaxes, and what to use instead.
+_REPLACEMENTS = {
+    "accuracy amca cumulative_accuracies mean_scores": "mean_average_precision_metrics(...), f1_metrics(...)",
+    "class_accuracy confusion_matrix": "mean_average_precision_metrics(..., per_class=True)",
+    "acc_matrix forgetting_bwt forward_transfer": "nested_metrics(...)",
+    "topk_acc": "f1_metrics(..., top_k=3)",
+}
+_REPLACEMENT_OF = {name: new for names, new in _REPLACEMENTS.items() for name in names.split()}
+ONE_LABEL = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
+COMPLETE_LABELS = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MultiLabelSoftMarginLoss, nn.MSELoss)
 
 
 class MultiLabelExperience(DatasetExperience):
@@ -110,13 +120,65 @@ def check_whole_experience(experience: Any, method: str) -> None:
     Args:
         experience: what is to be trained on.
         method: name of the method, for the message.
-
-    Raises:
-        ValueError: if it is a piece.
     """
     if origin_of(experience) is not experience:
         raise ValueError(
             f"{method} sums up each experience at its end, but this is a piece of one, of "
             f"{len(experience.dataset)} images, from an online stream. Train on the benchmark's own "
             "train_stream with train_epochs=1: that is online too, batch by batch."
+        )
+
+
+def check_no_argmax_metrics(source: Any) -> None:
+    """Reject metrics that take the argmax of multi-hot targets, and so silently give meaningless numbers.
+
+    Avalanche's accuracy does this, and every metric that is built on it; ``default_evaluator`` contains it.
+    The metrics of this package call this function before training and evaluation, and so do experiences when
+    a strategy reads their images. The ``source`` is a strategy, an `EvaluationPlugin` or a list of metrics.
+    """
+    evaluator = getattr(source, "evaluator", source)
+    for metric in getattr(evaluator, "metrics", evaluator):
+        for ancestor in type(metric).__mro__:
+            package, _, module = ancestor.__module__.rpartition(".")
+            if package == "avalanche.evaluation.metrics" and module in _REPLACEMENT_OF:
+                raise ValueError(
+                    f"{metric} ({type(metric).__name__}) takes the argmax of multi-hot targets, which is "
+                    "meaningless; use evaluator=multilabel_evaluator(), or of avalanche_agcn.evaluation "
+                    f"{_REPLACEMENT_OF[module]}."
+                )
+
+
+def check_criterion(criterion: Any, *, complete: bool = False) -> None:
+    """Reject losses of PyTorch that cannot work on multi-hot targets with unlabelled cells.
+
+    Args:
+        criterion: the loss.
+        complete: whether all cells are labelled, so that binary cross-entropy can be used.
+    """
+    if isinstance(criterion, ONE_LABEL) or (isinstance(criterion, COMPLETE_LABELS) and not complete):
+        why = "is for one label per image" if isinstance(criterion, ONE_LABEL) else "is NaN where unlabelled"
+        raise ValueError(
+            f"{type(criterion).__name__} {why}: pass criterion=PartialBCEWithLogitsLoss(), of "
+            "avalanche_agcn.training."
+        )
+
+
+def check_normalisation(model: Any, transform: Transform | None) -> None:
+    """Warn of images that are normalised otherwise than those that the network's weights were trained on.
+
+    Args:
+        model: model with a ``backbone`` of `create_backbone`; others are not checked.
+        transform: of the images in evaluation.
+    """
+    backbone: Any = getattr(getattr(model, "module", model), "backbone", None)
+    step = find_normalisation(transform)
+    if step is None or not getattr(backbone, "pretrained", False):
+        return
+    used, expected = [*step.mean, *step.std], [*backbone.mean, *backbone.std]
+    if len(used) != len(expected) or not np.allclose(used, expected, atol=0.01):
+        warnings.warn(
+            f"Images are normalised with mean and std {used}, but the network was trained with {expected}: "
+            "make the benchmark with backbone=backbone, or transforms with mean=backbone.mean and "
+            "std=backbone.std.",
+            stacklevel=4,
         )

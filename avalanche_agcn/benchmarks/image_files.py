@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Literal
 
@@ -15,7 +16,10 @@ import torch
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchvision import transforms as v1
 from torchvision.transforms import v2
+
+from avalanche_agcn.checks import check_choice
 
 Transform = Callable[[Any], Any]
 RGB = tuple[float, float, float]
@@ -95,10 +99,52 @@ def normalisation(
     return found
 
 
-def find_normalisation(transform: Any) -> v2.Normalize | None:
-    """The normalisation among the steps of a transform; None if there is none."""
+def find_normalisation(transform: Transform | None) -> Any:
+    """The normalisation among the steps of a transform of torchvision; None if there is none."""
     steps = getattr(transform, "transforms", [transform])
-    return next((step for step in steps if isinstance(step, v2.Normalize)), None)
+    return next((step for step in steps if isinstance(step, (v1.Normalize, v2.Normalize))), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """How the image files of a data set are read: options that all its benchmarks have.
+
+    Attributes:
+        image_size: side of the default transforms' output; the protocol's if None.
+        train_transform: in place of the protocol's (square, flip, normalisation).
+        eval_transform: in place of the protocol's (square, normalisation).
+        backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
+        mean: of each colour of images between 0 and 1, in place of the backbone's.
+        std: likewise.
+        truncated: what to do with a truncated image file; see `ImageFiles`.
+        validation_size: number of train images (or their share, if below 1) held out at random.
+        seed: fixes everything that is drawn.
+    """
+
+    image_size: int | None = None
+    train_transform: Transform | None = None
+    eval_transform: Transform | None = None
+    backbone: Any = None
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    truncated: Truncated = "warn"
+    validation_size: float | int = 0
+    seed: int = 0
+
+    @classmethod
+    def take_from(cls, options: dict[str, Any]) -> ImageOptions:
+        """Take these options out of others."""
+        return cls(**{field.name: options.pop(field.name) for field in fields(cls) if field.name in options})
+
+    @property
+    def given_transforms(self) -> tuple[Transform | None, Transform | None]:
+        """The transforms of training and evaluation that replace the protocol's."""
+        return self.train_transform, self.eval_transform
+
+    @property
+    def normalisation(self) -> dict[str, Any]:
+        """Mean and standard deviation of the protocol's transforms."""
+        return normalisation(self.backbone, self.mean, self.std)
 
 
 class ImageFiles(Dataset):
@@ -124,8 +170,7 @@ class ImageFiles(Dataset):
         class_names: Sequence[str] | None = None,
         truncated: Truncated = "warn",
     ) -> None:
-        if truncated not in ("warn", "error"):
-            raise ValueError(f"truncated must be 'warn' or 'error', not {truncated!r}.")
+        check_choice("truncated", truncated, Truncated)
         self.root = os.fspath(root)
         # One array instead of a list of strings: loader workers share its pages instead of copying them.
         self.files = np.array([os.fsencode(file) for file in files])

@@ -21,7 +21,6 @@ from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.benchmarks.image_files import Transform
-from avalanche_agcn.benchmarks.long_tail import draw_long_tail
 from avalanche_agcn.benchmarks.protocols import Protocol
 from avalanche_agcn.benchmarks.split import (
     Assignment,
@@ -33,11 +32,12 @@ from avalanche_agcn.benchmarks.split import (
     assign_repeatedly,
     check_class_names,
     check_classes_present,
-    check_whole_number,
+    draw_long_tail,
     own_columns,
     resolve_class_order,
 )
 from avalanche_agcn.benchmarks.targets import UNLABELLED, MultiLabelAttribute, decode, encode, mask_columns
+from avalanche_agcn.checks import check_whole_number
 
 
 class MultiLabelSource(Interface):
@@ -94,11 +94,7 @@ class Plan:
     protocol: Protocol = field(default_factory=Protocol)
 
     def limited(self, n: int) -> Plan:
-        """The same with only the first ``n`` images of each experience.
-
-        Raises:
-            ValueError: if ``n`` is not positive.
-        """
+        """The same with only the first ``n`` images of each experience."""
         if n < 1:
             raise ValueError(f"The limit must be at least 1 image per experience, not {n}.")
 
@@ -266,23 +262,10 @@ def make_plan(
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
 ) -> Plan:
-    """Plan a benchmark that follows a protocol; see ``multilabel_benchmark``.
+    """Plan a benchmark that follows a protocol; for most arguments see `multilabel_benchmark`.
 
-    Args:
-        train_dataset: training images with ``targets``.
-        test_dataset: test images with the same classes.
-        protocol: the conventions.
-        class_names: names of the columns of ``targets``.
-        validation_size: see ``multilabel_benchmark``.
-        seed: see ``multilabel_benchmark``.
-        train_membership: 0 or 1 for each image and class, like ``targets``: the classes that bring an image
-            into an experience, where these are not its labels.
-        test_membership: likewise.
-        train_transform: see ``multilabel_benchmark``.
-        eval_transform: see ``multilabel_benchmark``.
-
-    Raises:
-        ValueError: see ``multilabel_benchmark``.
+    ``train_membership`` and ``test_membership`` have 0 or 1 for each image and class, like ``targets``: the
+    classes that bring an image into an experience, where these are not its labels.
     """
     check_whole_number("seed", seed, 0)
     train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
@@ -308,10 +291,7 @@ def make_plan(
         thinned = train_labels.masked_fill(held_out[:, None], 0)
         unused = held_out | ~draw_long_tail(thinned, protocol.long_tail, seed)
     used = train_members.masked_fill(unused[:, None], 0)  # images that belong nowhere are left out
-    if protocol.repeat_images:
-        train_positions = assign_repeatedly(used, sizes)
-    else:
-        train_positions = assign_once(used, sizes, assignment=protocol.assignment or "rarest", seed=seed)
+    train_positions = _assign_train(used, sizes, protocol, seed)
     assign = assign_all if protocol.test_images == "all" else assign_first
     evaluation = {"test": Images(test_dataset, test_labels, assign(test_members, sizes))}
     if held_out.any():
@@ -328,6 +308,13 @@ def make_plan(
     )
 
 
+def _assign_train(labels: Tensor, sizes: Sequence[int], protocol: Protocol, seed: int) -> list[Tensor]:
+    """Train images of each experience."""
+    if protocol.repeat_images:
+        return assign_repeatedly(labels, sizes)
+    return assign_once(labels, sizes, assignment=protocol.assignment or "rarest", seed=seed)
+
+
 def _class_names(given: Sequence[str] | None, *datasets: MultiLabelSource) -> Sequence[str] | None:
     """Names of the columns: those given, or those of the datasets, which must be the same."""
     if given is not None:
@@ -341,11 +328,7 @@ def _class_names(given: Sequence[str] | None, *datasets: MultiLabelSource) -> Se
 
 
 def assemble(plan: Plan) -> MultiLabelBenchmark:
-    """Make the benchmark of a plan.
-
-    Raises:
-        ValueError: if an experience has no training image.
-    """
+    """Make the benchmark of a plan; a ValueError if an experience has no training image."""
     columns = own_columns(plan.classes_per_experience)
     _check_train_images(plan, columns)
     source, labels, positions = plan.train

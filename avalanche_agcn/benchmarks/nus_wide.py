@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import (
-    PAPER_IMAGE_SIZE,
-    Transform,
-    Truncated,
-    normalisation,
-    paper_transforms,
-)
+from avalanche_agcn.benchmarks.image_files import ImageOptions
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import resolve_protocol
 from avalanche_agcn.benchmarks.published import (
@@ -30,7 +23,6 @@ from avalanche_agcn.benchmarks.published import (
     benchmark_from_tables,
     load_split_lists,
 )
-from avalanche_agcn.benchmarks.split import ClassOrder
 
 PAPER_SIZES = (21, 7)
 """Classes and experiences, in the paper and in the published lists."""
@@ -43,20 +35,8 @@ def SplitWIDE(
     dataset_root: str | os.PathLike,
     *,
     protocol: str = "paper",
-    n_classes: int | None = None,
-    n_experiences: int | None = None,
-    class_order: ClassOrder | None = None,
     split_lists: str | os.PathLike | None = None,
-    image_size: int | None = None,
-    train_transform: Transform | None = None,
-    eval_transform: Transform | None = None,
-    backbone: Any = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    truncated: Truncated = "warn",
-    validation_size: float | int = 0,
-    seed: int = 0,
-    **settings: Any,
+    **options: Any,
 ) -> MultiLabelBenchmark:
     """Split-WIDE: concepts of NUS-WIDE, a few in each experience.
 
@@ -72,22 +52,10 @@ def SplitWIDE(
     Args:
         dataset_root: folder with ``ImageList/Imagelist.txt``, ``Groundtruth/AllLabels/Labels_<concept>.txt``
             and the images under ``Flickr``. Images are opened when needed.
-        protocol: see ``SplitCOCO``, as for all arguments below.
-        n_classes: how many of the concepts on most train images; the protocol's number if None, or that of
-            the split lists.
-        n_experiences: number of experiences with equally many classes.
-        class_order: concepts in order of appearance; those of the data are in alphabetical order.
+        protocol: see `SplitCOCO`.
         split_lists: folder or zip of published split lists.
-        image_size: side of the default transforms' output.
-        train_transform: in place of the protocol's.
-        eval_transform: in place of the protocol's.
-        backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
-        mean: of each colour, in place of the backbone's.
-        std: likewise.
-        truncated: what to do with a truncated image file.
-        validation_size: number or share of train images held out.
-        seed: fixes everything that is drawn, the random test share included.
-        **settings: further settings of the `Protocol`.
+        **options: ``n_classes``, ``n_experiences``, ``class_order`` and all others of `SplitCOCO`; concepts
+            of the data are in alphabetical order.
 
     Raises:
         FileNotFoundError: if the folder, the image list or the ground truth are missing.
@@ -97,30 +65,16 @@ def SplitWIDE(
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}; give the one with NUS-WIDE's `ImageList`.")
     files = read_image_list(root / "ImageList" / "Imagelist.txt")
-    settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
+    images = ImageOptions.take_from(options)
     if split_lists is not None:
-        lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation_size, **settings)
-        given = image_size or PAPER_IMAGE_SIZE, train_transform, eval_transform
-        transforms = paper_transforms(*given, **normalisation(backbone, mean, std))
-        return _from_lists(root, lists, files, truncated=truncated, **transforms)
-    not_here = ["crowds", "difficult"]
-    rules = resolve_protocol(
-        protocol, paper_sizes=PAPER_SIZES, without=not_here, image_size=image_size, **settings
-    )
+        validation = images.validation_size
+        lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation, **options)
+        return _from_lists(root, lists, files, images)
+    options |= {"image_size": images.image_size}
+    rules = resolve_protocol(protocol, paper_sizes=PAPER_SIZES, without=["crowds", "difficult"], **options)
     table = read_nus_wide(root, files)
-    train, test = (_rows(table, part) for part in _train_and_test(root / "ImageList", files, seed))
-    return benchmark_from_tables(
-        root,
-        train,
-        test,
-        rules,
-        truncated=truncated,
-        train_transform=train_transform,
-        eval_transform=eval_transform,
-        normalised=normalisation(backbone, mean, std),
-        validation_size=validation_size,
-        seed=seed,
-    )
+    train, test = (_rows(table, part) for part in _train_and_test(root / "ImageList", files, images.seed))
+    return benchmark_from_tables(root, train, test, rules, images)
 
 
 def read_image_list(path: Path) -> list[str]:
@@ -212,9 +166,11 @@ def _rows(table: LabelTable, keep: Tensor) -> LabelTable:
     return LabelTable(files, table.labels[keep], table.class_names)
 
 
-def _from_lists(root: Path, lists: SplitLists, files: list[str], **options: Any) -> MultiLabelBenchmark:
+def _from_lists(root: Path, lists: SplitLists, files: list[str], images: ImageOptions) -> MultiLabelBenchmark:
     lines = range(len(files))  # the lists count them from 0
-    make = partial(benchmark_from_lists, root, lists, files, lambda image: lines.index(int(image)), **options)
+    make = partial(
+        benchmark_from_lists, root, lists, files, lambda image: lines.index(int(image)), images=images
+    )
     if (root / LABELS).is_dir():
         table = read_nus_wide(root, files)
         try:

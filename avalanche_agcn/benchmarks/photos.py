@@ -12,12 +12,19 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks.coco import read_instances
 from avalanche_agcn.benchmarks.csv_files import multilabel_csv
-from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform, Truncated, check_readable, is_outside
+from avalanche_agcn.benchmarks.image_files import (
+    ImageFiles,
+    ImageOptions,
+    Truncated,
+    check_readable,
+    is_outside,
+)
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, resolve_protocol
 from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
 from avalanche_agcn.benchmarks.split import ClassOrder, is_order_of_names
 from avalanche_agcn.benchmarks.voc import read_objects
+from avalanche_agcn.checks import check_range
 
 N_EXPERIENCES = 5
 SPLIT_SEED = 0  # not that of the run: all its seeds are scored on the same test photos
@@ -35,14 +42,8 @@ def SplitPhotos(
     n_classes: int | None = None,
     n_experiences: int | None = None,
     class_order: ClassOrder | None = None,
-    image_size: int | None = None,
-    train_transform: Transform | None = None,
-    eval_transform: Transform | None = None,
-    truncated: Truncated = "warn",
-    validation_size: float | int = 0,
-    seed: int = 0,
     log: Log = print,
-    **settings: Any,
+    **options: Any,
 ) -> MultiLabelBenchmark:
     """Your own photos, a few of their classes in each experience.
 
@@ -57,44 +58,29 @@ def SplitPhotos(
         test_size: without ``test_labels``, share of the photos of each class to test on, drawn once, whatever
             the seed.
         separator: what separates names in a CSV file; found out if None.
-        protocol: see ``SplitCOCO``, as for all arguments that are not described here.
+        protocol: see `SplitCOCO`.
         n_classes: how many of the most frequent classes; all if None.
         n_experiences: number of experiences; if None 5, or fewer with less than two classes each.
         class_order: names or numbers in order of appearance.
-        image_size: side of the default transforms' output.
-        train_transform: in place of the protocol's.
-        eval_transform: in place of the protocol's.
-        truncated: what to do with a truncated photo.
-        validation_size: number or share of train photos held out.
-        seed: fixes everything else that is drawn.
         log: receives one line about the labels.
-        **settings: further settings of the `Protocol`.
+        **options: further ones of `SplitCOCO`.
 
     Raises:
         FileNotFoundError: if a file or folder is missing.
         OSError: if photos cannot be opened.
         ValueError: if labels or arguments do not fit.
     """
-    options: dict[str, Any] = {"separator": separator, "truncated": truncated, "log": log}
-    train, test = _read_both(Path(dataset_root), Path(labels), test_labels, test_size, options)
+    images = ImageOptions.take_from(options)
+    reading: dict[str, Any] = {"separator": separator, "truncated": images.truncated, "log": log}
+    train, test = _read_both(Path(dataset_root), Path(labels), test_labels, test_size, reading)
     n_chosen = n_classes or (
         len(class_order or ()) if is_order_of_names(class_order) else len(train.class_names)
     )
     if n_experiences is not None or not B_PROTOCOL.fullmatch(protocol):
-        settings.setdefault("classes_per_experience", _equal_sizes(n_chosen, n_experiences))
-    settings |= {"n_classes": n_chosen, "class_order": class_order, "image_size": image_size}
-    rules = resolve_protocol(protocol, paper_sizes=None, without=["crowds", "difficult"], **settings)
-    return benchmark_from_tables(
-        dataset_root,
-        train,
-        test,
-        rules,
-        truncated=truncated,
-        train_transform=train_transform,
-        eval_transform=eval_transform,
-        validation_size=validation_size,
-        seed=seed,
-    )
+        options.setdefault("classes_per_experience", _equal_sizes(n_chosen, n_experiences))
+    options |= {"n_classes": n_chosen, "class_order": class_order, "image_size": images.image_size}
+    rules = resolve_protocol(protocol, paper_sizes=None, without=["crowds", "difficult"], **options)
+    return benchmark_from_tables(dataset_root, train, test, rules, images)
 
 
 def read_photos(
@@ -140,12 +126,8 @@ def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> T
 
     Returns:
         [N] bool, whether a photo is for the test.
-
-    Raises:
-        ValueError: if the share is not between 0 and 1.
     """
-    if not 0 < test_size < 1:
-        raise ValueError(f"test_size must be between 0 and 1, but is {test_size}.")
+    check_range("test_size", test_size, above=0, below=1)
     generator = torch.Generator().manual_seed(seed)
     is_test = torch.zeros(len(targets), dtype=torch.bool)
     undecided = torch.ones(len(targets), dtype=torch.bool)

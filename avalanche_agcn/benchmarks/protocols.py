@@ -16,7 +16,7 @@ experiences                  equally many classes each (10)      n classes first
 ===========================  ==================================  =====================================
 
 The programs behind the B protocols do not normalise images, because their network was trained so, and some
-augment them by RandAugment and Cutout. Both belong to the network and its training: pass transforms for them.
+augment them: pass transforms for that.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from avalanche_agcn.benchmarks.split import (
     Assignment,
     ClassOrder,
     TestImages,
-    check_whole_number,
     experience_sizes,
     is_order_of_names,
 )
+from avalanche_agcn.checks import check_choice, check_whole_number
 
 Crowds = Literal["labels", "membership", "ignore"]
 Difficult = Literal["negative", "positive"]
@@ -106,9 +106,7 @@ class Protocol:
             if getattr(self, name) is not None:
                 check_whole_number(name, getattr(self, name))
         for name, choices in (("test_images", TestImages), ("crowds", Crowds), ("difficult", Difficult)):
-            value = getattr(self, name)
-            if value is not None and value not in get_args(choices):
-                raise ValueError(f"{name} must be one of {get_args(choices)}, not {value!r}.")
+            check_choice(name, getattr(self, name), [None, *get_args(choices)])
 
     def __str__(self) -> str:
         values = [(field.name, getattr(self, field.name)) for field in fields(self)]
@@ -118,11 +116,7 @@ class Protocol:
         return "\n".join(["protocol: " + lines[0].removeprefix("name: "), *lines[1:]])
 
     def with_sizes(self, n_classes: int) -> Protocol:
-        """The same with its numbers of classes and experiences filled in, for data of ``n_classes`` classes.
-
-        Raises:
-            ValueError: if they do not fit.
-        """
+        """The same with its numbers of classes and experiences filled in, for data of that many classes."""
         explicit = self.n_experiences is not None or self.classes_per_experience is not None
         if B_PROTOCOL.fullmatch(self.name) and not explicit:
             sizes = b_sizes(self.name, n_classes)
@@ -202,9 +196,6 @@ def resolve_protocol(
 
 def b_sizes(name: str, n_classes: int) -> list[int]:
     """Number of classes of each experience of a protocol ``B<n>-C<m>``.
-
-    Raises:
-        ValueError: if the name is of another form or the classes do not fit.
 
     Example:
         >>> b_sizes("B0-C10", 80)

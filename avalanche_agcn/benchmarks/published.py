@@ -22,7 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform, Truncated
+from avalanche_agcn.benchmarks.image_files import (
+    PAPER_IMAGE_SIZE,
+    ImageFiles,
+    ImageOptions,
+    paper_transforms,
+)
 from avalanche_agcn.benchmarks.multilabel import (
     Images,
     MultiLabelBenchmark,
@@ -91,12 +96,7 @@ def benchmark_from_tables(
     train: LabelTable,
     test: LabelTable,
     protocol: Protocol,
-    *,
-    truncated: Truncated,
-    train_transform: Transform | None,
-    eval_transform: Transform | None,
-    normalised: Mapping[str, Sequence[float]] | None = None,
-    **options: Any,
+    images: ImageOptions,
 ) -> MultiLabelBenchmark:
     """Choose classes by their frequency in ``train`` and make a benchmark of the images below ``root``.
 
@@ -105,24 +105,21 @@ def benchmark_from_tables(
         train: labels of the train images.
         test: labels of the test images, for the same classes.
         protocol: the conventions; all classes if it does not say how many.
-        truncated: see ``ImageFiles``.
-        train_transform: in place of the protocol's, or None.
-        eval_transform: in place of the protocol's, or None.
-        normalised: ``mean`` and ``std`` of the protocol's transforms; ImageNet's if None.
-        **options: ``validation_size`` and ``seed``; see ``make_plan``.
+        images: how images are read and drawn.
     """
     _check_same_classes(train.class_names, test.class_names)
     n_classes = len(train.class_names) if protocol.n_classes is None else protocol.n_classes
     chosen = choose_classes(train.class_names, train.labels.sum(0), n_classes, protocol.class_order)
     plan = make_plan(
-        ImageFiles(root, train.files, train.labels[:, chosen], truncated=truncated),
-        ImageFiles(root, test.files, test.labels[:, chosen], truncated=truncated),
-        protocol.without_replaced(train_transform, eval_transform),
+        ImageFiles(root, train.files, train.labels[:, chosen], truncated=images.truncated),
+        ImageFiles(root, test.files, test.labels[:, chosen], truncated=images.truncated),
+        protocol.without_replaced(*images.given_transforms),
         class_names=[train.class_names[c] for c in chosen],
         train_membership=None if train.membership is None else train.membership[:, chosen],
         test_membership=None if test.membership is None else test.membership[:, chosen],
-        **protocol.transforms(train_transform, eval_transform, **(normalised or {})),
-        **options,
+        validation_size=images.validation_size,
+        seed=images.seed,
+        **protocol.transforms(*images.given_transforms, **images.normalisation),
     )
     return assemble(plan)
 
@@ -135,8 +132,7 @@ def benchmark_from_lists(
     *,
     class_names: Sequence[str],
     labels: Tensor | None,
-    truncated: Truncated,
-    **transforms: Transform,
+    images: ImageOptions,
 ) -> MultiLabelBenchmark:
     """Make the benchmark that published split lists describe.
 
@@ -148,15 +144,14 @@ def benchmark_from_lists(
         class_names: names of the data set's classes if ``labels`` are given, else of the lists' columns.
         labels: the data set's own labels, [files, classes]. The lists are checked against them, and the
             complete training labels come from them.
-        truncated: see ``ImageFiles``.
-        **transforms: ``train_transform`` and ``eval_transform``.
+        images: how images are read.
 
     Raises:
         ValueError: if an image of the lists is not in the data.
         LabelsDisagree: if a column of the lists is unlike every class of the data.
     """
     train_rows, test_rows = (
-        [_find_rows(images, row_of) for images, _ in part] for part in (lists.train, lists.test)
+        [_find_rows(listed.images, row_of) for listed in part] for part in (lists.train, lists.test)
     )
     train_labels = torch.block_diag(*[listed for _, listed in lists.train])
     if labels is not None:
@@ -166,7 +161,8 @@ def benchmark_from_lists(
         train_labels = torch.where(is_own == 1, train_labels, labels[torch.cat(train_rows)][:, classes])
 
     def listed_images(rows: list[Tensor], labels: Tensor) -> Images:
-        source = ImageFiles(root, [files[row] for row in torch.cat(rows).tolist()], truncated=truncated)
+        listed = [files[row] for row in torch.cat(rows).tolist()]
+        source = ImageFiles(root, listed, truncated=images.truncated)
         positions = torch.arange(len(source)).split([len(part) for part in rows])
         return Images(source, labels, positions)
 
@@ -184,7 +180,9 @@ def benchmark_from_lists(
             classes_per_experience=tuple(lists.classes_per_experience),
             assignment=None,
         ),
-        **transforms,
+        **paper_transforms(
+            images.image_size or PAPER_IMAGE_SIZE, *images.given_transforms, **images.normalisation
+        ),
     )
     return assemble(plan)
 
@@ -193,8 +191,8 @@ def load_split_lists(
     path: str | os.PathLike,
     *,
     protocol: str = "paper",
-    n_classes: int | None,
-    n_experiences: int | None,
+    n_classes: int | None = None,
+    n_experiences: int | None = None,
     **settled: Any,
 ) -> SplitLists:
     """Read split lists, for a request that must not contradict them.

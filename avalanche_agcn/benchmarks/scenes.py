@@ -17,7 +17,8 @@ from avalanche_agcn.benchmarks._painter import paint_scene
 from avalanche_agcn.benchmarks.image_files import Transform
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble, make_plan
 from avalanche_agcn.benchmarks.protocols import resolve_protocol
-from avalanche_agcn.benchmarks.split import ClassOrder, check_whole_number, choose_classes
+from avalanche_agcn.benchmarks.split import ClassOrder, choose_classes
+from avalanche_agcn.checks import check_choice, check_whole_number
 
 CLASS_NAMES: tuple[str, ...] = tuple(DRAWINGS)
 """The 40 classes, in the order of Split-COCO's columns."""
@@ -51,9 +52,6 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
     Attributes:
         targets: [n_images, n_classes] int8 of 0 and 1; every image has at least one label.
 
-    Raises:
-        ValueError: if an argument is out of range or a class is unknown.
-
     Example:
         >>> dataset = ScenesDataset(3, class_names=["cat", "dog", "couch"], in_memory=False)
         >>> image, target = dataset[0]
@@ -71,11 +69,10 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
         seed: int = 0,
         in_memory: bool = True,
     ) -> None:
-        _check_at_least(1, n_images=n_images)
-        _check_at_least(MIN_IMAGE_SIZE, image_size=image_size)
-        _check_at_least(0, seed=seed)
-        if split not in get_args(Split):
-            raise ValueError(f"split must be one of {get_args(Split)}, not {split!r}.")
+        check_whole_number("n_images", n_images, 1)
+        check_whole_number("image_size", image_size, MIN_IMAGE_SIZE)
+        check_whole_number("seed", seed, 0)
+        check_choice("split", split, Split)
         self.class_names = _check_known(class_names)
         self.image_size = image_size
         self._entropy = (seed, get_args(Split).index(split))
@@ -179,8 +176,8 @@ class SplitScenes(MultiLabelBenchmark):
         in_memory: bool = True,
         **settings: Any,
     ) -> None:
-        _check_at_least(1, n_train=n_train, n_test=n_test)
-        check_whole_number("seed", seed, 0)
+        check_whole_number("n_train", n_train, 1)
+        check_whole_number("n_test", n_test, 1)
         settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
         not_here = ["crowds", "difficult", "image_size"]
         rules = resolve_protocol(protocol, paper_sizes=SIZES, without=not_here, **settings)
@@ -210,9 +207,6 @@ def true_cooccurrence(class_names: Sequence[str] = CLASS_NAMES) -> Tensor:
     Args:
         class_names: some of ``CLASS_NAMES``, in the order of the columns.
 
-    Raises:
-        ValueError: if there is no such class.
-
     Example:
         >>> true_cooccurrence(["fork", "knife"])[1, 0]  # P(knife | fork)
         tensor(0.5588, dtype=torch.float64)
@@ -228,8 +222,3 @@ def _check_known(class_names: Sequence[str]) -> list[str]:
             + (f"; unknown are {unknown}." if unknown else ".")
         )
     return list(class_names)
-
-
-def _check_at_least(lowest: int, **values: int) -> None:
-    for name, value in values.items():
-        check_whole_number(name, value, lowest)

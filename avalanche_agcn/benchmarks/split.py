@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from numbers import Integral
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+from avalanche_agcn.checks import check_choice, check_range, check_whole_number
 
 Assignment = Literal["rarest", "random"]
 ClassOrder = str | Sequence[int | str]
@@ -18,11 +19,7 @@ TestImages = Literal["seen", "all"]
 
 
 def check_class_names(class_names: Sequence[str] | None, n_classes: int) -> list[str]:
-    """Names of the columns, ``"class 0"`` and so on by default.
-
-    Raises:
-        ValueError: if a name is missing or repeated.
-    """
+    """Names of the columns, ``"class 0"`` and so on by default."""
     if class_names is None:
         return [f"class {column}" for column in range(n_classes)]
     names = [str(name) for name in class_names]
@@ -32,11 +29,7 @@ def check_class_names(class_names: Sequence[str] | None, n_classes: int) -> list
 
 
 def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
-    """Check that every class has a positive.
-
-    Raises:
-        ValueError: if not; names the classes.
-    """
+    """Raise a ValueError that names the classes without a positive, if there are any."""
     absent = [name for name, shown in zip(class_names, labels.any(0).tolist(), strict=True) if not shown]
     if absent:
         raise ValueError(
@@ -45,22 +38,10 @@ def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
         )
 
 
-def check_whole_number(name: str, value: Any, lowest: int | None = None) -> None:
-    """Raise a ValueError if an argument is not a whole number, or is below ``lowest``."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be a whole number, not {value!r}.")
-    if lowest is not None and value < lowest:  # type: ignore[operator]
-        raise ValueError(f"{name} must be at least {lowest}, not {value}.")
-
-
 def experience_sizes(
     n_classes: int, n_experiences: int | None, classes_per_experience: Sequence[int] | None
 ) -> list[int]:
-    """Number of classes of each experience, from either of the two arguments.
-
-    Raises:
-        ValueError: if neither is given, they contradict each other, or do not fit ``n_classes``.
-    """
+    """Number of classes of each experience, from either of the two arguments."""
     if classes_per_experience is not None:
         sizes = [int(size) for size in classes_per_experience]
         if n_experiences not in (None, len(sizes)):
@@ -132,9 +113,6 @@ def resolve_class_order(class_order: ClassOrder | None, class_names: Sequence[st
     """Columns in order of appearance, from columns or names, or an order by name.
 
     The named ones are ``"data"`` (also None), ``"alphabetical"``, and ``"shuffled-3"``: drawn with seed 3.
-
-    Raises:
-        ValueError: if a class is unknown, missing or repeated.
 
     Example:
         >>> resolve_class_order("alphabetical", ["cat", "ant", "bee"])
@@ -218,17 +196,15 @@ def assign_once(
     ``labels`` (``"rarest"``; of equally rare ones the first column), or of one drawn at random
     (``"random"``). Where this leaves an experience empty although images with its labels exist, the
     fewest possible images, drawn at random, move there.
-
-    Raises:
-        ValueError: if the rule is unknown.
     """
+    check_choice("assignment", assignment, Assignment)
     generator = torch.Generator().manual_seed(seed)
     if assignment == "rarest":
         priority = labels.sum(0).neg().float().expand(labels.shape)
-    elif assignment == "random":
-        priority = torch.rand(labels.shape, generator=generator)
     else:
-        raise ValueError(f"assignment must be 'rarest' or 'random', not {assignment!r}.")
+        priority = torch.rand(labels.shape, generator=generator)
+    # The label of highest priority decides; argmax takes the first of equal ones. Images without a label
+    # have −inf everywhere, get column 0 for the moment, and are taken out by the mask below.
     column = priority.masked_fill(labels == 0, -torch.inf).argmax(1)
     experience_of_column = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     owner = experience_of_column[column].masked_fill(~labels.any(1), -1)
@@ -260,6 +236,7 @@ def _fill_empty(owner: Tensor, relevant: Tensor, generator: torch.Generator) -> 
     for empty in range(relevant.shape[1]):
         if (owner == empty).any():
             continue
+        # A giver that loses its only image is the taker of the next pair, so that no experience stays empty.
         for taker, giver in _chain_to_spare_image(empty, owner, relevant):
             candidates = ((owner == giver) & relevant[:, taker]).nonzero().flatten()
             chosen = torch.randint(len(candidates), (), generator=generator)
@@ -293,3 +270,71 @@ def _trace_back(giver: int, taker_of: dict[int, int]) -> list[tuple[int, int]]:
         chain.append((taker_of[giver], giver))
         giver = taker_of[giver]
     return chain[::-1]
+
+
+def long_tail_quotas(counts: Tensor, power: float) -> Tensor:
+    """Largest number of images of each class: n_max · r^−power for the class of rank r = 1, 2, ….
+
+    PRS (Kim et al., 2020) made COCOseq and NUS-WIDEseq by such a power law, to study streams where a few
+    classes have most of the images.
+
+    Args:
+        counts: number of images of each class, ``[C]``. The class with most images has rank 1; of equal ones
+            the first column comes first.
+        power: 0 leaves all images; the higher, the longer the tail.
+
+    Returns:
+        ``[C]`` int64, at least 1 and at most the class's own number; 0 for a class without images.
+
+    Example:
+        >>> long_tail_quotas(torch.tensor([50, 100, 80]), power=1.0)
+        tensor([ 33, 100,  50])
+    """
+    check_range("long_tail", power, least=0)
+    order = counts.sort(descending=True, stable=True).indices
+    ranks = torch.empty(len(counts), dtype=torch.float64)
+    ranks[order] = torch.arange(1, len(counts) + 1, dtype=torch.float64)
+    if power == 0:
+        return counts.long()
+    wanted = (counts.max() * ranks.pow(-power)).round().long().clamp(min=1)
+    return torch.minimum(wanted, counts.long())
+
+
+def draw_long_tail(labels: Tensor, power: float, seed: int = 0) -> Tensor:
+    """Which images to keep, so that no class has more than its quota of images.
+
+    Images are taken in random order, those of classes with the smallest quotas first, and kept while none of
+    their classes is full. A class that would be left without an image keeps one, above the quota of a class
+    it appears with. Images without a label are kept. The most frequent classes stay below their quotas, since
+    many of their images also show a rarer class that is full.
+
+    Args:
+        labels: [N, C] of 0 and 1.
+        power: see `long_tail_quotas`.
+        seed: seed of the order.
+
+    Returns:
+        [N] bool.
+    """
+    quotas = long_tail_quotas(labels.sum(0), power)
+    order = _rare_first(labels, quotas, seed)
+    keep = ~labels.any(1)
+    left = quotas.clone()
+    for image in order.tolist():
+        shown = labels[image].bool()
+        if bool((left[shown] > 0).all()):
+            keep[image] = True
+            left -= labels[image]
+    for column in ((quotas > 0) & ~labels[keep].any(0)).nonzero().flatten().tolist():
+        candidates = order[labels[order, column] == 1]
+        keep[candidates[0]] = True
+    return keep
+
+
+def _rare_first(labels: Tensor, quotas: Tensor, seed: int) -> Tensor:
+    """Positions of the images with a label, by the smallest quota of their classes, at random within it."""
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    shuffled = shuffled[labels[shuffled].any(1)]
+    none = torch.iinfo(torch.int64).max
+    smallest = quotas.expand(len(shuffled), -1).masked_fill(labels[shuffled] == 0, none).amin(1)
+    return shuffled[smallest.sort(stable=True).indices]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -11,11 +10,11 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import Transform, Truncated, normalisation
+from avalanche_agcn.benchmarks.image_files import ImageOptions
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Difficult, resolve_protocol
 from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
-from avalanche_agcn.benchmarks.split import ClassOrder
+from avalanche_agcn.checks import check_choice
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle",
@@ -30,24 +29,7 @@ SUBSETS = {2007: ("trainval", "test"), 2012: ("train", "val")}
 
 
 def SplitVOC(
-    dataset_root: str | os.PathLike,
-    *,
-    protocol: str = "B0-C4",
-    year: int = 2007,
-    n_classes: int | None = None,
-    n_experiences: int | None = None,
-    class_order: ClassOrder | None = None,
-    difficult: Difficult | None = None,
-    image_size: int | None = None,
-    train_transform: Transform | None = None,
-    eval_transform: Transform | None = None,
-    backbone: Any = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    truncated: Truncated = "warn",
-    validation_size: float | int = 0,
-    seed: int = 0,
-    **settings: Any,
+    dataset_root: str | os.PathLike, *, protocol: str = "B0-C4", year: int = 2007, **options: Any
 ) -> MultiLabelBenchmark:
     """Split-VOC: the 20 classes of PASCAL VOC, a few in each experience.
 
@@ -63,48 +45,24 @@ def SplitVOC(
         dataset_root: folder with ``VOCdevkit/VOC2007``, or ``VOCdevkit`` or ``VOC2007`` itself, with the
             official folders ``Annotations``, ``ImageSets/Main`` and ``JPEGImages``. Images are opened when
             needed; the annotations are only needed where the label files of ``ImageSets/Main`` are missing.
-        protocol: see ``SplitCOCO``, as for all arguments that are not described here.
+        protocol: see `SplitCOCO`.
         year: 2007 or 2012.
-        n_classes: how many of the classes on most train images; all if None.
-        n_experiences: number of experiences with equally many classes; as in the protocol if None.
-        class_order: names in order of appearance (these are then the classes), or numbers.
-        difficult: label of a class whose objects on an image are all marked difficult: ``"negative"`` (they
-            are dropped, as KRT, CSC and L3A do) or ``"positive"``.
-        image_size: side of the default transforms' output.
-        train_transform: in place of the protocol's.
-        eval_transform: in place of the protocol's.
-        backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
-        mean: of each colour, in place of the backbone's.
-        std: likewise.
-        truncated: what to do with a truncated image file.
-        validation_size: number or share of train images held out.
-        seed: fixes everything that is drawn.
-        **settings: further settings of the `Protocol`.
+        **options: ``difficult``, the label of a class whose objects on an image are all marked difficult:
+            ``"negative"`` (they are dropped, as KRT, CSC and L3A do) or ``"positive"``; and ``n_classes``,
+            ``n_experiences``, ``class_order`` and all others of `SplitCOCO`.
 
     Raises:
         FileNotFoundError: if a folder or file is missing.
         ValueError: if files or arguments do not fit.
     """
-    if year not in SUBSETS:
-        raise ValueError(f"year must be one of {tuple(SUBSETS)}, not {year}.")
+    check_choice("year", year, [*SUBSETS])
     root = _find_release(Path(dataset_root), year)
-    settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
-    settings |= {"difficult": difficult, "image_size": image_size}
-    rules = resolve_protocol(protocol, paper_sizes=None, without=["crowds"], **settings)
+    images = ImageOptions.take_from(options)
+    options |= {"image_size": images.image_size}
+    rules = resolve_protocol(protocol, paper_sizes=None, without=["crowds"], **options)
     assert rules.difficult is not None
     train, test = (read_voc(root, subset, rules.difficult) for subset in SUBSETS[year])
-    return benchmark_from_tables(
-        root,
-        train,
-        test,
-        rules,
-        truncated=truncated,
-        train_transform=train_transform,
-        eval_transform=eval_transform,
-        normalised=normalisation(backbone, mean, std),
-        validation_size=validation_size,
-        seed=seed,
-    )
+    return benchmark_from_tables(root, train, test, rules, images)
 
 
 def read_voc(root: Path, subset: str, difficult: Difficult = "negative") -> LabelTable:
@@ -113,7 +71,7 @@ def read_voc(root: Path, subset: str, difficult: Difficult = "negative") -> Labe
     Args:
         root: folder of a release, with ``ImageSets/Main``.
         subset: ``"trainval"``, ``"test"``, ….
-        difficult: see ``SplitVOC``.
+        difficult: see `SplitVOC`.
 
     Raises:
         FileNotFoundError: if the image set, or both its label files and the annotations, are missing.

@@ -4,8 +4,9 @@
 takes seconds to import: ``functional`` and the standalone metrics need only torch and NumPy.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from avalanche_agcn._lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from avalanche_agcn.evaluation.evaluator import multilabel_evaluator
@@ -48,11 +49,4 @@ __all__ = [
     "nested_metrics",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        for module in ("metrics", "plugins", "loggers", "evaluator"):  # those without Avalanche first
-            found = getattr(import_module(f"{__name__}.{module}"), name, None)
-            if found is not None:
-                return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_getattr(__name__, "metrics", "plugins", "loggers", "evaluator")

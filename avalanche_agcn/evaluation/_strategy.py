@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import PluginMetric
 from avalanche.training import Cumulative, JointTraining
 from avalanche.training.templates import SupervisedTemplate
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
+from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics
 
 
 def check_no_joint_training(strategy: Any) -> None:
@@ -73,35 +72,6 @@ class BatchReader(PluginMetric[Any]):
         n = min(len(scores), self._remaining)
         self._remaining -= n
         return scores[:n], targets[:n]
-
-
-class FeatureTap:
-    """Records the output of a model's backbone, so that every saved graph can score it without another pass.
-
-    The model must have ``backbone`` and ``nested_logits(features=…)``, which returns one [B, C_i] for each
-    experience so far, as `AGCNModel` has.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = cast(Any, model.module if isinstance(model, DistributedDataParallel) else model)
-        if not (hasattr(self._model, "nested_logits") and hasattr(self._model, "backbone")):
-            raise ValueError(
-                "saved_graphs=True needs a model with `backbone` and `nested_logits`, such as AGCNModel, "
-                f"not {type(self._model).__name__}."
-            )
-        self._features: Tensor | None = None
-        self._handle = self._model.backbone.register_forward_hook(self._record)
-
-    def nested_logits(self) -> list[Tensor]:
-        """Return the logits of the last batch by each saved graph."""
-        return self._model.nested_logits(features=self._features)
-
-    def remove(self) -> None:
-        """Remove the hook from the model."""
-        self._handle.remove()
-
-    def _record(self, module: nn.Module, inputs: Any, features: Tensor) -> None:
-        self._features = features
 
 
 def name_classes(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import PluginMetric
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
 
-from avalanche_agcn.benchmarks.strategy_checks import check_no_argmax_metrics
+from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics
 from avalanche_agcn.evaluation import plugins
 from avalanche_agcn.evaluation.loggers import ProgressLogger
 
@@ -17,14 +18,11 @@ from avalanche_agcn.evaluation.loggers import ProgressLogger
 def multilabel_evaluator(
     *metrics: PluginMetric | Sequence[PluginMetric],
     loggers: BaseLogger | Sequence[BaseLogger] | None = None,
-    threshold: float = 0.0,
-    saved_graphs: bool = False,
-    stages: bool = False,
     train_map: bool = True,
-    per_class: bool = False,
     plots: bool = False,
     class_names: Sequence[str] | None = None,
     strict_checks: bool = False,
+    **nested_settings: Any,
 ) -> EvaluationPlugin:
     """Return an evaluator: loss and mAP in training; loss, nested mAP, CF1, OF1 and forgetting in evaluation.
 
@@ -34,15 +32,12 @@ def multilabel_evaluator(
     Args:
         *metrics: further plugin metrics.
         loggers: loggers; if None, a `ProgressLogger` on standard output, in the main process only.
-        threshold: in the unit of the model's output; 0.0 is p ≥ 0.5, as models return logits.
-        saved_graphs: also score set i with the graph saved at experience i; see `nested_metrics`.
-        stages: emit what the papers of the B protocols report; see `nested_metrics`.
         train_map: emit the mAP of each training epoch, which keeps and ranks the scores of all its images.
-        per_class: emit the average precision of each class after an evaluation.
         plots: emit the learning curve and the ACM as plots, for TensorBoard and Weights & Biases.
         class_names: names of the columns; those of the benchmark if None.
         strict_checks: as in Avalanche: raise an error if an evaluation is not of a whole stream, which
             ``test_stream[: t + 1]`` is not.
+        **nested_settings: ``threshold``, ``saved_graphs``, ``stages``, ``per_class``: see `nested_metrics`.
 
     Raises:
         ValueError: if a metric takes the argmax of its targets, such as accuracy.
@@ -53,14 +48,7 @@ def multilabel_evaluator(
         plugins.loss_metrics(epoch=True, stream=True),
         plugins.mean_average_precision_metrics(epoch=train_map),
         plugins.nested_metrics(
-            nested=True,
-            stream=True,
-            threshold=threshold,
-            saved_graphs=saved_graphs,
-            stages=stages,
-            per_class=per_class,
-            plot=plots,
-            class_names=class_names,
+            nested=True, stream=True, plot=plots, class_names=class_names, **nested_settings
         ),
         plugins.correlation_plot_metrics(class_names=class_names) if plots else [],
         *metrics,

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.evaluation._ranking import Batch, Counts, Mask, count_sets
 
 STAGE_PROBABILITY = 0.8
@@ -91,12 +92,7 @@ def average_precision(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def mean_average_precision(scores: Tensor, targets: Tensor) -> float:
-    """Return the mean of `average_precision` over the classes that have a positive; NaN if none has.
-
-    Args:
-        scores: [N, C] logits or probabilities.
-        targets: [N, C] of 0, 1 and NaN (unlabelled).
-    """
+    """Return the mean of `average_precision` over the classes that have a positive; NaN if none has."""
     return average_precision(scores, targets).nanmean().item()
 
 
@@ -130,8 +126,8 @@ def precision_recall_f1(
 def mean_class_f1(scores: Tensor, targets: Tensor, *, threshold: float) -> float:
     """Return the mean over classes of each class's own F1, the "CF1" of some newer work (often at p > 0.8).
 
-    This is not the CF1 of `precision_recall_f1`, which combines mean precision and mean recall. 0/0 is 0; a
-    class without any annotated cell is left out. The arguments are those of `precision_recall_f1`.
+    The CF1 of `precision_recall_f1` combines mean precision and mean recall instead. 0/0 is 0; a class
+    without any annotated cell is left out.
     """
     return _mean_class_f1(count_predictions(scores, targets, threshold=threshold))
 
@@ -231,23 +227,18 @@ def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_
         probability: a class is predicted where its probability is **above** it; 0.8 in KRT and CSC, 0.525 in
             L3A.
 
-    Raises:
-        TypeError: as `average_precision`.
-        ValueError: as `average_precision`, or if ``probability`` is not between 0 and 1.
-
     Example:
         >>> logits = torch.tensor([[2.0, -1.0], [1.0, 3.0], [-2.0, -1.0]])
         >>> targets = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
         >>> [round(value, 3) for value in stage_scores(logits, targets)]
         [0.917, 0.833, 0.8]
     """
-    if not 0 < probability < 1:
-        raise ValueError(f"probability must be between 0 and 1, but is {probability}.")
+    check_range("probability", probability, above=0, below=1)
     counts = count_predictions(logits, targets, threshold=_just_above(probability))
-    return _stage(mean_average_precision(logits, targets), counts)
+    return _make_stage(mean_average_precision(logits, targets), counts)
 
 
-def _stage(mean_ap: float, counts: Counts) -> StageScores:
+def _make_stage(mean_ap: float, counts: Counts) -> StageScores:
     return StageScores(mean_ap, _mean_class_f1(counts), f1_from_counts(counts).OF1)
 
 
@@ -258,11 +249,6 @@ def _just_above(probability: float) -> float:
 
 def stage_average(stages: Sequence[StageScores]) -> StageScores:
     """Mean of each score over all stages, the first (base) included: the "Avg" of these papers.
-
-    For mAP it is `nested_summary`'s ``average``.
-
-    Raises:
-        ValueError: if there is no stage.
 
     Example:
         >>> stage_average([StageScores(0.8, 0.5, 0.5), StageScores(0.6, 0.25, 0.75)])
@@ -294,9 +280,6 @@ def tail_scores(
 
     Returns:
         The three means; NaN for a group without classes.
-
-    Raises:
-        ValueError: if the lengths differ or ``few`` is above ``many``.
 
     Example:
         >>> tail_scores([0.25, 0.5, 0.6, 0.9], [50, 150, 500, 2000])
@@ -374,7 +357,7 @@ def score_sets(
     mean_ap = ap.nanmean(dim=1).tolist()
     limit = _just_above(STAGE_PROBABILITY)
     stage_counts = sum(_count_batch(batch, limit) for increment in increments for batch in increment)
-    stage = _stage(mean_ap[-1], stage_counts[:, : class_counts[-1]])  # type: ignore[index]
+    stage = _make_stage(mean_ap[-1], stage_counts[:, : class_counts[-1]])  # type: ignore[index]
     return NestedScores(mean_ap, [row.CF1 for row in f1], [row.OF1 for row in f1], ap, stage)
 
 

@@ -11,7 +11,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,10 +22,8 @@ from avalanche_agcn.evaluation import functional
 from avalanche_agcn.evaluation._ranking import Batch, Counts, count_sets
 from avalanche_agcn.evaluation.functional import NestedScores, PrecisionRecallF1
 
-TResult = TypeVar("TResult", covariant=True)
 
-
-class MultiLabelMetric(ABC, Generic[TResult]):
+class MultiLabelMetric(ABC):
     """Base class of the metrics: keeps records of the batches, in one list per increment of a nested stream.
 
     A metric that ranks has to keep all scores: its records are `Batch`, a float32 and a byte for the label
@@ -52,7 +50,7 @@ class MultiLabelMetric(ABC, Generic[TResult]):
         """Whether no image has been seen."""
         return not any(self._increments)
 
-    def result(self) -> TResult:
+    def result(self) -> Any:
         """Return the value over all batches since the last reset; a ValueError if there was none."""
         if not self._increments:
             raise ValueError(
@@ -61,7 +59,7 @@ class MultiLabelMetric(ABC, Generic[TResult]):
         return self._result()
 
     @abstractmethod
-    def _result(self) -> TResult: ...
+    def _result(self) -> Any: ...
 
     def merge_state(self, other: Self) -> None:
         """Add the images that another metric with the same settings has seen of the same increments."""
@@ -115,19 +113,7 @@ class MultiLabelMetric(ABC, Generic[TResult]):
         self._keep(increment, [batch._replace(scores=batch.scores.copy())])
 
 
-class _ClassRanking(MultiLabelMetric[TResult]):
-    """A metric of the average precision in one set of images."""
-
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
-        self._keep_scores(0, scores, targets)
-
-    def _average_precision(self) -> Tensor:
-        counts = count_sets(self._increments, threads=torch.get_num_threads())
-        return torch.from_numpy(counts.average_precision[0])
-
-
-class AveragePrecision(_ClassRanking[Tensor]):
+class AveragePrecision(MultiLabelMetric):
     """Average precision of each class, [C] float64; NaN where a class has no positive.
 
     Example:
@@ -138,18 +124,23 @@ class AveragePrecision(_ClassRanking[Tensor]):
         tensor([0.8333,    nan], dtype=torch.float64)
     """
 
-    def _result(self) -> Tensor:
-        return self._average_precision()
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
+        self._keep_scores(0, scores, targets)
+
+    def _result(self) -> Any:
+        counts = count_sets(self._increments, threads=torch.get_num_threads())
+        return torch.from_numpy(counts.average_precision[0])
 
 
-class MeanAveragePrecision(_ClassRanking[float]):
+class MeanAveragePrecision(AveragePrecision):
     """Mean of the average precision over the classes that have a positive; NaN if none has."""
 
     def _result(self) -> float:
-        return self._average_precision().nanmean().item()
+        return super()._result().nanmean().item()
 
 
-class MultiLabelF1(MultiLabelMetric[PrecisionRecallF1]):
+class MultiLabelF1(MultiLabelMetric):
     """Class-wise and overall precision, recall and F1; its one record is four counts per class.
 
     Args:
@@ -187,12 +178,21 @@ class MultiLabelF1(MultiLabelMetric[PrecisionRecallF1]):
         return functional.f1_from_counts(self._total())
 
 
-class _NestedBase(MultiLabelMetric[NestedScores]):
-    """Nested sets of batches that come increment by increment; a set without images has the score NaN.
+class NestedMetric(MultiLabelMetric):
+    """`nested_scores` of batches that come increment by increment; a set without images has the score NaN.
 
     Args:
         threshold: a score at or above it is predicted, in the unit of the scores: p ≥ 0.5 is 0.0 for logits
             and 0.5 for probabilities.
+
+    Example:
+        >>> metric = NestedMetric(threshold=0.0)
+        >>> metric.start_increment(n_classes=1)
+        >>> metric.update(torch.tensor([[2.0, -1.0], [-1.0, 1.0]]), torch.tensor([[1, 0], [0, 0]]))
+        >>> metric.start_increment(n_classes=2)
+        >>> metric.update(torch.tensor([[1.0, 3.0]]), torch.tensor([[0, 1]]))
+        >>> metric.result().mAP
+        [1.0, 1.0]
     """
 
     def __init__(self, *, threshold: float) -> None:
@@ -205,21 +205,7 @@ class _NestedBase(MultiLabelMetric[NestedScores]):
         self._keep(len(self.class_counts), [])
         self.class_counts.append(n_classes)
 
-
-class NestedMetric(_NestedBase):
-    """`nested_scores` of batches that come increment by increment.
-
-    Example:
-        >>> metric = NestedMetric(threshold=0.0)
-        >>> metric.start_increment(n_classes=1)
-        >>> metric.update(torch.tensor([[2.0, -1.0], [-1.0, 1.0]]), torch.tensor([[1, 0], [0, 0]]))
-        >>> metric.start_increment(n_classes=2)
-        >>> metric.update(torch.tensor([[1.0, 3.0]]), torch.tensor([[0, 1]]))
-        >>> metric.result().mAP
-        [1.0, 1.0]
-    """
-
-    def update(self, scores: Tensor, targets: Tensor) -> None:
+    def update(self, scores: Any, targets: Tensor) -> None:
         """Add a batch: scores [B, C] over the classes of the **last** set to come, targets likewise."""
         self._keep_scores(len(self.class_counts) - 1, scores, targets)
 
@@ -227,7 +213,7 @@ class NestedMetric(_NestedBase):
         return functional.score_sets(self._increments, self.class_counts, self.threshold)
 
 
-class PerSetMetric(_NestedBase):
+class PerSetMetric(NestedMetric):
     """Nested sets with scores of their own: set i as scored by the graph saved at experience i.
 
     An image passes through the backbone once, but has one row of scores for each set it is in. So a matrix

@@ -1,7 +1,6 @@
 """Plots: learning curves, correlation matrices, scores of each class, images with the labels found in them.
 
-They are plain ``matplotlib.figure.Figure`` objects, made without pyplot: nothing needs a display or has to
-be closed, and ``plot.savefig(path)`` writes them. Colours are safe for colour-blind readers. A ValueError is
+They are Matplotlib figures made without pyplot: nothing needs a display or has to be closed. A ValueError is
 raised if there is nothing to draw or sizes differ.
 """
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.evaluation import functional, metrics
-from avalanche_agcn.evaluation._strategy import BatchReader, FeatureTap, benchmark_class_names, name_classes
+from avalanche_agcn.evaluation._strategy import BatchReader, benchmark_class_names, name_classes
 from avalanche_agcn.evaluation.plots import Plot, correlation_heatmap, learning_curve
+from avalanche_agcn.models.forward import OutputRecorder, unwrap
 
 Names = Sequence[str] | None
 NameValues = Callable[[Any, SupervisedTemplate], dict[str, Any]]
@@ -45,8 +46,8 @@ def mean_average_precision_metrics(
     """Return plugin metrics of mAP, the counterpart of Avalanche's ``accuracy_metrics``.
 
     Args:
-        minibatch: emit ``mAP_MB`` after each batch of training.
-        epoch: emit ``mAP_Epoch`` after each epoch of training, over the annotated cells.
+        minibatch: emit ``mAP_MB`` after each batch of training, over the annotated cells.
+        epoch: emit ``mAP_Epoch`` after each epoch of training.
         experience: emit ``mAP_Exp`` after each evaluated experience.
         stream: emit ``mAP_Stream`` after the evaluation, over all its images and the scored classes.
         per_class: also emit the average precision of each class, ``AP_…``, by name.
@@ -74,10 +75,10 @@ def f1_metrics(
     """Return plugin metrics of CF1 and OF1 at a decision threshold.
 
     Args:
-        minibatch: emit ``CF1_MB`` and ``OF1_MB`` after each batch of training.
-        epoch: emit ``CF1_Epoch`` and ``OF1_Epoch`` after each epoch of training, over the annotated cells.
-        experience: emit ``CF1_Exp`` and ``OF1_Exp`` after each evaluated experience.
-        stream: emit ``CF1_Stream`` and ``OF1_Stream`` after the evaluation.
+        minibatch: see `mean_average_precision_metrics`, as for ``epoch``, ``experience`` and ``stream``.
+        epoch: likewise.
+        experience: likewise.
+        stream: likewise.
         threshold: in the unit of the model's output; 0.0 is p ≥ 0.5, as models return logits. Not NaN.
         top_k: keep only the k ≥ 1 highest scores of an image; the names become ``CF1_top3_…``.
         precision_recall: also emit CP, CR, OP and OR.
@@ -129,14 +130,7 @@ class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):
 def loss_metrics(
     *, minibatch: bool = False, epoch: bool = False, experience: bool = False, stream: bool = False
 ) -> list[LossPlugin]:
-    """Return Avalanche's metrics of the loss, over the images of all processes.
-
-    Args:
-        minibatch: emit ``Loss_MB`` after each batch of training.
-        epoch: emit ``Loss_Epoch`` after each epoch of training.
-        experience: emit ``Loss_Exp`` after each evaluated experience.
-        stream: emit ``Loss_Stream`` after the evaluation.
-    """
+    """Return Avalanche's metrics of the loss, over all processes; see `mean_average_precision_metrics`."""
     scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
     return [LossPlugin(scope) for scope in scopes]
 
@@ -232,7 +226,7 @@ class NestedPluginMetric(BatchReader):
         self._emit, self._class_names = emit, names
         self._scores = metrics.NestedMetric(threshold=threshold)
         self._saved = metrics.PerSetMetric(threshold=threshold) if saved_graphs else None
-        self._tap: FeatureTap | None = None
+        self._features = OutputRecorder()  # of the backbone, which every saved graph scores
         self._stream = ""  # name of the evaluated stream
         self._set_classes: list[int] = []  # number of classes of each nested set of this evaluation
         self._in_set = False
@@ -289,11 +283,10 @@ class NestedPluginMetric(BatchReader):
         experiences = [experience.logging() for experience in strategy.current_eval_stream]
         self._stream = experiences[0].origin_stream.name
         self._set_classes = self._count_set_classes(experiences)
-        self._remove_tap()
         self._scores.reset()
         if self._saved is not None:
             self._saved.reset()
-            self._tap = FeatureTap(strategy.model)
+            _check_saved_graphs(unwrap(strategy.model))
 
     def before_eval_exp(self, strategy: SupervisedTemplate) -> None:
         """Start the next nested set, if this experience adds to one; the sets are the first experiences."""
@@ -305,19 +298,24 @@ class NestedPluginMetric(BatchReader):
             if self._saved is not None:
                 self._saved.start_increment(n_classes=self._set_classes[n_sets])
 
+    def before_eval_forward(self, strategy: SupervisedTemplate) -> None:
+        """Record the features of the batch, so that every saved graph scores it without another pass."""
+        if self._saved is not None:
+            self._features.start(unwrap(strategy.model).backbone)
+
     def after_eval_iteration(self, strategy: SupervisedTemplate) -> None:
         """Add a batch."""
         scores, targets = self.read_batch(strategy)
+        features = self._features.stop()
         if not self._in_set or not len(scores):
             return
         self._scores.update(scores, targets)
-        if self._saved is not None and self._tap is not None:
-            logits = self._tap.nested_logits()[: len(self._set_classes)]
+        if self._saved is not None:
+            logits = unwrap(strategy.model).nested_logits(features=features)[: len(self._set_classes)]
             self._saved.update([part[: len(scores)] for part in logits], targets)
 
     def after_eval(self, strategy: SupervisedTemplate) -> list[MetricValue]:
         """Score the nested sets, add a row to the matrices and emit the values."""
-        self._remove_tap()
         self.lines = {}
         if not self._set_classes:
             return []
@@ -395,11 +393,6 @@ class NestedPluginMetric(BatchReader):
             values |= {(name, None): value for name, value in summary if not math.isnan(value)}
         return values
 
-    def _remove_tap(self) -> None:
-        if self._tap is not None:
-            self._tap.remove()
-            self._tap = None
-
 
 def correlation_plot_metrics(*, class_names: Names = None) -> list[CorrelationPlot]:
     """Return a plugin metric that draws the ACM after each experience of training (TensorBoard, W&B).
@@ -442,6 +435,14 @@ class CorrelationPlot(PluginMetric[Plot]):
             block_sizes=acm.block_sizes,
         )
         return _metric_values(self, strategy, {("ACM", None): self._last})
+
+
+def _check_saved_graphs(model: Any) -> None:
+    if not (hasattr(model, "nested_logits") and hasattr(model, "backbone")):
+        raise ValueError(
+            "saved_graphs=True needs a model with `backbone` and `nested_logits`, such as AGCNModel, not "
+            f"{type(model).__name__}."
+        )
 
 
 def _selected(**flags: bool) -> list[str]:

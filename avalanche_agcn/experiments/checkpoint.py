@@ -91,6 +91,23 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
     set_random_state(state["random"])
 
 
+def check_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:
+    """Load a saved state into an Adam, and raise a ValueError if it is not one of this optimizer.
+
+    PyTorch itself would fail at the first step, or take wrong settings as they are.
+    """
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict(saved)
+    for group, own in zip(optimizer.state_dict()["param_groups"], groups, strict=True):
+        if any(group.get(name) != value for name, value in own.items()):  # another PyTorch may have more
+            raise ValueError("its optimizer has other settings or other parameters")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for k, averages in saved["state"].items():
+        expected = {"step": (), "exp_avg": parameters[k].shape, "exp_avg_sq": parameters[k].shape}
+        if {name: value.shape for name, value in averages.items() if value.is_floating_point()} != expected:
+            raise ValueError(f"its optimizer has averages of another form for parameter {k}")
+
+
 def save_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate) -> None:
     """Save a strategy between two experiences, to train it on further ones in another process."""
     save_state(path, capture(strategy))

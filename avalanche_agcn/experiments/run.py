@@ -34,6 +34,7 @@ from avalanche_agcn.experiments.checkpoint import (
     Diverged,
     State,
     capture,
+    check_optimizer,
     count_stored,
     fitting_state,
     layout,
@@ -71,7 +72,7 @@ from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.models.saved import BACKBONE_SETTINGS, DESCRIPTION, TENSORS, model_name, pack_model
 from avalanche_agcn.training import AGCN, CSC, AsymmetricLoss
-from avalanche_agcn.training.distributed import is_first_process
+from avalanche_agcn.training.distributed import from_first_process, is_first_process
 from avalanche_agcn.training.plugins import (
     DecoupledTrainingPlugin,
     DriftCompensationPlugin,
@@ -326,6 +327,7 @@ class Run:
         self._overwrite = overwrite
         self._lock = RunLock(self.folder) if is_first_process() else None
         try:
+            from_first_process(None)  # a barrier: nobody reads the folder before it is locked
             found = FolderContent() if overwrite else read_folder(self.folder, settings, resume, self.log)
             self._prepare(found, benchmark, loggers)
         except BaseException:
@@ -372,13 +374,16 @@ class Run:
     def _count_what_is_left(self) -> tuple[int, int]:
         """Train batches, and images to evaluate, of the experiences that are left."""
         evaluated = [len(experience.dataset) for experience in self._evaluation_stream]
-        if self._at_once:
-            train, n_evaluated = [len(self.benchmark.complete_train_dataset)], sum(evaluated)
-        else:
-            train = [len(experience.dataset) for experience in self.benchmark.train_stream][self.experience :]
+        n_evaluated = sum(evaluated)
+        if not self._at_once:
             n_evaluated = sum(sum(evaluated[: t + 1]) for t in range(self.experience, len(evaluated)))
-        n_batches = sum(-(-n // self.settings.train_mb_size) for n in train)
-        return self.n_epochs * n_batches, n_evaluated
+        return self.n_epochs * sum(self._count_batches()[self.experience :]), n_evaluated
+
+    def _count_batches(self) -> list[int]:
+        """Batches per epoch of each time that the run trains."""
+        datasets = [experience.dataset for experience in self.benchmark.train_stream]
+        datasets = [self.benchmark.complete_train_dataset] if self._at_once else datasets
+        return [-(-len(dataset) // self.settings.train_mb_size) for dataset in datasets]
 
     def _freeze(self, backbone: Backbone) -> nn.Module:
         """Put features of the backbone in the place of images; return the network that passes them on."""
@@ -596,5 +601,12 @@ class Run:
                 raise ValueError(f"it is at experience {self.experience} of {self.n_experiences}")
             restore(self.strategy, state, self.benchmark.train_stream)
             if self._within is not None:
-                self.checkpoints.resume(self._within, state)
+                self._resume_within(self._within, state)
         self.log(f"{self.settings.name}: continuing with experience {self.experience + 1}")
+
+    def _resume_within(self, within: State, state: State) -> None:
+        n_batches = self._count_batches()[self.experience]
+        if not (0 <= within["epoch"] < self.n_epochs and 0 <= within["batch"] <= n_batches):
+            raise ValueError(f"it is at batch {within['batch']} of epoch {within['epoch']}")
+        check_optimizer(self.strategy.optimizer, state["optimizer"])
+        self.checkpoints.resume(within, state)

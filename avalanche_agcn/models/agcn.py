@@ -17,14 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
-from avalanche_agcn.models.base import (
-    LR_BACKBONE,
-    LR_HEAD,
-    Classifiers,
-    MultiLabelModel,
-    count_features,
-    group_parameters,
-)
+from avalanche_agcn.models.backbones import count_features
+from avalanche_agcn.models.base import LR_BACKBONE, LR_HEAD, Classifiers, MultiLabelModel, group_parameters
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
 
 LR_GCN = 3e-5  # of Adam; the authors' program
@@ -42,9 +36,6 @@ class AGCNModel(MultiLabelModel):
         word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
         hidden_features: width between the layers of the GCN.
         decoupled: whether an auxiliary head trains the backbone; see `MultiLabelModel`.
-
-    Raises:
-        ValueError: if the backbone has no ``num_features``, or ``word_vectors`` is no matrix.
 
     Example:
         >>> from avalanche_agcn.models import create_backbone, load_word_vectors
@@ -124,9 +115,6 @@ class AGCNModel(MultiLabelModel):
 
         Args:
             adjacency: weights ``[n, n]``, no smaller than the graph it replaces.
-
-        Raises:
-            ValueError: if the shape does not fit.
         """
         n = len(adjacency)
         if adjacency.shape != (n, n) or n < self.n_seen:

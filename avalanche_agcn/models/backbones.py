@@ -2,17 +2,27 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.forward import evaluation_mode
 from avalanche_agcn.models.networks import Weights, WeightsUnavailable, load_network
 
-__all__ = ["Backbone", "Precomputed", "WeightsUnavailable", "create_backbone", "fold_into_convolutions"]
+__all__ = [
+    "Backbone",
+    "Precomputed",
+    "RandomFeatures",
+    "WeightsUnavailable",
+    "create_backbone",
+    "fold_into_convolutions",
+]
+
+RANDOM_WIDTH = 4096  # of L3A's program
 
 Pool = Literal["max", "avg"]
 Frozen = Sequence[str] | Literal["all"]
@@ -37,17 +47,11 @@ class Backbone(nn.Module):
         channels_last: keep images and weights in this memory format, which is faster on many machines.
         compile: run the layers through `torch.compile`.
 
-    Raises:
-        ValueError: for an unknown pooling or layer, or folding without frozen statistics.
-
     Example:
         >>> backbone = Backbone(nn.Conv2d(3, 8, 3), num_features=8)
         >>> backbone(torch.zeros(2, 3, 16, 16)).shape
         torch.Size([2, 8])
     """
-
-    pretrained = False
-    """Whether its weights were trained on inputs that are normalised with ``mean`` and ``std``."""
 
     def __init__(
         self,
@@ -65,7 +69,7 @@ class Backbone(nn.Module):
         compile: bool = False,
     ) -> None:
         super().__init__()
-        _check_pool(pool)
+        check_choice("pool", pool, Pool)
         if fold_batchnorm:
             if not freeze_batchnorm:
                 raise ValueError("fold_batchnorm needs fixed statistics: pass freeze_batchnorm=True.")
@@ -156,6 +160,60 @@ class Precomputed(nn.Module):
         return x
 
 
+class RandomFeatures(nn.Module):
+    """A backbone whose features are a random, fixed ReLU layer over those of another: ReLU(f R).
+
+    Linear classifiers over it can separate more than over the features themselves (RanPAC, L3A). The layer is
+    drawn as PyTorch initialises a linear one, has no bias, and is never trained.
+
+    Args:
+        backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
+        width: number of random features.
+        seed: seed of the layer.
+
+    Attributes:
+        num_features: ``width``.
+
+    Example:
+        >>> from avalanche_agcn.models import MultiLabelClassifier, Precomputed
+        >>> model = MultiLabelClassifier(RandomFeatures(Precomputed(8), 32), 5)
+        >>> model(torch.zeros(2, 8)).shape
+        torch.Size([2, 5])
+    """
+
+    weight: Tensor
+
+    def __init__(self, backbone: nn.Module, width: int = RANDOM_WIDTH, *, seed: int = 0) -> None:
+        super().__init__()
+        check_range("width", width, least=1)
+        self.backbone, self.num_features = backbone, width
+        n_inputs = count_features(backbone)
+        bound = n_inputs**-0.5
+        drawn = torch.rand(width, n_inputs, generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("weight", (2 * drawn - 1) * bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Random features of images, ``[B, width]``, in the precision of the layer."""
+        features = self.backbone(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.relu(F.linear(features.to(self.weight.dtype), self.weight))
+
+
+def count_features(backbone: nn.Module) -> int:
+    """Return the length of a backbone's features, its attribute ``num_features``.
+
+    Raises:
+        ValueError: if the backbone has no such attribute.
+    """
+    count = getattr(backbone, "num_features", None)
+    if not isinstance(count, int):
+        raise ValueError(
+            f"{type(backbone).__name__} does not tell the length of its features. Take a backbone from "
+            "create_backbone(...), wrap yours in Backbone(layers, num_features=...), or set num_features."
+        )
+    return count
+
+
 def create_backbone(
     name: str = "resnet101",
     *,
@@ -204,7 +262,7 @@ def create_backbone(
         >>> backbone.num_features
         512
     """
-    _check_pool(pool)
+    check_choice("pool", pool, Pool)
     layers, mean, std = load_network(name, pretrained or False, pool, network_settings)
     if pretrained is None and name != "small":
         warnings.warn(
@@ -212,7 +270,7 @@ def create_backbone(
             "random ones are meant.",
             stacklevel=2,
         )
-    backbone = Backbone(
+    return Backbone(
         layers,
         num_features=_run(layers, torch.zeros(1, 3, 224, 224)).shape[1],
         pool=pool,
@@ -225,8 +283,6 @@ def create_backbone(
         channels_last=channels_last,
         compile=compile,
     )
-    backbone.pretrained = bool(pretrained)
-    return backbone
 
 
 def fold_into_convolutions(layers: nn.Module) -> int:
@@ -307,11 +363,6 @@ def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
         shift = shift + convolution.bias * scale
     convolution.weight.mul_(scale[:, None, None, None])
     convolution.bias = nn.Parameter(shift)
-
-
-def _check_pool(pool: str) -> None:
-    if pool not in get_args(Pool):
-        raise ValueError(f"pool must be one of {get_args(Pool)}, not {pool!r}.")
 
 
 def _resolve_frozen(layers: nn.Module, frozen: Frozen) -> list[str]:

@@ -6,6 +6,8 @@ import torch
 from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
+from avalanche_agcn.models.backbones import count_features
+
 LR_BACKBONE = 1e-4  # of Adam; the authors' program
 LR_HEAD = 3e-3  # of a linear head that starts from nothing
 
@@ -30,9 +32,6 @@ class MultiLabelModel(DynamicModule):
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
         n_auxiliary: outputs of an auxiliary head that trains the backbone in place of the classifiers, which
             then learn on detached features (`DecoupledTrainingPlugin`); 0 for none.
-
-    Raises:
-        ValueError: if the backbone has no ``num_features``.
     """
 
     def __init__(self, backbone: nn.Module, *, n_auxiliary: int = 0) -> None:
@@ -102,18 +101,3 @@ def group_parameters(*parts: tuple[nn.Module | None, float]) -> list[dict[str, A
     """Make parameter groups from modules and their learning rates; those without parameters are left out."""
     groups = [{"params": list(part.parameters()), "lr": lr} for part, lr in parts if part is not None]
     return [group for group in groups if group["params"]]
-
-
-def count_features(backbone: nn.Module) -> int:
-    """Return the length of a backbone's features, its attribute ``num_features``.
-
-    Raises:
-        ValueError: if the backbone has no such attribute.
-    """
-    count = getattr(backbone, "num_features", None)
-    if not isinstance(count, int):
-        raise ValueError(
-            f"{type(backbone).__name__} does not tell the length of its features. Take a backbone from "
-            "create_backbone(...), wrap yours in Backbone(layers, num_features=...), or set num_features."
-        )
-    return count

@@ -25,10 +25,9 @@ from torch import Tensor, nn
 from avalanche_agcn import __version__
 from avalanche_agcn.benchmarks.image_files import Transform, load_image
 from avalanche_agcn.benchmarks.transforms import describe_transform, make_transform
-from avalanche_agcn.models.backbones import create_backbone
+from avalanche_agcn.models.backbones import RandomFeatures, create_backbone
 from avalanche_agcn.models.forward import digest_weights, evaluation_mode
 from avalanche_agcn.models.linear import LogitRefinement
-from avalanche_agcn.models.random_features import RandomFeatures
 
 FORMAT = 1
 THRESHOLD = 0.5

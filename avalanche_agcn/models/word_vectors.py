@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_choice
+
 Missing = Literal["error", "random"]
 
 EMBEDDED = Path(__file__).with_name("glove_6b_50d.npz")
@@ -78,8 +80,7 @@ def load_word_vectors(
         >>> load_word_vectors(["person", "traffic light"]).shape
         torch.Size([2, 50])
     """
-    if missing not in ("error", "random"):
-        raise ValueError(f"missing must be 'error' or 'random', not {missing!r}.")
+    check_choice("missing", missing, Missing)
     wanted = {key for name in class_names for key in (_whole(name), *_words(name))}
     found = _read(source, wanted)
     if missing == "error" and source != "random":

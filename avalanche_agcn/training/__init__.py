@@ -1,7 +1,8 @@
 """Strategies, plugins and losses for multi-label continual learning."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from avalanche_agcn._lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
@@ -58,36 +59,6 @@ __all__ = [
     "process_group",
 ]
 
-# Imported at first use: losses and statistics do not need Avalanche, which takes seconds.
-_MODULES = {
-    "AGCN": "strategies",
-    "AGEM": "strategies",
-    "CSC": "strategies",
-    "ER": "strategies",
-    "EWC": "strategies",
-    "L3A": "strategies",
-    "OCDM": "strategies",
-    "PRS": "strategies",
-    "SCR": "strategies",
-    "AsymmetricLoss": "losses",
-    "AugmentedCorrelationMatrix": "acm",
-    "FineTuning": "strategies",
-    "LwF": "strategies",
-    "MultiLabelContrastiveLoss": "losses",
-    "MultiTask": "strategies",
-    "MultiTaskRidge": "strategies",
-    "OCDMBuffer": "storage_policy",
-    "PRSBuffer": "storage_policy",
-    "PartialBCEWithLogitsLoss": "losses",
-    "FeatureStatistics": "feature_statistics",
-    "ReservoirBuffer": "storage_policy",
-    "StreamingRidge": "strategies",
-    "adjacency": "graph",
-    "process_group": "distributed",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_getattr(
+    __name__, "distributed", "acm", "graph", "losses", "feature_statistics", "storage_policy", "strategies"
+)

@@ -15,12 +15,12 @@ y                           the hard labels of new classes                      
 Entry [i, j] of every block is P(class i | class j).
 """
 
-import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.training.distributed import sum_over_processes
 
 OFFICIAL_HARD_START = 1e-6
@@ -32,10 +32,7 @@ QCounts = Literal["experience", "stream"]
 
 
 class AugmentedCorrelationMatrix:
-    """Conditional probabilities between all classes seen so far, updated batch by batch.
-
-    The statistics are sums in float64, so any split of an experience into batches gives the same matrix. No
-    gradient flows through them.
+    """Conditional probabilities between all classes seen so far, from sums in float64.
 
     Args:
         q_counts: images that the denominator of Q, Σ ẑ_i, runs over. ``"experience"`` is Eq. 4: those of the
@@ -45,9 +42,6 @@ class AugmentedCorrelationMatrix:
         hard_start: start value of the counts N_j that probabilities are divided by.
         soft_start: start value of the sums Σ ẑ_i. The authors' program starts them at 1e-10: where its
             teacher's softmax saturates, a sum of 5e-12 then gives no relation, where 0 gives a strong one.
-
-    Raises:
-        ValueError: for another ``q_counts`` or a negative start value.
 
     Example:
         >>> acm = AugmentedCorrelationMatrix()
@@ -65,11 +59,9 @@ class AugmentedCorrelationMatrix:
     def __init__(
         self, *, q_counts: QCounts = "experience", hard_start: float = 0.0, soft_start: float = 0.0
     ) -> None:
-        if q_counts not in get_args(QCounts):
-            raise ValueError(f"q_counts must be one of {get_args(QCounts)}, not {q_counts!r}.")
-        for name, value in (("hard_start", hard_start), ("soft_start", soft_start)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be a finite number of 0 or more, but is {value}.")
+        check_choice("q_counts", q_counts, QCounts)
+        check_range("hard_start", hard_start, least=0)
+        check_range("soft_start", soft_start, least=0)
         self.q_counts = q_counts
         self.hard_start, self.soft_start = hard_start, soft_start
         self._sizes: list[int] = []
@@ -98,13 +90,8 @@ class AugmentedCorrelationMatrix:
         return self._hard.device
 
     def begin(self, n_new: int) -> None:
-        """Open an experience with ``n_new`` new classes; relations among earlier classes are frozen.
-
-        Raises:
-            ValueError: if ``n_new`` is negative.
-        """
-        if n_new < 0:
-            raise ValueError(f"n_new must be 0 or more, but is {n_new}.")
+        """Open an experience with ``n_new`` new classes; relations among earlier classes are frozen."""
+        check_range("n_new", n_new, least=0)
         self._old = self.matrix()
         self._earlier = torch.cat([self._earlier + self._soft, self._hard.diagonal()])
         self._open_sums(self.n_seen, n_new)
@@ -122,10 +109,6 @@ class AugmentedCorrelationMatrix:
                 teacher, new and old classes have no relations.
             reduce: whether to add up the batches of all processes of `torch.distributed`, so that all hold
                 the same sums. A collective call: every process must make it.
-
-        Raises:
-            RuntimeError: if no experience is open.
-            ValueError: if a shape does not fit.
         """
         self._check(targets_new, soft_old)
         self._move_to(targets_new.device)
@@ -161,11 +144,7 @@ class AugmentedCorrelationMatrix:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the sums that `state_dict` returned.
-
-        Raises:
-            ValueError: if an entry is missing or unknown.
-        """
+        """Restore the sums that `state_dict` returned; a ValueError if an entry is missing or unknown."""
         if set(state) != {"sizes", *_SUMS}:
             raise ValueError(
                 f"The state of a correlation matrix has {sorted(['sizes', *_SUMS])}, but this "

@@ -1,13 +1,13 @@
 """Probabilities from linear scores, per class, from sums of features alone.
 
 With scores s = f·w + b, sums give their mean over positives, m₊, and mean and variance over all images. If
-the scores of positives and of negatives are taken as two normal distributions of one variance v, then
+scores of positives and of negatives are two normal distributions of one variance v (linear discriminant
+analysis in one dimension), then
 
     P(positive | s) = sigmoid(scale · s + offset)
     scale = (m₊ − m₋) / v        offset = log(p / (1 − p)) − scale · (m₊ + m₋) / 2
 
-with p the share of positives. This is linear discriminant analysis in one dimension. It is increasing in s,
-so rankings and average precision do not change.
+with p the share of positives. It is increasing in s, so average precision does not change.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -26,6 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 TIMEOUT = timedelta(minutes=30)
 """How long a process waits for the others, such as for the first one to write a report."""
+JOIN_TIMEOUT = timedelta(minutes=5)
+"""How long a process waits for the others to start."""
 DEFAULT_PORT = "29500"  # as torchrun's
 
 _n_groups = itertools.count()  # that this process has joined
@@ -64,7 +66,7 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
         timeout: how long a process waits for the others.
 
     Raises:
-        ProcessLost: if another process of the group ended before its work was done.
+        ProcessLost: if another process of the group did not start, or ended before its work was done.
     """
     if is_distributed() or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         yield
@@ -72,12 +74,7 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
     on_cuda = torch.device(device).type == "cuda"
     if on_cuda:
         torch.cuda.set_device(_local_rank())
-    os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
-    store, rank, n_processes = next(iter(dist.rendezvous("env://", timeout=timeout)))
-    # A store has the addresses of the group before, if this is not the first one: give each its own keys.
-    own = dist.PrefixStore(f"group {next(_n_groups)}", store)
-    backend = "nccl" if on_cuda else "gloo"
-    dist.init_process_group(backend, store=own, rank=rank, world_size=n_processes, timeout=timeout)
+    rank, n_processes = _join("nccl" if on_cuda else "gloo", timeout)
     try:
         yield
         dist.barrier()  # no process leaves before the first one has written its files
@@ -90,6 +87,22 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
         ) from error
     finally:
         dist.destroy_process_group()
+
+
+def _join(backend: str, timeout: timedelta) -> tuple[int, int]:
+    """Wait for all processes; return the number of this one and of all."""
+    os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
+    try:
+        store, rank, n_processes = next(iter(dist.rendezvous("env://", timeout=min(timeout, JOIN_TIMEOUT))))
+        # A store has the addresses of the group before, if this is not the first one: give each its own keys.
+        own = dist.PrefixStore(f"group {next(_n_groups)}", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=n_processes, timeout=timeout)
+    except dist.DistError as error:
+        raise ProcessLost(
+            f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not find the others: start all "
+            f"with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT ({str(error).splitlines()[0]})."
+        ) from error
+    return rank, n_processes
 
 
 def _local_rank() -> int:
@@ -150,9 +163,8 @@ def in_order_of_images(batches: Sequence[Tensor]) -> Tensor:
     parts: list[Any] = [own] * process_rank()[1]
     if is_distributed():
         dist.all_gather_object(parts, own)
-    rows = own.new_empty(
-        sum(map(len, parts)), *parts[0].shape[1:], dtype=parts[0].dtype
-    )  # the first has most
+    first = parts[0]  # has most images, so its shape and type are right
+    rows = own.new_empty(sum(map(len, parts)), *first.shape[1:], dtype=first.dtype)
     for k, part in enumerate(parts):
         if len(part):
             rows[k :: len(parts)] = part
@@ -218,11 +230,11 @@ def wrap(model: nn.Module) -> nn.Module:
         return DistributedDataParallel(model, broadcast_buffers=False)
 
 
-def share_state(model: nn.Module) -> None:
-    """Give all processes the parameters and buffers of the first one: a collective call."""
+def share(tensors: Iterable[Tensor]) -> None:
+    """Give all processes the first one's values of their tensors, in place: a collective call."""
     if not is_distributed():
         return
-    for tensor in (*model.parameters(), *model.buffers()):
+    for tensor in tensors:
         if tensor.numel():
             sent = tensor.detach().to(collective_device())
             dist.broadcast(sent, src=0)

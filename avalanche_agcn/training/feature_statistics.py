@@ -22,18 +22,16 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.moment_sums import MomentSums, add_moments, map_moments, subtract_moments
 
 
 class FeatureStatistics:
     """Counts, sums and products of features and labels, per experience, in float64.
 
-    The order of images, their split into batches and the number of processes do not matter (up to
-    float64 rounding): sums add up, merge and can be subtracted. Rows without any own label, such as
-    replayed images, further views or padding, are left out. Count an image once: only in the first epoch
-    of its experience.
-
-    **Memory**: T·D²·8 bytes for T experiences, 336 MB for D = 2,048 and T = 10.
+    Order and split of the images do not matter, up to rounding: sums add up, merge and can be subtracted.
+    Rows without any own label (replayed images, padding) are left out. Count an image once, in the first
+    epoch of its experience. Memory: T·D²·8 bytes for T experiences, 336 MB for D = 2,048 and T = 10.
 
     **Privacy**: no image is stored, but with very few images sums reveal features: with n = 1, Σf is the
     feature of that image. Up to `moment_sums.BLOCK_ROWS` rows of the open experience wait to be added, in
@@ -82,27 +80,14 @@ class FeatureStatistics:
         return next((sums.width for sums in self._sums if sums.width is not None), None)
 
     def columns(self, t: int) -> slice:
-        """Columns of a full target that experience ``t`` owns.
-
-        Example:
-            >>> statistics = FeatureStatistics()
-            >>> statistics.begin(2)
-            >>> statistics.begin(3)
-            >>> statistics.columns(1)
-            slice(2, 5, None)
-        """
+        """Columns of a full target that experience ``t`` owns."""
         t = self._index(t)
         start = sum(self.block_sizes[:t])
         return slice(start, start + self.block_sizes[t])
 
     def begin(self, n_new: int) -> None:
-        """Open an experience with ``n_new`` new classes.
-
-        Raises:
-            ValueError: if ``n_new`` is negative.
-        """
-        if n_new < 0:
-            raise ValueError(f"An experience cannot have {n_new} new classes.")
+        """Open an experience with ``n_new`` new classes."""
+        check_range("n_new", n_new, least=0)
         self._sums.append(MomentSums(n_new))
 
     def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
@@ -122,16 +107,11 @@ class FeatureStatistics:
         self._sums[t].add(*self._checked_rows(features, targets_new, t))
 
     def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
-        """Subtract images that were added before, as if they had never been added.
+        """Subtract images that were added before; for arguments see `update`.
 
-        Args:
-            features: ``[B, D]``, the same as when the images were added.
-            targets_new: 0 or 1 in the experience's own columns, ``[B, n_new]``. Rows that are all NaN
-                are left out, so an image with a full target can be given to every experience in turn.
-            experience: which experience the images belong to; the open one by default.
+        Rows that are all NaN are left out, so an image with a full target can be given to every experience.
 
         Raises:
-            RuntimeError: if no experience is open.
             ValueError: if a count or a variance would fall below 0 (nothing is removed then), or if
                 `update` would reject the rows.
         """
@@ -169,9 +149,6 @@ class FeatureStatistics:
             A: ``[D, D]``.
             shift: ``[D]``.
             experiences: which ones move; all by default.
-
-        Raises:
-            ValueError: if a shape does not fit or an entry is not finite.
         """
         self._check_map(A, shift)
         chosen = range(self.n_experiences) if experiences is None else [self._index(t) for t in experiences]
@@ -219,29 +196,17 @@ class FeatureStatistics:
         return self.moments(t)[self._features.stop :, self._features.stop :]
 
     def mean(self, t: int) -> Tensor:
-        """Mean feature of experience ``t``, ``[D]``.
-
-        Raises:
-            ValueError: if the experience has no images.
-        """
+        """Mean feature of experience ``t``, ``[D]``; a ValueError if it has no images."""
         return self.feature_sum(t) / self._positive_count(t)
 
     def covariance(self, t: int) -> Tensor:
-        """Covariance of the features of experience ``t``, divided by n, ``[D, D]``.
-
-        Raises:
-            ValueError: if the experience has no images.
-        """
+        """Covariance of the features of experience ``t``, divided by n, ``[D, D]``."""
         mean = self.mean(t)
         covariance = (self.gram(t) / self._positive_count(t)).addr_(mean, mean, alpha=-1)
         return (covariance + covariance.T) / 2
 
     def moments(self, t: int) -> Tensor:
-        """All sums of experience ``t`` as one matrix Σ [1, f, y]ᵀ [1, f, y], of 1 + D + n_new rows.
-
-        Raises:
-            ValueError: if no experience has images yet, so that D is not known.
-        """
+        """All sums of experience ``t`` as one matrix Σ [1, f, y]ᵀ [1, f, y], of 1 + D + n_new rows."""
         sums = self._sums[self._index(t)]
         total = sums.total()
         return sums.zeros(self._features.stop - 1) if total is None else total
@@ -255,11 +220,7 @@ class FeatureStatistics:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: if the number of classes is missing or an entry belongs to no experience.
-        """
+        """Restore what `state_dict` returned; a ValueError if an entry belongs to no experience."""
         sizes = state["block_sizes"].tolist() if "block_sizes" in state else []
         parts: dict[str, dict[str, Tensor]] = {str(t): {} for t in range(len(sizes))}
         for name, tensor in state.items():

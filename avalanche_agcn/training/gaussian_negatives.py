@@ -55,9 +55,6 @@ def statistical_negative_loss(
         covariances: ``[T, D, D]``, symmetric. Their precision decides that of the product, which takes most
             of the time: float32 is enough.
         counts: images of each experience, ``[T]``.
-
-    Raises:
-        ValueError: if a shape does not fit.
     """
     _check_shapes(weight, bias, means, covariances, counts)
     weight = weight.to(torch.promote_types(weight.dtype, torch.float32))

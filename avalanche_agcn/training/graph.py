@@ -4,11 +4,12 @@ All constants of the ``official`` graph were read in the authors' published prog
 paper leaves a step open, the graph of ML-GCN (Chen et al., 2019) is used, which AGCN builds on.
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
 
 Graph = Literal["paper", "official", "plain", "identity"]
@@ -96,28 +97,14 @@ def check_graph(
     *,
     name: str = "preset",
 ) -> None:
-    """Check the settings of `adjacency`.
-
-    Args:
-        preset: see `adjacency`.
-        neighbour_weight: see `adjacency`.
-        new_threshold: see `adjacency`.
-        cross_threshold: see `adjacency`.
-        name: the caller's name for ``preset``.
-
-    Raises:
-        ValueError: naming the setting, its value and the choices.
-    """
-    if preset not in get_args(Graph):
-        raise ValueError(f"{name} must be one of {get_args(Graph)}, not {preset!r}.")
-    if neighbour_weight < 0:
-        raise ValueError(f"neighbour_weight must be 0 or more, but is {neighbour_weight}.")
+    """Raise a ValueError if a setting of `adjacency` is out of range; ``name`` is the one of ``preset``."""
+    check_choice(name, preset, Graph)
+    check_range("neighbour_weight", neighbour_weight, least=0)
     thresholds = {"new_threshold": new_threshold, "cross_threshold": cross_threshold}
     for threshold, value in thresholds.items():
         if value is not None and preset != "official":
             raise ValueError(f"{threshold} belongs to preset 'official'; {preset!r} has no threshold.")
-        if value is not None and not 0 < value <= 1:
-            raise ValueError(f"{threshold} must be in (0, 1], a probability, but is {value}.")
+        check_range(threshold, value, above=0, most=1)
 
 
 class _Blocks(NamedTuple):
@@ -155,6 +142,8 @@ def _official(
     new_threshold: float,
     cross_threshold: float,
 ) -> Tensor:
+    # The program adds one experience after the other. Here all blocks are made at once, by masks [n, n]: no
+    # later experience changes an entry, so the order does not matter.
     first = blocks.owner == 0  # [n]
     first_block = first[:, None] & first[None, :]
     below = ~(blocks.same | blocks.above)  # New-Old

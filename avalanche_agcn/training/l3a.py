@@ -21,6 +21,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.moment_sums import MomentSums
 
 RIDGE = 1000.0  # γ of L3A's program
@@ -58,13 +59,7 @@ def sample_weights(labels: Tensor, weights: Tensor) -> Tensor:
 
 
 def solve_classifiers(gram: Tensor, cross: Tensor, ridge: float = RIDGE) -> Tensor:
-    """W = (A + γI)⁻¹ C, ``[D, n_classes]``.
-
-    Args:
-        gram: A, ``[D, D]``.
-        cross: C, ``[D, n_classes]``.
-        ridge: γ.
-    """
+    """W = (A + γI)⁻¹ C, ``[D, n_classes]``, from A ``[D, D]`` and C ``[D, n_classes]``."""
     damped = gram.clone()
     damped.diagonal().add_(ridge)
     return torch.cholesky_solve(cross, torch.linalg.cholesky(damped))
@@ -77,15 +72,12 @@ class L3AStatistics:
     classifiers solved from the earlier experiences find them. Images of earlier experiences keep their
     weights, and zeros for later classes.
 
-    An experience's label counts are given when it begins, so that all its images are weighted alike. Its
-    order, the split into batches and the number of processes do not matter then (up to float64 rounding).
+    An experience's label counts are given when it begins, so that all its images are weighted alike: their
+    order, split into batches and division over processes do not matter then.
 
     Args:
-        ridge: γ.
-        threshold: probability above which a pseudo-label is given.
-
-    Raises:
-        ValueError: if ``ridge`` is not positive or ``threshold`` not between 0 and 1.
+        ridge: γ, above 0.
+        threshold: probability above which a pseudo-label is given, between 0 and 1.
 
     Example:
         >>> statistics = L3AStatistics(ridge=1.0)
@@ -96,10 +88,8 @@ class L3AStatistics:
     """
 
     def __init__(self, *, ridge: float = RIDGE, threshold: float = THRESHOLD) -> None:
-        if not 0 < ridge < math.inf:
-            raise ValueError(f"ridge must be a positive number, but is {ridge}.")
-        if not 0 < threshold < 1:
-            raise ValueError(f"threshold must be a probability between 0 and 1, but is {threshold}.")
+        check_range("ridge", ridge, above=0)
+        check_range("threshold", threshold, above=0, below=1)
         self.ridge, self.threshold = ridge, threshold
         self.counts = torch.zeros(0, dtype=torch.float64)
         self._sizes: list[int] = []
@@ -118,11 +108,7 @@ class L3AStatistics:
         return sum(self._sizes[:-1])
 
     def begin(self, counts_new: Tensor) -> None:
-        """Open an experience.
-
-        Args:
-            counts_new: how many of its images show each of its classes, ``[n_new]``.
-        """
+        """Open an experience, of which ``counts_new`` images show each of its classes, ``[n_new]``."""
         self._closed = self._sums()
         self.counts = torch.cat([self.counts, counts_new.detach().double().to(self.counts.device)])
         self._sizes.append(len(counts_new))
@@ -135,10 +121,6 @@ class L3AStatistics:
         Args:
             features: z, ``[B, D]``.
             targets_new: 0 or 1 for the classes of the open experience, ``[B, n_new]``.
-
-        Raises:
-            RuntimeError: if no experience is open.
-            ValueError: for shapes that do not fit or features that are not finite.
         """
         self._check(features, targets_new)
         labelled = ~targets_new.isnan().any(dim=1)
@@ -158,11 +140,7 @@ class L3AStatistics:
         return (scores > math.log(self.threshold / (1 - self.threshold))).double()
 
     def solve(self) -> Tensor:
-        """Classifiers of all classes so far, ``[D, n_seen]``.
-
-        Raises:
-            ValueError: if there are no images yet.
-        """
+        """Classifiers of all classes so far, ``[D, n_seen]``; a ValueError if there are no images yet."""
         sums = self._sums()
         if sums is None:
             raise ValueError("There are no images yet: call update(features, targets_new) first.")

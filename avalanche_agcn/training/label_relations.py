@@ -32,44 +32,10 @@ class LabelRelations(NamedTuple):
     """[C], P(i)."""
 
 
-def refine_scores(scores: Tensor, relations: LabelRelations, beta: float) -> Tensor:
-    """Scores lifted by those of related classes.
-
-    Args:
-        scores: ``[N, C]``, about 1 for positives and 0 for negatives.
-        relations: how often classes appear together.
-        beta: weight of the relations; 0 changes nothing.
-
-    Example:
-        >>> import torch
-        >>> relations = LabelRelations(torch.tensor([[1.0, 0.6], [0.2, 1.0]]), torch.tensor([0.1, 0.3]))
-        >>> refine_scores(torch.tensor([[0.0, 1.0]]), relations, beta=0.5)  # 0.5 · (0.6 − 0.1)
-        tensor([[0.2500, 1.0000]])
-    """
-    return scores + beta * scores.clamp(0, 1) @ _gain(relations).T.to(scores)
-
-
-def refine_classified(
-    scores: Tensor, classifiers: RidgeClassifiers, relations: LabelRelations, beta: float
-) -> Tensor:
-    """Scores of ridge classifiers, refined on the scale where all classes have the same meaning.
-
-    Scores of rare classes are small throughout. On the scale of `standardise` one β suits all.
-
-    Args:
-        scores: ``[N, C]``, from ``classifiers.scores(features)``.
-        classifiers: where they come from.
-        relations: how often classes appear together.
-        beta: weight of the relations.
-    """
-    negative, positive = classifiers.calibration.negative_mean, classifiers.calibration.positive_mean
-    standardised = standardise(scores, classifiers.calibration)
-    lift = refine_scores(standardised, relations, beta) - standardised
-    return scores + lift * (positive - negative).clamp(min=0)
-
-
 def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, beta: float) -> LogitRefinement:
-    """Make the module that refines the calibrated logits of classifiers, as `refine_classified` does.
+    """Make the module that refines the calibrated logits of classifiers.
+
+    Scores of rare classes are small throughout; on the scale of `standardise` one β suits all classes.
 
     Args:
         classifiers: solved classifiers.

@@ -1,9 +1,11 @@
 """Training batches: one sampler for order, replay, resuming and division over processes."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +13,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from avalanche_agcn.training.distributed import from_first_process, is_distributed, process_rank
+
+if TYPE_CHECKING:
+    from avalanche_agcn.training.plugins.replay import MemoryPlugin
+    from avalanche_agcn.training.storage_policy import OnlineBuffer
 
 MAX_SEED = 2**32  # exclusive; the largest range that NumPy accepts
 
@@ -29,29 +35,6 @@ class Key(NamedTuple):
     index: int  # type: ignore[assignment]  # hides a method of tuple that nothing here uses
     seed: int
     padding: bool = False
-
-
-class Memory(Protocol):
-    """What the sampler needs of a replay memory."""
-
-    @property
-    def datasets(self) -> Mapping[int, Any]:
-        """Datasets of the experiences that stored images come from."""
-
-    def draw(self, n: int) -> list[tuple[int, int]]:
-        """Up to ``n`` stored images, as pairs of experience and index."""
-
-    def observe(self, experience: int, indices: Tensor) -> None:
-        """Offer images of the stream to the memory."""
-
-
-class MemorySettings(Protocol):
-    """How a strategy replays: implemented by `MemoryPlugin`."""
-
-    storage_policy: Any
-    batch_size_mem: int | None
-    views: int
-    observe_stream: bool
 
 
 class StreamSampler(Sampler[list[Key]]):
@@ -92,7 +75,7 @@ class StreamSampler(Sampler[list[Key]]):
         experience: int,
         batch_size: int,
         seed: int,
-        memory: Memory | None = None,
+        memory: OnlineBuffer | None = None,
         batch_size_mem: int | None = None,
         views: int = 1,
         observe: bool = False,
@@ -122,16 +105,18 @@ class StreamSampler(Sampler[list[Key]]):
 
     def __iter__(self) -> Iterator[list[Key]]:
         epoch, first_batch = self.epoch, self.first_batch
-        self.set_position(epoch + 1)
+        self.set_position(epoch + 1)  # now: the loader may not iterate to the end, and the next epoch follows
         generator = make_generator(self.seed, self.experience, epoch)
-        order = torch.randperm(self.n_images, generator=generator) if self.shuffle else None
-        order = torch.arange(self.n_images) if order is None else order
+        order = torch.arange(self.n_images)
+        if self.shuffle:
+            order = torch.randperm(self.n_images, generator=generator)
         for batch, indices in enumerate(order.split(self.batch_size)[: self.n_batches]):
             stream = [(self.experience, index) for index in indices.tolist()]
             replayed = self._draw(len(stream))
             n_rows = len(stream) + len(replayed)
             seeds = torch.randint(MAX_SEED, (self.views, n_rows), generator=generator).tolist()
-            # Batches before the first are drawn too, so that memory and generators are where they were then.
+            # Resuming: batches before the first are drawn and offered to the memory too, which needs labels
+            # but no image. So the generators and the memory are where they were when training stopped.
             if batch >= first_batch:
                 yield self._own_rows(stream, replayed, seeds)
             if self.observe and self.memory is not None:
@@ -147,6 +132,8 @@ class StreamSampler(Sampler[list[Key]]):
     ) -> list[Key]:
         """Every ``world_size``-th image of the stream, then of the memory, starting at ``rank``."""
         n = len(stream)
+        # Stream and memory are divided one by one, so that `count_stream_rows` knows this process's share of
+        # the stream, and in turns, so that no process has more than one image more than another.
         mine = slice(self.rank, None, self.world_size)
         rows = [
             Key(*image, seed)
@@ -154,6 +141,7 @@ class StreamSampler(Sampler[list[Key]]):
             for images, view_seeds in ((stream, view[:n]), (replayed, view[n:]))
             for image, seed in zip(images[mine], view_seeds[mine], strict=True)
         ]
+        # Every process must make the step, because it waits for the gradients of the others.
         return rows or [Key(*stream[0], seeds[0][0], padding=True)]
 
 
@@ -184,24 +172,26 @@ class StreamDataset(Dataset[Any]):
 def make_train_loader(
     strategy: Any,
     *,
-    memory: MemorySettings | None = None,
+    memory: MemoryPlugin | None = None,
     shuffle: bool = True,
     drop_last: bool = False,
     pin_memory: bool | None = None,
     num_workers: int = 0,
     persistent_workers: bool = False,
+    **others: Any,
 ) -> DataLoader[Any]:
     """Make the loader of a strategy's current experience.
 
     Args:
         strategy: Avalanche strategy whose ``experience`` and ``adapted_dataset`` are set. Its ``seed``, or
             else torch's generator, decides the order.
-        memory: memory to replay from, with the experience opened in it.
+        memory: how to replay, with the experience opened in its memory.
         shuffle: whether to shuffle the stream.
         drop_last: whether to drop a last batch that is not full.
         pin_memory: see ``DataLoader``; if None, on for CUDA devices.
         num_workers: number of processes that load images.
         persistent_workers: whether these stay alive between epochs.
+        **others: arguments of ``strategy.train`` that are not for the loader.
     """
     experience, dataset = strategy.experience.current_experience, strategy.adapted_dataset
     seed = getattr(strategy, "seed", None)

@@ -10,12 +10,13 @@ symbol     name                                   equation
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.training.distributed import mean_of
 
 Reduction = Literal["mean", "sum"]
@@ -25,17 +26,14 @@ _LEFT_OUT = -1e9  # its exponential is 0, and unlike infinity it makes no NaN in
 
 
 class PartialBCEWithLogitsLoss(nn.Module):
-    """Binary cross-entropy over the annotated cells of multi-hot targets.
+    """Binary cross-entropy over the annotated cells of multi-hot targets: the mean over cells of 0 and 1.
 
-    A cell of the targets is 0 or 1 where the image is annotated for that class and NaN where it
-    is not. The loss is the mean over the annotated cells; the others add neither to it nor to
-    its gradient.
+    Cells of NaN, where an image is not annotated for a class, add neither to the loss nor to its gradient.
 
     Args:
         soft: whether targets may be probabilities between 0 and 1.
 
     Example:
-        >>> import torch
         >>> logits = torch.zeros(2, 2, requires_grad=True)  # two classes seen so far
         >>> targets = torch.tensor([[1.0, float("nan"), 0.0], [float("nan"), 0.0, 0.0]])
         >>> round(PartialBCEWithLogitsLoss()(logits, targets).item(), 4)
@@ -47,18 +45,12 @@ class PartialBCEWithLogitsLoss(nn.Module):
         self.soft = soft
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Loss of a batch, a scalar.
+        """Loss of a batch, a scalar; 0 with zero gradients if it has no annotated cell.
 
         Args:
             logits: raw scores over the classes seen so far, ``[B, n_seen]``.
             targets: 0, 1 or NaN, ``[B, n_classes]`` with ``n_classes >= n_seen``. Logits belong
                 to the first ``n_seen`` columns; the rest is not looked at.
-
-        Returns:
-            The loss. A batch without an annotated cell gives 0, with zero gradients.
-
-        Raises:
-            ValueError: if the shapes do not fit, or the targets are class numbers or have other values.
         """
         _check_targets(logits, targets, soft=self.soft)
         logits = _at_least_float32(logits)
@@ -90,9 +82,6 @@ class AsymmetricLoss(nn.Module):
         detach_weights: whether (1 − p)^γ₊ and p_m^γ₋ are constants to the gradient, as is the default of the
             authors' program; else the gradient is that of the formula.
 
-    Raises:
-        ValueError: if a power is negative or ``clip`` not in [0, 1).
-
     Example:
         >>> logits, targets = torch.tensor([[0.0, 4.0, -4.0]]), torch.tensor([[1.0, torch.nan, 0.0]])
         >>> round(AsymmetricLoss()(logits, targets).item(), 4)  # log(2) / 2: the negative is an easy one
@@ -108,11 +97,9 @@ class AsymmetricLoss(nn.Module):
         detach_weights: bool = False,
     ) -> None:
         super().__init__()
-        for name, power in (("gamma_neg", gamma_neg), ("gamma_pos", gamma_pos)):
-            if not 0 <= power < math.inf:
-                raise ValueError(f"{name} must be a finite number of 0 or more, but is {power}.")
-        if not 0 <= clip < 1:
-            raise ValueError(f"clip must be at least 0 and below 1, but is {clip}.")
+        check_range("gamma_neg", gamma_neg, least=0)
+        check_range("gamma_pos", gamma_pos, least=0)
+        check_range("clip", clip, least=0, below=1)
         self.gamma_neg, self.gamma_pos, self.clip = gamma_neg, gamma_pos, clip
         self.detach_weights = detach_weights
 
@@ -180,7 +167,7 @@ def add_pseudo_labels(
 
 
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """ℓ_dst (Eq. 7): cross-entropy of the student with the teacher's soft labels.
+    """ℓ_dst (Eq. 7): cross-entropy of the student with the teacher's soft labels; 0 without old classes.
 
     Its gradient, not its value, is zero when student and teacher agree.
 
@@ -190,19 +177,12 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
         reduction: ``"mean"`` over images and old classes (the authors' program) or ``"sum"`` over
             old classes (Eq. 7), the mean over images.
 
-    Returns:
-        The loss, a scalar; 0 when there is no old class.
-
-    Raises:
-        ValueError: if the student has fewer images or classes than the teacher.
-
     Example:
-        >>> import torch
         >>> student = torch.zeros(1, 3)
         >>> round(distillation_loss(student, torch.zeros(1, 2), reduction="sum").item(), 4)
         1.3863
     """
-    check_reduction(reduction)
+    check_choice("reduction", reduction, Reduction)
     _check_extends("logits", logits, teacher_logits, dim=1)
     student = _at_least_float32(logits[:, : teacher_logits.shape[1]])
     soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()
@@ -213,11 +193,9 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
 def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Cross-entropy of the student with the teacher's softened labels, the mean over images and old classes.
 
-    Its gradient is zero when student and teacher agree.
-
     Args:
-        logits: the student's, ``[B, n_seen]``; the first ``n_old`` columns are used.
-        teacher_logits: ``[B, n_old]``; no gradient flows into them.
+        logits: see `distillation_loss`.
+        teacher_logits: see `distillation_loss`.
         temperature: divides both. The loss is multiplied by its square, which keeps the size of the gradient
             (Hinton et al., 2015). 1 is AGCN's ℓ_dst.
 
@@ -231,7 +209,7 @@ def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0
 def relationship_preserving_loss(
     embeddings: Tensor, old_embeddings: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
-    """ℓ_gph (Eq. 8): squared distance of the old classes' embeddings from what they were.
+    """ℓ_gph (Eq. 8): squared distance of the old classes' embeddings from what they were; 0 without any.
 
     Args:
         embeddings: H of the current experience, ``[n_seen, D]``; rows after ``n_old`` are free.
@@ -239,18 +217,11 @@ def relationship_preserving_loss(
         reduction: ``"mean"`` over all entries (the authors' program: λ₃ = 1e5 belongs to it) or
             ``"sum"`` of squared norms (Eq. 8 as written), which is ``n_old * D`` times larger.
 
-    Returns:
-        The loss, a scalar; 0 when there is no old class.
-
-    Raises:
-        ValueError: if there are fewer rows than old ones, or rows of another length.
-
     Example:
-        >>> import torch
         >>> relationship_preserving_loss(torch.ones(3, 4), torch.zeros(2, 4), reduction="sum")
         tensor(8.)
     """
-    check_reduction(reduction)
+    check_choice("reduction", reduction, Reduction)
     _check_extends("embeddings", embeddings, old_embeddings, dim=0)
     old = _at_least_float32(embeddings[: len(old_embeddings)])
     total = F.mse_loss(old, old_embeddings.detach().to(old.dtype), reduction="sum")
@@ -270,10 +241,7 @@ class MultiLabelContrastiveLoss(nn.Module):
     term a of the sum. An image that shares no label with any other adds nothing.
 
     Args:
-        temperature: τ.
-
-    Raises:
-        ValueError: if the temperature is not positive.
+        temperature: τ, above 0.
 
     Example:
         >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
@@ -284,8 +252,7 @@ class MultiLabelContrastiveLoss(nn.Module):
 
     def __init__(self, temperature: float = TEMPERATURE) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"temperature must be positive, but is {temperature}.")
+        check_range("temperature", temperature, above=0)
         self.temperature = temperature
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
@@ -345,16 +312,6 @@ def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
     last_annotated = columns.where(~targets.isnan(), -1).amax(dim=1, keepdim=True)  # -1: none
     newer = (columns > last_annotated) & (last_annotated >= 0) & (columns < n_seen)
     return targets.masked_fill(newer, 0.0)
-
-
-def check_reduction(reduction: str) -> None:
-    """Check that a reduction is one of `Reduction`.
-
-    Raises:
-        ValueError: naming the choices.
-    """
-    if reduction not in get_args(Reduction):
-        raise ValueError(f"reduction must be one of {get_args(Reduction)}, not {reduction!r}.")
 
 
 def _at_least_float32(values: Tensor) -> Tensor:

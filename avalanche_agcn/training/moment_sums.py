@@ -150,12 +150,9 @@ def subtract_moments(
 
     Args:
         total: sums before, with products of targets.
-        removed: sums over the images to remove.
+        removed: sums over the images to remove; a ValueError if a count or a variance would fall below 0.
         n_targets: length of y; targets are 0 or 1.
         name: what errors call the set of images.
-
-    Raises:
-        ValueError: if a count or a variance would fall below 0.
     """
     if removed is None or removed[0, 0] == 0:
         return total

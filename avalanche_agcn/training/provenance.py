@@ -24,11 +24,7 @@ class Provenance(NamedTuple):
     """Whether the transform draws random numbers."""
 
     def check_same(self, other: "Provenance") -> None:
-        """Check that the features of two sets of sums are comparable.
-
-        Raises:
-            ValueError: naming the first difference.
-        """
+        """Check that the features of two sets of sums are comparable."""
         for name in ("network", "transform", "classes"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.calibration import Calibration, calibrate
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 
@@ -102,9 +103,6 @@ def solve_ridge(
     Returns:
         Classifiers in the space of the features as they are, float64.
 
-    Raises:
-        ValueError: if an argument is out of range or there are no images.
-
     Example:
         >>> import torch
         >>> statistics = FeatureStatistics()
@@ -113,7 +111,7 @@ def solve_ridge(
         >>> solve_ridge(statistics, ridge=3.0).weight  # half of the least-squares slope: λ = n
         tensor([[0.2500]], dtype=torch.float64)
     """
-    _check(gamma, ridge)
+    check_ridge(gamma, ridge)
     total = sum_of_moments(statistics)
     inverse_std = inverse_deviations(total)
     parts = []
@@ -130,11 +128,7 @@ def solve_ridge(
 
 
 def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
-    """Σ [1, f]ᵀ [1, f] over the images of all experiences, ``[1 + D, 1 + D]``.
-
-    Raises:
-        ValueError: if there are no images.
-    """
+    """Σ [1, f]ᵀ [1, f] over the images of all experiences, ``[1 + D, 1 + D]``."""
     if statistics.width is None:
         raise ValueError("The statistics have no images yet, so there is nothing to solve.")
     size = 1 + statistics.width
@@ -223,8 +217,7 @@ def to_features(problem: Problem, standardised: Tensor) -> tuple[Tensor, Tensor]
     return weight, problem.positives / problem.n - weight @ problem.mean
 
 
-def _check(gamma: float, ridge: float | None) -> None:
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma must be between 0 and 1, not {gamma}.")
-    if ridge is not None and not ridge > 0:
-        raise ValueError(f"ridge must be above 0, not {ridge}; None chooses it.")
+def check_ridge(gamma: float, ridge: float | None) -> None:
+    """Raise a ValueError if a setting of `solve_ridge` is out of range."""
+    check_range("gamma", gamma, least=0, most=1)
+    check_range("ridge", ridge, above=0)

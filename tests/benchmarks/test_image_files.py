@@ -125,7 +125,7 @@ def test_truncated_file_is_read_in_part_or_rejected(truncated_file):
     assert pixels[-8:].std() == 0  # the missing part
     with pytest.raises(OSError, match=r"truncated\.jpg is truncated.*truncated='warn'"):
         load_image(truncated_file, truncated="error")
-    with pytest.raises(ValueError, match="'warn' or 'error', not 'ignore'"):
+    with pytest.raises(ValueError, match=r"one of \('warn', 'error'\), not 'ignore'"):
         ImageFiles("", [], truncated="ignore")
 
 

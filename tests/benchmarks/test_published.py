@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from avalanche_agcn.benchmarks.image_files import ImageOptions
 from avalanche_agcn.benchmarks.published import (
     LabelsDisagree,
     benchmark_from_lists,
@@ -102,7 +103,7 @@ def test_request_must_not_contradict_the_lists(write_lists):
 
 def from_lists(folder, labels, names):
     files = ["c.jpg", "y.jpg", "b.jpg", "x.jpg", "a.jpg"]
-    options = {"truncated": "warn", "labels": labels, "class_names": names}
+    options = {"images": ImageOptions(), "labels": labels, "class_names": names}
     return benchmark_from_lists(folder, read_split_lists(folder), files, files.index, **options)
 
 

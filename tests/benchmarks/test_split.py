@@ -157,7 +157,7 @@ def test_random_rule_draws_from_all_labels():
 
 
 def test_unknown_rule_is_rejected():
-    with pytest.raises(ValueError, match="'rarest' or 'random', not 'best'"):
+    with pytest.raises(ValueError, match=r"one of \('rarest', 'random'\), not 'best'"):
         assign_once(torch.ones(1, 1), [1], assignment="best")
 
 

@@ -7,12 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 
 from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.training.distributed import ProcessLost, process_group
 
 SCRIPT = Path(__file__).with_name("distributed_runs.py")
 specification = importlib.util.spec_from_file_location("distributed_runs", SCRIPT)
@@ -24,6 +26,7 @@ FEW = {
     "agcn": {"method": "agcn", "mem_size": 7},
     "agem": {"method": "agem"},
 }
+UNFROZEN = {"batch normalisation": {"method": "er", "freeze_batchnorm": False}}
 MANY = {
     **{method: {"method": method} for method in METHODS},
     "agcn memory": {"method": "agcn", "mem_size": 7, "negatives": ["memory"]},
@@ -59,13 +62,10 @@ TOLERANCES = {"acm": 1e-12, "statistics": 1e-12, "weights": 1e-5, "memory": 0, "
 
 def start(n_processes, *arguments):
     """Start torchrun on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={n_processes}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [*torchrun, f"--master-port={port}", *map(str, arguments)],
+        [*torchrun, str(n_processes), *map(str, arguments)],
         env=environment,
         capture_output=True,
         text=True,
@@ -137,7 +137,7 @@ def few(tmp_path_factory):
     """Folder with runs in one and in two processes; and what the command line printed in two."""
     out = tmp_path_factory.mktemp("few")
     run_cases(1, out / "1", FEW)
-    printed = run_cases(2, out / "2", FEW, "--command-line")
+    printed = run_cases(2, out / "2", FEW | UNFROZEN, "--command-line")
     return out, printed
 
 
@@ -145,6 +145,13 @@ def few(tmp_path_factory):
 def test_two_processes_equal_one(few, name):
     out, _ = few
     check_equal(out / "1", out / "2", name)
+
+
+def test_all_processes_evaluate_with_the_same_running_statistics(few):
+    out, _ = few
+    first, second = read_traces(out / "2" / "batch normalisation")
+    assert any("running_mean" in name for name in first["weights"])
+    assert difference(first["weights"], second["weights"]) == 0
 
 
 def test_command_line_in_two_processes_prints_and_writes_once(few):
@@ -167,24 +174,30 @@ with process_group():
 """
 
 
-def test_process_that_is_killed_ends_the_others_with_a_message():
+@pytest.fixture
+def group():
+    """Environment of a process group of two that is started without torchrun."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # without torchrun
+    return {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def test_process_that_is_killed_ends_the_others_with_a_message(group):
     environment = {**os.environ, **group, "PYTHONPATH": os.pathsep.join(sys.path)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", DYING],
-            env={**environment, "RANK": rank},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    ]
-    message = processes[0].communicate(timeout=300)[1]
-    processes[1].communicate()
+    command, how = [sys.executable, "-c", DYING], {"stderr": subprocess.PIPE, "text": True}
+    first, second = (subprocess.Popen(command, env={**environment, "RANK": rank}, **how) for rank in "01")
+    second.communicate(timeout=300)
+    message = first.communicate(timeout=30)[1]
     assert "process 0 of 2 stopped, because another process ended" in message
+
+
+def test_process_that_is_not_started_ends_the_others_with_a_message(group, monkeypatch):
+    for name, value in {**group, "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    message = "process 0 of 2 did not find the others: start all with the same WORLD_SIZE"
+    with pytest.raises(ProcessLost, match=message), process_group(timeout=timedelta(seconds=1)):
+        pass
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from avalanche_agcn.experiments import folder as module
-from avalanche_agcn.experiments.checkpoint import save_state
+from avalanche_agcn.experiments import run as run_module
+from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.cli import main
 from avalanche_agcn.experiments.folder import LOCK_FILE, STATE_FILE, FolderInUse, RunLock
 from avalanche_agcn.experiments.run import Run
@@ -159,18 +160,38 @@ def test_a_run_leaves_no_lock(finished):
     assert not (finished / NAME / LOCK_FILE).exists()
 
 
-def test_two_runs_started_at_once_do_not_mix(tmp_path):
-    command = [sys.executable, "-W", "ignore", str(ROOT / "runs" / "split_coco.py"), "--smoke"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.mark.parametrize("launcher", [[], pytest.param(TORCHRUN, marks=pytest.mark.slow)])
+def test_two_runs_started_at_once_do_not_mix(tmp_path, launcher):
+    command = [sys.executable, "-W", "ignore", *launcher, str(ROOT / "runs" / "split_coco.py"), "--smoke"]
     command += ["--method", "finetuning", "--epochs", "20", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
     processes = [subprocess.Popen([*command, "--lr", lr], **how) for lr in ("0.001", "0.002")]
-    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    outputs = [process.communicate(timeout=600)[0] for process in processes]
     codes = [process.returncode for process in processes]
     assert sorted(codes) == [0, 1], outputs
     assert "in use by process" in outputs[codes.index(1)] or "other settings" in outputs[codes.index(1)]
-    results = json.loads((tmp_path / NAME / "results.json").read_text())
-    assert results["settings"]["lr"] == [0.001, 0.002][codes.index(0)]
+    lr = [0.001, 0.002][codes.index(0)]
+    assert json.loads((tmp_path / NAME / "results.json").read_text())["settings"]["lr"] == lr
+    assert load_state(tmp_path / NAME / STATE_FILE)["settings"]["lr"] == lr
+    assert not (tmp_path / NAME / LOCK_FILE).exists()
+
+
+def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path, monkeypatch):
+    """Else one could read a state that another run replaces as it ends, and the processes would differ."""
+    calls = []
+
+    def record(name):
+        own = getattr(run_module, name)
+        monkeypatch.setattr(run_module, name, lambda *args: calls.append(name) or own(*args))
+
+    for name in ("RunLock", "from_first_process", "read_folder"):
+        record(name)
+    Run(make_settings("scenes", SMOKE, method="finetuning"), tmp_path, log=lambda text: None)._release()
+    assert calls[:3] == ["RunLock", "from_first_process", "read_folder"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -385,14 +386,60 @@ def test_names_are_escaped_in_each_format(finished, report, tmp_path):
 def test_a_state_with_a_valid_checksum_and_wrong_content_is_named_and_kept(
     finished, tmp_path, capsys, change
 ):
+    check_named_and_kept(load_state(finished / STATE_FILE) | change, tmp_path, capsys)
+
+
+def check_named_and_kept(state, tmp_path, capsys):
     path = tmp_path / NAME / STATE_FILE
-    save_state(path, load_state(finished / STATE_FILE) | change)
+    save_state(path, state)
     before = path.read_bytes()
     assert main("coco", None, [*SMOKE_AGCN, "--resume", "--out", str(tmp_path)]) == 1
     message = capsys.readouterr().err
     assert str(path) in message.strip().splitlines()[-1]
     assert "Traceback" not in message
     assert path.read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """The state of a run of AGCN after its second batch."""
+    (wanted,) = settings_of(make_parser("coco", None).parse_args(SMOKE_AGCN))
+    run = Run(
+        replace(wanted, checkpoint_minutes=0.0), tmp_path_factory.mktemp("begun"), log=lambda text: None
+    )
+    save, positions = run.checkpoints._save, []
+
+    def save_and_stop(position):
+        save(position)
+        positions.append(position)
+        if len(positions) == 2:
+            raise KeyboardInterrupt
+
+    run.checkpoints._save = save_and_stop
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    return load_state(run.folder / STATE_FILE) | {"settings": wanted.as_dict()}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("optimizer",), {}),
+        (("optimizer", "state", 0), 3),
+        (("optimizer", "state", 0), {}),
+        (("optimizer", "state", 0, "exp_avg"), torch.zeros(3)),
+        (("optimizer", "state", 0, "step"), "a"),
+        (("optimizer", "param_groups", 0, "lr"), None),
+        (("optimizer", "param_groups", 0, "amsgrad"), 3),
+        (("position", "within", "epoch"), 99),
+        (("position", "within", "batch"), -1),
+        (("position", "within", "batch"), 99),
+    ],
+)
+def test_a_state_within_an_experience_with_wrong_content_is_named_and_kept(
+    begun, tmp_path, capsys, place, value
+):
+    check_named_and_kept(replaced(begun, place, value), tmp_path, capsys)
 
 
 # ---------------------------------------------------------------- fuzz
@@ -499,16 +546,19 @@ def test_fuzzed_annotations_are_read_or_named(tmp_path, data):
         assert table.labels.shape == (len(table.files), len(table.class_names))
 
 
+TENSORS = st.sampled_from([torch.zeros(()), torch.full((3,), torch.nan), torch.ones(2, 2, dtype=torch.long)])
+
+
 @pytest.mark.slow
 @seed(15)
-@settings(**FUZZ | {"max_examples": 50})
+@settings(**FUZZ | {"max_examples": 200})
 @given(data=st.data())
-def test_fuzzed_states_end_in_an_exit_code(finished, tmp_path, capsys, data):
-    state = load_state(finished / STATE_FILE)
+def test_fuzzed_states_end_in_an_exit_code(finished, begun, tmp_path, capsys, data):
+    state = data.draw(st.sampled_from([load_state(finished / STATE_FILE), begun]))
     shutil.rmtree(tmp_path / NAME, ignore_errors=True)
-    changed = drawn_change(data, state)
+    path = data.draw(st.sampled_from(sorted(places(state), key=str)))
     try:
-        save_state(tmp_path / NAME / STATE_FILE, changed)
+        save_state(tmp_path / NAME / STATE_FILE, replaced(state, path, data.draw(JUNK | TENSORS)))
     except (OverflowError, UnicodeEncodeError):  # which no state can have
         return
     code = main("coco", None, [*SMOKE_AGCN, "--resume", "--out", str(tmp_path)])

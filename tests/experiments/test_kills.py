@@ -1,13 +1,16 @@
-"""Runs that are ended by a signal at 100 random moments, over all methods, resume to the same scores."""
+"""Runs in one to three processes that are ended at 100 random moments resume to the same scores."""
 
 import functools
 import json
 import os
 import random
 import signal
+import sys
 import time
 
+import psutil
 import pytest
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from avalanche_agcn.experiments import cli, report
 from avalanche_agcn.experiments.methods import METHODS
@@ -17,8 +20,18 @@ N_KILLS = 100
 CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
 
 
-def start(method, out, *options):
-    """A run in a process of its own, forked from this one, which has imported everything."""
+def run(options):
+    """The run itself; it does not return."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    report.write_report = report.refresh_page = lambda *args, **kwargs: None  # tables and plots take longest
+    sys.exit(cli.main("coco", None, options))
+
+
+def start(n_processes, method, out, *options):
+    """A run in a session of its own, forked from this process, which has imported everything.
+
+    With several processes its first one is what torchrun starts, and the others are forked from that.
+    """
     process = os.fork()
     if process:
         return process
@@ -26,14 +39,45 @@ def start(method, out, *options):
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    report.write_report = report.refresh_page = lambda *args, **kwargs: None  # tables and plots take longest
     given = ["--smoke", "--checkpoint-minutes", "0", "--method", method, "--out", str(out), *options]
-    os._exit(cli.main("coco", None, given))
+    try:
+        if n_processes == 1:
+            run(given)
+        how = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "start_method": "fork"}
+        config = LaunchConfig(1, 1, n_processes, **how, max_restarts=0)
+        elastic_launch(config, run)(given)
+        os._exit(0)
+    except SystemExit as end:
+        os._exit(end.code)
+    except BaseException:  # another process has ended
+        os._exit(1)
 
 
 def wait(process):
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    """The exit code of a run's first process, once the others of its session have ended."""
+    code, end = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), time.monotonic() + 60
+    while left := [one for one in psutil.process_iter() if is_running_in(one, process)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+    return code
+
+
+def is_running_in(process, session):
+    try:
+        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.NoSuchProcess):
+        return False
+
+
+def kill(process, number, draw):
+    """Send a signal to one process of a run, or to all of them."""
+    children = psutil.Process(process).children()
+    victims = [[process], *([one.pid] for one in children), [process, *(one.pid for one in children)]]
+    for pid in draw.choice(victims):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:  # a child that had ended
+            continue
 
 
 def scores(method, out):
@@ -46,9 +90,9 @@ def whole(tmp_path_factory):
     """A function that returns scores and seconds of the whole run of a method, made once."""
 
     @functools.cache
-    def run(method):
+    def run(n_processes, method):
         out, started = tmp_path_factory.mktemp("whole"), time.monotonic()
-        assert wait(start(method, out)) == 0
+        assert wait(start(n_processes, method, out)) == 0
         return scores(method, out), time.monotonic() - started
 
     return run
@@ -56,16 +100,19 @@ def whole(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("k", range(N_KILLS))
-def test_a_run_ended_at_a_random_moment_resumes_to_the_same_scores(k, tmp_path, whole):
+def test_a_run_ended_at_a_random_moment_resumes_to_the_same_scores(k, tmp_path, whole, record_property):
     draw = random.Random(k)
-    method, number = list(METHODS)[k % len(METHODS)], draw.choice(list(CODES))
-    expected, seconds = whole(method)
-    options = ["--workers", str(draw.randint(0, 1))]
-    process = start(method, tmp_path, *options)
+    n_processes, method = draw.choice((1, 1, 2, 2, 3)), list(METHODS)[k % len(METHODS)]
+    number, options = draw.choice(list(CODES)), ["--workers", str(draw.randint(0, 1))]
+    expected, seconds = whole(n_processes, method)
+    process = start(n_processes, method, tmp_path, *options)
     time.sleep(draw.uniform(0, seconds))
-    os.kill(process, number)
+    kill(process, number, draw)
     ended = wait(process)
-    # 0: it had finished; −number: it had not begun to handle signals, which a shell reports as the same code.
-    assert ended in (0, CODES[number], -number)
-    assert wait(start(method, tmp_path, "--resume", *options)) == 0
+    finished = (tmp_path / f"{method}-seed0" / RESULTS_FILE).exists()
+    record_property("kill", (method, n_processes, number.name, ended, finished))
+    if n_processes == 1:  # torchrun has codes of its own
+        # 0: it had finished; −number: it had not begun to handle signals, which a shell reports as the same.
+        assert ended in (0, CODES[number], -number)
+    assert wait(start(n_processes, method, tmp_path, "--resume", *options)) == 0
     assert scores(method, tmp_path) == expected

@@ -257,7 +257,7 @@ def test_nothing_can_be_read_before_the_first_image():
         statistics.gram(0)
     with pytest.raises(IndexError, match="no experience 1"):
         statistics.count(1)
-    with pytest.raises(ValueError, match="-1 new classes"):
+    with pytest.raises(ValueError, match=r"n_new must be .* but is -1"):
         statistics.begin(-1)
 
 
@@ -278,18 +278,6 @@ def test_one_image_has_a_covariance_of_zero():
     assert not statistics.covariance(0).any()
 
 
-def test_state_survives_a_file_and_goes_on(tmp_path):
-    stream = [(features.float(), targets) for features, targets in random_stream(0)]
-    statistics = feed(stream[:1])
-    statistics.begin(3)
-    statistics.update(stream[1][0][:11], stream[1][1][:11])
-    torch.save(statistics.state_dict(), tmp_path / "state.pt")
-    loaded = FeatureStatistics()
-    loaded.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    loaded.update(stream[1][0][11:], stream[1][1][11:])
-    assert_same(loaded, feed(stream))
-
-
 def test_state_of_an_experience_without_images_can_be_loaded():
     statistics, loaded = FeatureStatistics(), FeatureStatistics()
     statistics.begin(2)
@@ -305,7 +293,7 @@ def test_a_damaged_state_is_rejected():
 
 
 @pytest.mark.parametrize("cut", [1, 100, 256, 300])
-def test_saved_in_the_middle_sums_are_the_same_to_the_last_bit(cut):
+def test_saved_in_the_middle_sums_are_the_same_to_the_last_bit(cut, tmp_path):
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(600, 5, generator=generator)
     targets = (torch.rand(600, 2, generator=generator) < 0.5).float()
@@ -317,7 +305,8 @@ def test_saved_in_the_middle_sums_are_the_same_to_the_last_bit(cut):
         if start == cut // 10 * 10:
             state = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
             done = start + 10
-    resumed.load_state_dict(state)
+    torch.save(state, tmp_path / "state.pt")
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for start in range(done, 600, 10):
         resumed.update(features[start : start + 10], targets[start : start + 10])
     assert torch.equal(resumed.moments(0), whole.moments(0))

@@ -212,28 +212,3 @@ def test_statistics_are_not_changed():
         adjacency(acm, preset, cross_blocks=False).fill_(math.nan)
     for name, value in acm.state_dict().items():
         assert torch.equal(value, before[name])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"preset": "ml-gcn"}, "'official'"),
-        ({"neighbour_weight": -1.0}, "-1.0"),
-        ({"new_threshold": 0.4}, "belongs to preset 'official'"),
-        ({"preset": "official", "cross_threshold": 0.0}, "cross_threshold"),
-        ({"preset": "official", "new_threshold": 1.5}, "1.5"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        adjacency(random_acm(0, [2]), **settings)
-
-
-@pytest.mark.parametrize(("soft_start", "edge"), [(0.0, True), (1e-10, False)])
-def test_saturated_soft_labels_make_an_edge_only_without_start_values(soft_start, edge):
-    acm = AugmentedCorrelationMatrix(soft_start=soft_start)
-    acm.begin(1)
-    acm.update(torch.ones(3, 1))
-    acm.begin(1)
-    acm.update(torch.ones(2, 1), torch.full((2, 1), 2.5e-12, dtype=torch.float64))
-    assert (adjacency(acm, "official")[1, 0] > 0) == edge

@@ -8,9 +8,8 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
-from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.models import AGCNModel, MultiLabelClassifier, create_backbone
-from avalanche_agcn.training import ER, FineTuning, PartialBCEWithLogitsLoss
+from avalanche_agcn.training import PartialBCEWithLogitsLoss
 from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
 
 SCENES = {"n_classes": 4, "n_experiences": 2, "n_train": 24, "n_test": 8, "image_size": 32}
@@ -68,21 +67,3 @@ def test_lists_of_labels_are_not_targets():
         data.targets = targets
         with pytest.raises(ValueError, match=r"not lists of labels such as .*multilabel_csv"):
             multilabel_benchmark(data, data, n_experiences=2)
-
-
-def test_a_normalisation_that_does_not_fit_the_weights_is_mentioned():
-    model = MultiLabelClassifier(create_backbone("small", pretrained=True), 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    others = SplitScenes(**SCENES, **paper_transforms(32))  # of ImageNet
-    for strategy in (ER, FineTuning):
-        trained = strategy(model=model, optimizer=optimizer, evaluator=EvaluationPlugin())
-        with pytest.warns(UserWarning, match=r"trained with \[0.68.*mean=backbone.mean"):
-            trained.train(others.train_stream[0])
-
-
-@pytest.mark.filterwarnings("error:The images are normalised")
-def test_a_normalisation_that_fits_is_not(benchmark):
-    model = MultiLabelClassifier(create_backbone("small", pretrained=True), 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    strategy = FineTuning(model=model, optimizer=optimizer, evaluator=EvaluationPlugin(loggers=[]))
-    strategy.train(benchmark.train_stream[0])

@@ -1,7 +1,4 @@
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -124,35 +121,3 @@ def test_input_that_does_not_fit_is_rejected():
         statistics.update(torch.zeros(1, 3), torch.zeros(1, 3))
     with pytest.raises(ValueError, match="NaN or infinite"):
         statistics.update(torch.tensor([[1.0, math.inf, 0.0]]), torch.zeros(1, 2))
-    for setting in ({"ridge": 0.0}, {"threshold": 1.0}):
-        with pytest.raises(ValueError, match=next(iter(setting))):
-            L3AStatistics(**setting)
-
-
-PROCESS = """
-import sys, torch
-from avalanche_agcn.training.l3a import L3AStatistics
-path, rank = sys.argv[1], int(sys.argv[2])
-torch.distributed.init_process_group(
-    "gloo", init_method=f"file://{path}/rendezvous", rank=rank, world_size=2
-)
-statistics = L3AStatistics(ridge=2.0, threshold=0.6)
-for z, own in torch.load(f"{path}/experiences.pt", weights_only=True):
-    statistics.begin(own.sum(0))
-    statistics.update(z[rank::2], own[rank::2])
-    statistics.synchronize()
-torch.save(statistics.solve(), f"{path}/{rank}.pt")
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_solve_what_one_does(tmp_path):
-    experiences = make_experiences()
-    torch.save([tuple(map(torch.from_numpy, pair)) for pair in experiences], tmp_path / "experiences.pt")
-    commands = [[sys.executable, "-c", PROCESS, str(tmp_path), str(rank)] for rank in range(2)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    processes = [subprocess.Popen(command, env=environment) for command in commands]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        torch.testing.assert_close(found, train(experiences, 30).solve(), rtol=1e-9, atol=1e-11)

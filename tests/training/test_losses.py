@@ -108,12 +108,6 @@ def test_partial_bce_refuses_what_does_not_fit(logits, targets, message):
         PartialBCEWithLogitsLoss()(logits, targets)
 
 
-def test_unknown_reduction_is_refused():
-    for loss in (distillation_loss, relationship_preserving_loss):
-        with pytest.raises(ValueError, match="'mean', 'sum'"):
-            loss(torch.zeros(1, 1), torch.zeros(1, 1), reduction="max")
-
-
 def test_distillation_gradient_is_zero_when_student_is_teacher():
     teacher = torch.randn(5, 3, dtype=torch.float64)
     student = torch.cat([teacher, torch.randn(5, 2)], dim=1).requires_grad_()
@@ -283,11 +277,6 @@ def test_overlap_by_hand():
     assert overlap[1, 2] == 0
 
 
-def test_temperature_must_be_positive():
-    with pytest.raises(ValueError, match="temperature must be positive"):
-        MultiLabelContrastiveLoss(0)
-
-
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 6))
 def test_newer_as_negative_changes_only_seen_columns_behind_the_annotated(start, width, n_seen):
     targets = torch.full((2, 6), torch.nan)
@@ -356,12 +345,6 @@ def test_asymmetric_weights_can_be_constants_to_the_gradient():
     (gradient,) = torch.autograd.grad(loss, logits)
     p = logits.detach().sigmoid()
     torch.testing.assert_close(gradient, p**2 * p)  # p^γ times the gradient of BCE
-
-
-@pytest.mark.parametrize("setting", [{"gamma_neg": -1}, {"gamma_pos": math.inf}, {"clip": 1.0}])
-def test_asymmetric_settings_out_of_range_are_rejected(setting):
-    with pytest.raises(ValueError, match=next(iter(setting))):
-        AsymmetricLoss(**setting)
 
 
 def test_confidence_penalty_is_the_negative_entropy_of_the_authors_program():

@@ -200,20 +200,6 @@ def test_statistics_are_not_changed():
         assert torch.equal(value, before[name])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"gamma": -0.1}, "gamma must be between 0 and 1, not -0.1"),
-        ({"gamma": 1.5}, "gamma must be between 0 and 1, not 1.5"),
-        ({"ridge": 0.0}, "ridge must be above 0, not 0.0"),
-        ({"ridge": float("nan")}, "ridge must be above 0, not nan"),
-    ],
-)
-def test_settings_out_of_range_are_rejected(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        solve_ridge(feed(random_stream(0)), **arguments)
-
-
 def test_no_images_at_all_are_rejected():
     statistics = FeatureStatistics()
     with pytest.raises(ValueError, match="no images yet"):

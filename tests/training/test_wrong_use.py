@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from avalanche.training import Cumulative, JointTraining
+from avalanche.training import Cumulative, JointTraining, Naive
 from sklearn.metrics import average_precision_score
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -15,6 +15,7 @@ from avalanche_agcn.evaluation.functional import average_precision
 from avalanche_agcn.models import MultiLabelClassifier
 from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.training import (
+    ER,
     AugmentedCorrelationMatrix,
     FeatureStatistics,
     FineTuning,
@@ -94,16 +95,19 @@ def test_a_missing_label_within_an_images_own_columns_has_one_meaning_everywhere
         multilabel_benchmark(images, images, n_experiences=2)
 
 
-def train(used, **settings):
+def train(used, kind=FineTuning, **settings):
     benchmark = multilabel_benchmark(data(), data(), n_experiences=2, **paper_transforms(None, mean=used))
     model = MultiLabelClassifier(backbone(**settings), 2)
-    strategy = FineTuning(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    criterion, evaluator = PartialBCEWithLogitsLoss(), multilabel_evaluator(loggers=[])
+    strategy = kind(model=model, optimizer=optimizer, criterion=criterion, evaluator=evaluator)
     strategy.train(benchmark.train_stream[0], eval_streams=[])
 
 
-def test_a_pretrained_backbone_warns_of_another_normalisation():
+@pytest.mark.parametrize("kind", [FineTuning, ER, Naive])
+def test_a_pretrained_backbone_warns_of_another_normalisation(kind):
     with pytest.warns(UserWarning, match=r"normalised with .* make the benchmark with backbone=backbone"):
-        train((0.485, 0.456, 0.406), mean=OTHER, pretrained=True)
+        train((0.485, 0.456, 0.406), kind, mean=OTHER, pretrained=True)
 
 
 def test_the_backbones_own_normalisation_needs_no_warning(recwarn):

@@ -3,16 +3,21 @@
 from avalanche_agcn.training.plugins.acm import ACMPlugin
 from avalanche_agcn.training.plugins.agcn import AGCNPlugin
 from avalanche_agcn.training.plugins.agem import AGEMPlugin
-from avalanche_agcn.training.plugins.confidence import ConfidencePenaltyPlugin
 from avalanche_agcn.training.plugins.decoupled import DecoupledTrainingPlugin
+from avalanche_agcn.training.plugins.distillation import (
+    ConfidencePenaltyPlugin,
+    LwFPlugin,
+    PseudoLabelPlugin,
+)
 from avalanche_agcn.training.plugins.drift import DriftCompensationPlugin
 from avalanche_agcn.training.plugins.ewc import EWCPlugin
-from avalanche_agcn.training.plugins.l3a import L3APlugin
-from avalanche_agcn.training.plugins.lwf import LwFPlugin
-from avalanche_agcn.training.plugins.pseudo_labels import PseudoLabelPlugin
 from avalanche_agcn.training.plugins.replay import MemoryPlugin, OnlineReplayPlugin
 from avalanche_agcn.training.plugins.scr import ContrastivePlugin
-from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin, StatisticalNegativesPlugin
+from avalanche_agcn.training.plugins.statistics import (
+    FeatureStatisticsPlugin,
+    L3APlugin,
+    StatisticalNegativesPlugin,
+)
 
 __all__ = [
     "ACMPlugin",

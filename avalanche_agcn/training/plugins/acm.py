@@ -1,6 +1,6 @@
 """Updates the Augmented Correlation Matrix and the model's graph."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from avalanche.core import SupervisedPlugin
@@ -8,6 +8,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen, origin_of
+from avalanche_agcn.checks import check_choice
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.acm import (
@@ -38,18 +39,16 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the
             authors' program).
         graph: how relations become the graph; see `adjacency`.
-        cross_blocks: False leaves out R and Q (the paper's Table 2, line 1); see `adjacency`.
-        neighbour_weight: see `adjacency`.
-        new_threshold: see `adjacency`.
-        cross_threshold: see `adjacency`.
+        cross_blocks: False leaves out R and Q (the paper's Table 2, line 1); see `adjacency`, as for the next
+            three.
+        neighbour_weight: weight of all neighbours of a node.
+        new_threshold: of the official graph.
+        cross_threshold: likewise.
         q_counts: see `AugmentedCorrelationMatrix`.
         hard_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-6 (the authors' program).
         soft_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-10 (the authors' program).
         count_before_step: whether a batch is counted before its own forward pass (the authors' program), or
             after its step, so that it changes the graph from the next step on (the paper).
-
-    Raises:
-        ValueError: for an unknown choice or a value out of range.
 
     Example:
         >>> plugin = ACMPlugin(preset="official", cross_blocks=False)
@@ -73,14 +72,12 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         count_before_step: bool | None = None,
     ) -> None:
         super().__init__()
-        if preset not in get_args(Preset):
-            raise ValueError(f"preset must be 'paper' or 'official', not {preset!r}.")
+        check_choice("preset", preset, Preset)
         official = preset == "official"
         self.soft_labels = soft_labels or ("softmax" if official else "sigmoid")
         self.count_before_step = official if count_before_step is None else count_before_step
         self.graph: Graph = graph or preset
-        if self.soft_labels not in get_args(SoftLabels):
-            raise ValueError(f"soft_labels must be one of {get_args(SoftLabels)}, not {soft_labels!r}.")
+        check_choice("soft_labels", self.soft_labels, SoftLabels)
         check_graph(self.graph, neighbour_weight, new_threshold, cross_threshold, name="graph")
         self.graph_settings: dict[str, Any] = {
             "cross_blocks": cross_blocks,

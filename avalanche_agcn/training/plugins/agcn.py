@@ -1,6 +1,5 @@
 """AGCN's losses: a frozen teacher, and the two terms that keep the student near it."""
 
-import math
 from typing import Any
 
 import torch
@@ -8,15 +7,11 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
-from avalanche_agcn.training.losses import (
-    Reduction,
-    check_reduction,
-    distillation_loss,
-    relationship_preserving_loss,
-)
+from avalanche_agcn.training.losses import Reduction, distillation_loss, relationship_preserving_loss
 from avalanche_agcn.training.teacher import FrozenTeacher
 
 LAMBDA_CLS = 0.07  # λ₁, λ₂ and λ₃: the paper's Table 3
@@ -42,9 +37,6 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
         gph_reduction: ``"mean"`` over all entries of the embeddings (the authors' program, where
             λ₃ comes from), or ``"sum"`` (Eq. 8), up to 70,000 times as much.
 
-    Raises:
-        ValueError: if a weight is negative or all are 0, or a reduction unknown.
-
     Example:
         >>> from avalanche_agcn.training.plugins import ACMPlugin
         >>> plugins = [AGCNPlugin(lambda_gph=1e3), ACMPlugin()]  # for any Avalanche strategy
@@ -60,8 +52,8 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
         gph_reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
-        check_reduction(reduction)
-        check_reduction(gph_reduction)
+        check_choice("reduction", reduction, Reduction)
+        check_choice("gph_reduction", gph_reduction, Reduction)
         _check_weights(lambda_cls=lambda_cls, lambda_dst=lambda_dst, lambda_gph=lambda_gph)
         self.lambda_cls, self.lambda_dst, self.lambda_gph = lambda_cls, lambda_dst, lambda_gph
         self.reduction, self.gph_reduction = reduction, gph_reduction
@@ -134,11 +126,7 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
 
 
 def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
-    """Return the `AGCNModel` of a strategy.
-
-    Raises:
-        TypeError: if it is not an `AGCNModel`.
-    """
+    """Return the `AGCNModel` of a strategy; a TypeError if it is not an `AGCNModel`."""
     model = unwrap(strategy.model)
     if not isinstance(model, AGCNModel):
         raise TypeError(
@@ -150,7 +138,6 @@ def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
 
 def _check_weights(**weights: float) -> None:
     for name, weight in weights.items():
-        if not 0 <= weight < math.inf:
-            raise ValueError(f"{name} must be a finite number of 0 or more, but is {weight}.")
+        check_range(name, weight, least=0)
     if not any(weights.values()):
         raise ValueError(f"All of {sorted(weights)} are 0: nothing would be learned.")

@@ -29,9 +29,6 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
     Args:
         storage_policy: the memory.
         sample_size: number of images in a reference batch; see `MemoryPlugin`.
-
-    Raises:
-        ValueError: if ``sample_size`` is negative.
     """
 
     def __init__(self, storage_policy: OnlineBuffer, *, sample_size: int | None = None) -> None:

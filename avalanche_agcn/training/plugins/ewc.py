@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks.experience import check_whole_experience
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import own_share
 from avalanche_agcn.training.gradients import fisher_diagonal
@@ -33,17 +34,12 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         fisher_images: number of images per experience that F is averaged over, the first in a random order;
             all if None. Each costs a step with a batch of one.
         seed: seed of that order.
-
-    Raises:
-        ValueError: if ``ewc_lambda`` is negative or ``fisher_images`` below 1.
     """
 
     def __init__(self, *, ewc_lambda: float, fisher_images: int | None = None, seed: int = 0) -> None:
         super().__init__()
-        if ewc_lambda < 0:
-            raise ValueError(f"ewc_lambda must be 0 or more, but is {ewc_lambda}.")
-        if fisher_images is not None and fisher_images < 1:
-            raise ValueError(f"fisher_images must be at least 1 or None, but is {fisher_images}.")
+        check_range("ewc_lambda", ewc_lambda, least=0)
+        check_range("fisher_images", fisher_images, least=1)
         self.ewc_lambda, self.fisher_images = ewc_lambda, fisher_images
         self.fisher: Named = {}  # Σ_t F_t
         self.centre: Named = {}  # Σ_t F_t θ*_t / Σ_t F_t

@@ -8,6 +8,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.loader import StreamSampler, make_train_loader
 from avalanche_agcn.training.losses import newer_as_negative
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
@@ -24,9 +25,6 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         batch_size_mem: replayed images per batch; as many as of the stream if None. If the memory holds
             fewer, all of them.
         views: number of times each image appears in a batch, with its own augmentation each time.
-
-    Raises:
-        ValueError: if ``batch_size_mem`` is negative or ``views`` below 1.
     """
 
     observe_stream = False
@@ -36,10 +34,8 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self, storage_policy: OnlineBuffer, *, batch_size_mem: int | None = None, views: int = 1
     ) -> None:
         super().__init__()
-        if batch_size_mem is not None and batch_size_mem < 0:
-            raise ValueError(f"batch_size_mem must be 0 or more, but is {batch_size_mem}.")
-        if views < 1:
-            raise ValueError(f"views must be at least 1, but is {views}.")
+        check_range("batch_size_mem", batch_size_mem, least=0)
+        check_range("views", views, least=1)
         self.storage_policy, self.batch_size_mem, self.views = storage_policy, batch_size_mem, views
         self.n_stream = 0
         self._batch = 0  # next batch of the epoch
@@ -51,28 +47,10 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self.storage_policy.open(strategy.experience.current_experience, strategy.adapted_dataset)
         self.storage_policy.share_generators()
 
-    def before_training_exp(
-        self,
-        strategy: SupervisedTemplate,
-        *args: Any,
-        num_workers: int = 0,
-        shuffle: bool = True,
-        pin_memory: bool | None = None,
-        persistent_workers: bool = False,
-        drop_last: bool = False,
-        **kwargs: Any,
-    ) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Make the loader, unless the strategy has made one with this memory (`MultiLabelTemplate`)."""
         if getattr(_sampler(strategy), "memory", None) is not self.storage_policy:
-            strategy.dataloader = make_train_loader(
-                strategy,
-                memory=self,
-                num_workers=num_workers,
-                shuffle=shuffle,
-                pin_memory=pin_memory,
-                persistent_workers=persistent_workers,
-                drop_last=drop_last,
-            )
+            strategy.dataloader = make_train_loader(strategy, memory=self, **kwargs)
         self._sampler = _sampler(strategy)
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -127,9 +105,6 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
             class. Off in the papers.
         views: see `MemoryPlugin`.
 
-    Raises:
-        ValueError: if ``batch_size_mem`` is negative or ``views`` below 1.
-
     Example:
         >>> from avalanche_agcn.training.storage_policy import PRSBuffer
         >>> plugin = OnlineReplayPlugin(PRSBuffer(2000))  # for AGCN(..., plugins=[plugin]) or any strategy
@@ -165,11 +140,7 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
 
 
 def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
-    """The memory plugin of a strategy, or None.
-
-    Raises:
-        ValueError: if there are several.
-    """
+    """The memory plugin of a strategy, or None; a ValueError if there are several."""
     memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
     if len(memories) > 1:
         names = ", ".join(type(plugin).__name__ for plugin in memories)

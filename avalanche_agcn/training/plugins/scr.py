@@ -8,6 +8,7 @@ from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.distributed import process_rank
 from avalanche_agcn.training.losses import TEMPERATURE, MultiLabelContrastiveLoss
@@ -19,15 +20,11 @@ class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: i
     Args:
         weight: weight of the loss beside the criterion.
         temperature: see `MultiLabelContrastiveLoss`.
-
-    Raises:
-        ValueError: if ``weight`` is negative or ``temperature`` not positive.
     """
 
     def __init__(self, *, weight: float = 1.0, temperature: float = TEMPERATURE) -> None:
         super().__init__()
-        if weight < 0:
-            raise ValueError(f"weight must be 0 or more, but is {weight}.")
+        check_range("weight", weight, least=0)
         self.weight, self.loss = weight, MultiLabelContrastiveLoss(temperature)
         self._features = OutputRecorder()
 

@@ -1,4 +1,4 @@
-"""Sums of features of the stream, and the negatives of new classes that they supply."""
+"""Sums of features of the stream, and what they supply: negatives of new classes, L3A's classifiers."""
 
 from typing import Any
 
@@ -7,10 +7,12 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.benchmarks.experience import count_seen, origin_of
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.gaussian_negatives import statistical_negative_loss
+from avalanche_agcn.training.l3a import RIDGE, THRESHOLD, L3AStatistics
 from avalanche_agcn.training.provenance import Provenance, describe_provenance
 from avalanche_agcn.training.teacher import FrozenTeacher
 
@@ -107,6 +109,44 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
         self.statistics.load_state_dict(state["statistics"])
 
 
+class L3APlugin(FeatureCollector, supports_distributed=True):  # type: ignore[call-arg]
+    """Adds the features and labels of each image of the stream to `L3AStatistics`, once.
+
+    Features are those that the model computed for its logits; later epochs do not count.
+
+    Args:
+        ridge: see `L3AStatistics`.
+        threshold: see `L3AStatistics`.
+    """
+
+    def __init__(self, *, ridge: float = RIDGE, threshold: float = THRESHOLD) -> None:
+        super().__init__()
+        self.statistics = L3AStatistics(ridge=ridge, threshold=threshold)
+
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Open the experience with the counts of its labels, unless it is open already."""
+        n_old, n_seen = self.statistics.n_seen, count_seen(strategy.experience)
+        if n_seen > n_old:
+            targets = origin_of(strategy.experience).dataset.targets[:]
+            self.statistics.begin((targets[:, n_old:n_seen] == 1).sum(0))
+
+    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Add the batch to the sums."""
+        if not self._is_counted(strategy):
+            assert self._features is not None
+            own = slice(self.statistics.n_old, self.statistics.n_seen)
+            self.statistics.update(self._features, strategy.mb_y[:, own])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The sums; see `L3AStatistics`."""
+        return self.statistics.state_dict() | {"counted": torch.tensor(self._counted, dtype=torch.long)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore the sums."""
+        self._counted = state["counted"].tolist()
+        self.statistics.load_state_dict({name: sums for name, sums in state.items() if name != "counted"})
+
+
 class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Trains new classifiers to stay silent on earlier experiences, without a stored image.
 
@@ -117,15 +157,11 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
 
     Args:
         weight: weight of the expected loss.
-
-    Raises:
-        ValueError: if ``weight`` is negative or not finite.
     """
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()
-        if not 0 <= weight < float("inf"):
-            raise ValueError(f"weight must be a finite number of 0 or more, but is {weight}.")
+        check_range("weight", weight, least=0)
         self.weight = weight
         self._older: tuple[Tensor, Tensor, Tensor] | None = None  # means, covariances, counts
 
@@ -159,11 +195,7 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
 
 
 def check_has_classifiers(model: torch.nn.Module, user: str) -> None:
-    """Check that a model has a backbone and one weight vector per class.
-
-    Raises:
-        TypeError: naming the model and those that do.
-    """
+    """Check that a model has a backbone and one weight vector per class."""
     model = unwrap(model)
     if not (hasattr(model, "backbone") and hasattr(model, "classifiers")):
         raise TypeError(

@@ -9,10 +9,8 @@ from avalanche.benchmarks.utils import AvalancheDataset, concat_datasets
 from avalanche.training.storage_policy import ExemplarsBuffer
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.distributed import from_first_process
-
-Key = tuple[int, int]
-"""An image: its experience and its index in the dataset of that experience."""
 
 
 class OnlineBuffer(ExemplarsBuffer, ABC):
@@ -28,14 +26,10 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
     Args:
         max_size: largest number of images; 0 stores nothing.
         seed: seed of the buffer's own generators, for what is stored and what is replayed.
-
-    Raises:
-        ValueError: if ``max_size`` is negative.
     """
 
     def __init__(self, max_size: int, *, seed: int = 0) -> None:
-        if max_size < 0:
-            raise ValueError(f"max_size must be 0 or more images, but is {max_size}.")
+        check_range("max_size", max_size, least=0)
         super().__init__(max_size)
         self._datasets: dict[int, AvalancheDataset] = {}
         self._offered: dict[int, Tensor] = {}  # per experience, [n_images] bool
@@ -128,8 +122,8 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         for batch in order.split(getattr(agent_state, "train_mb_size", 1)):
             self.observe(exp.current_experience, batch)
 
-    def draw(self, n: int) -> list[Key]:
-        """``n`` different stored images for replay, or all if there are fewer."""
+    def draw(self, n: int) -> list[tuple[int, int]]:
+        """Experience and index of ``n`` different stored images for replay, or of all if there are fewer."""
         positions = torch.randperm(self._size, generator=self._replaying)[:n]
         return [(experience, index) for experience, index in self.keys[positions].tolist()]
 
@@ -162,9 +156,6 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         Args:
             state: of a memory no larger than this one.
             train_stream: the benchmark's, to find the stored images in.
-
-        Raises:
-            ValueError: if the stored images do not fit the memory or the stream.
         """
         keys = state["keys"]
         if len(keys) > self.max_size:
@@ -218,9 +209,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
 
     def _put(self, position: int, key: Tensor, labels: Tensor) -> None:
         """Store an image after the others or in place of one."""
-        if position == len(
-            self._keys
-        ):  # double the capacity, so that each row is copied once or twice in all
+        if position == len(self._keys):  # double the capacity: each row is copied once or twice in all
             capacity = min(max(2 * position, 64), self.max_size)
             self._keys = _enlarged(self._keys, capacity, 2)
             self._labels = _enlarged(self._labels, capacity, len(labels))

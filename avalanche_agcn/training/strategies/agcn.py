@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from avalanche.core import BasePlugin
 
+from avalanche_agcn.checks import check_choice
 from avalanche_agcn.training.acm import QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
@@ -108,8 +109,8 @@ class AGCN(MultiLabelTemplate):
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
-        if preset not in PRESETS:
-            raise ValueError(f"preset must be one of {[*PRESETS]}, not {preset!r}.")
+        check_choice("preset", preset, [*PRESETS])
+        check_choice("storage_policy", storage_policy, [*STORAGE_POLICIES])
         given = {"lambda_cls": lambda_cls, "lambda_dst": lambda_dst, "lambda_gph": lambda_gph}
         weights = {name: PRESETS[preset][name] if value is None else value for name, value in given.items()}
         self.agcn = AGCNPlugin(reduction=reduction, gph_reduction=gph_reduction, **weights)
@@ -123,8 +124,6 @@ class AGCN(MultiLabelTemplate):
             cross_threshold=cross_threshold,
             q_counts=q_counts,
         )
-        if storage_policy not in STORAGE_POLICIES:
-            raise ValueError(f"storage_policy must be one of {[*STORAGE_POLICIES]}, not {storage_policy!r}.")
         # First, because λ₁ weighs the criterion, not what other plugins add to the loss.
         own: list[BasePlugin] = [self.agcn, self.acm]
         if preset == "statistics":

@@ -1,11 +1,10 @@
 """The base of all strategies of this package."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from avalanche.core import BasePlugin
 from avalanche.training.plugins import EvaluationPlugin
@@ -14,14 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from avalanche_agcn.benchmarks.experience import origin_of
-from avalanche_agcn.benchmarks.image_files import find_normalisation
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import (
     from_first_process,
     global_means,
     is_distributed,
     mean_over_processes,
-    share_state,
+    share,
     wrap,
 )
 from avalanche_agcn.training.loader import draw_shared_seed, is_padding, make_eval_loader, make_train_loader
@@ -56,9 +55,6 @@ class MultiLabelTemplate(SupervisedTemplate):
         seed: seed of the order of images and of their augmentation, 0 or more. If None, it is drawn from
             torch's generator at the first `train`.
         base_kwargs: for Avalanche's ``SupervisedTemplate``, such as ``eval_every``.
-
-    Raises:
-        ValueError: if ``amp``, ``clip_grad_norm`` or ``seed`` is out of range.
     """
 
     model: nn.Module
@@ -84,12 +80,9 @@ class MultiLabelTemplate(SupervisedTemplate):
         seed: int | None = None,
         **base_kwargs: Any,
     ) -> None:
-        if amp not in (None, torch.bfloat16, torch.float16):
-            raise ValueError(f"amp must be torch.bfloat16, torch.float16 or None, not {amp}.")
-        if clip_grad_norm is not None and not clip_grad_norm > 0:
-            raise ValueError(f"clip_grad_norm must be positive, but is {clip_grad_norm}.")
-        if seed is not None and seed < 0:
-            raise ValueError(f"seed must be 0 or more, but is {seed}.")
+        check_choice("amp", amp, [None, torch.bfloat16, torch.float16])
+        check_range("clip_grad_norm", clip_grad_norm, above=0)
+        check_range("seed", seed, least=0)
         super().__init__(
             model=model,
             optimizer=optimizer,
@@ -115,27 +108,10 @@ class MultiLabelTemplate(SupervisedTemplate):
         """The precision of forward passes, also for plugins that make some."""
         return torch.autocast(self.device.type, dtype=self.amp, enabled=self.amp is not None)
 
-    def make_train_dataloader(
-        self,
-        num_workers: int = 0,
-        shuffle: bool = True,
-        pin_memory: bool | None = None,
-        persistent_workers: bool = False,
-        drop_last: bool = False,
-        **kwargs: Any,
-    ) -> None:
+    def make_train_dataloader(self, *args: Any, **kwargs: Any) -> None:
         """Make the loader of the experience, with the memory of a plugin if there is one."""
-        warn_of_other_normalisation(self)
         self.seed = draw_shared_seed() if self.seed is None else from_first_process(self.seed)
-        self.dataloader = make_train_loader(
-            self,
-            memory=find_memory(self),
-            num_workers=num_workers,
-            shuffle=shuffle,
-            pin_memory=pin_memory,
-            persistent_workers=persistent_workers,
-            drop_last=drop_last,
-        )
+        self.dataloader = make_train_loader(self, memory=find_memory(self), **kwargs)
 
     def make_eval_dataloader(self, num_workers: int = 0, **kwargs: Any) -> None:
         """Make the loader of an evaluated experience; each of n processes gets every n-th image."""
@@ -182,12 +158,17 @@ class MultiLabelTemplate(SupervisedTemplate):
             self.model = wrap(self.model)
 
     def _before_training(self, **kwargs: Any) -> None:
-        share_state(unwrap(self.model))
+        share(chain(unwrap(self.model).parameters(), unwrap(self.model).buffers()))
         super()._before_training(**kwargs)
 
     def _after_training_exp(self, **kwargs: Any) -> None:
+        share(unwrap(self.model).buffers())  # batch normalisation has seen a process's own images only
         super()._after_training_exp(**kwargs)
         self._unwrap_model()
+
+    def _before_eval(self, **kwargs: Any) -> None:
+        share(unwrap(self.model).buffers())  # it may be an evaluation between two steps
+        super()._before_eval(**kwargs)
 
     def _unwrap_model(self) -> None:
         """Take the model out of the wrapper that it was given for training."""
@@ -207,23 +188,6 @@ class MultiLabelTemplate(SupervisedTemplate):
         origin, before = origin_of(self.experience), self._origin
         self._origin = None if origin is self.experience else origin
         return self._origin is None or self._origin is not before
-
-
-def warn_of_other_normalisation(strategy: Any) -> None:
-    """Warn if images are not normalised as the strategy's pretrained backbone was trained with."""
-    backbone: Any = getattr(unwrap(strategy.model), "backbone", None)
-    stream = getattr(strategy.experience, "origin_stream", None)
-    plan = getattr(getattr(stream, "benchmark", None), "plan", None)
-    step = None if plan is None else find_normalisation(plan.eval_transform)
-    if step is None or not getattr(backbone, "pretrained", False):
-        return
-    used, expected = [*step.mean, *step.std], [*backbone.mean, *backbone.std]
-    if not np.allclose(used, expected, atol=1e-3):
-        warnings.warn(
-            f"Images are normalised with mean and std {used}, but the backbone was trained with {expected}, "
-            "so that its features are worse: make the benchmark with backbone=backbone.",
-            stacklevel=2,
-        )
 
 
 def _multilabel_evaluator() -> EvaluationPlugin:

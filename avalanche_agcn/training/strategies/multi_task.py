@@ -1,26 +1,14 @@
 """Multi-Task, the upper bound."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from avalanche.benchmarks.scenarios.generic_scenario import EagerCLStream
-from avalanche.benchmarks.utils import AvalancheDataset
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 from avalanche_agcn.training.strategies.streaming_ridge import StreamingRidge
-
-
-class HasCompleteData(Protocol):
-    """A benchmark that knows all labels of its training images."""
-
-    @property
-    def complete_train_dataset(self) -> AvalancheDataset:
-        """All training images with all their labels."""
-
-    @property
-    def n_classes(self) -> int:
-        """Number of columns of a target."""
 
 
 class TrainsJointly:
@@ -30,12 +18,9 @@ class TrainsJointly:
     """
 
     def train(
-        self,
-        experiences: Any,
-        eval_streams: Sequence[Any] | None = None,
-        **kwargs: Any,
+        self, experiences: Any, eval_streams: Sequence[Any] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Train on a benchmark, or on on an experience from `multi_task_experience`.
+        """Train on a benchmark, or on an experience from `multi_task_experience`.
 
         Raises:
             ValueError: if labels are missing, as they are in the experiences of a train stream.
@@ -58,7 +43,7 @@ class MultiTaskRidge(TrainsJointly, StreamingRidge):
     """
 
 
-def multi_task_experience(benchmark: HasCompleteData) -> MultiLabelExperience:
+def multi_task_experience(benchmark: MultiLabelBenchmark) -> MultiLabelExperience:
     """One experience of all training images, each once, with all their labels.
 
     Example:

@@ -1,15 +1,27 @@
-"""Replay from any memory: the base of ER, PRS, OCDM and SCR."""
+"""Replay: ER, PRS, OCDM, SCR and A-GEM, which differ in what they keep and what they do with it."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from avalanche.core import BasePlugin
 
+from avalanche_agcn.training.losses import TEMPERATURE
+from avalanche_agcn.training.plugins.agem import AGEMPlugin
 from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
-from avalanche_agcn.training.storage_policy import OnlineBuffer
+from avalanche_agcn.training.plugins.scr import ContrastivePlugin
+from avalanche_agcn.training.storage_policy import (
+    ExperienceReservoirBuffer,
+    OCDMBuffer,
+    OnlineBuffer,
+    PRSBuffer,
+    ReservoirBuffer,
+)
+from avalanche_agcn.training.storage_policy.prs import RHO
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
 MEM_SIZE = 2000  # of PRS on COCO and NUS-WIDE; the AGCN paper gives none
+SCR_BATCH_SIZE_MEM = 100  # of the SCR paper
+CONTRAST_WEIGHT = 0.1  # ours, from the embedded benchmark: the criterion must keep its influence
 
 
 class Replay(MultiLabelTemplate):
@@ -38,3 +50,114 @@ class Replay(MultiLabelTemplate):
             storage_policy, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative, views=views
         )
         super().__init__(plugins=[*(plugins or []), self.replay], **base_kwargs)
+
+
+class ER(Replay):
+    """Experience replay (Chaudhry et al., 2019) from a reservoir: each image is kept with equal probability.
+
+    Args:
+        mem_size: number of images in memory.
+        seed: seed of the memory (0 if None) and of the stream.
+        replay_kwargs: see `Replay`.
+    """
+
+    def __init__(self, *, mem_size: int = MEM_SIZE, seed: int | None = None, **replay_kwargs: Any) -> None:
+        memory = ReservoirBuffer(mem_size, seed=seed or 0)
+        super().__init__(storage_policy=memory, seed=seed, **replay_kwargs)
+
+
+class PRS(Replay):
+    """Partitioning reservoir (Kim et al., 2020): class shares approach n_i^ρ, so that rare classes are kept.
+
+    Args:
+        mem_size: number of images in memory.
+        rho: see `PRSBuffer`.
+        seed: seed of the memory (0 if None) and of the stream.
+        replay_kwargs: see `Replay`.
+    """
+
+    def __init__(
+        self, *, mem_size: int = MEM_SIZE, rho: float = RHO, seed: int | None = None, **replay_kwargs: Any
+    ) -> None:
+        memory = PRSBuffer(mem_size, rho=rho, seed=seed or 0)
+        super().__init__(storage_policy=memory, seed=seed, **replay_kwargs)
+
+
+class OCDM(Replay):
+    """Optimised class distribution (Liang and Li, 2022): a memory whose labels are greedily kept near n_i^ρ.
+
+    Args:
+        mem_size: number of images in memory.
+        rho: see `OCDMBuffer`.
+        seed: seed of the memory (0 if None) and of the stream.
+        replay_kwargs: see `Replay`.
+    """
+
+    def __init__(
+        self, *, mem_size: int = MEM_SIZE, rho: float = 0.0, seed: int | None = None, **replay_kwargs: Any
+    ) -> None:
+        memory = OCDMBuffer(mem_size, rho=rho, seed=seed or 0)
+        super().__init__(storage_policy=memory, seed=seed, **replay_kwargs)
+
+
+class SCR(ER):
+    """Supervised contrastive replay (Mai et al., 2021), our adaptation to several labels.
+
+    SCR is for one label per image, and the AGCN paper does not say how it was made multi-label. Here:
+
+    - the loss is `MultiLabelContrastiveLoss`, whose weights are the overlap of labels where both are
+      annotated;
+    - each batch has two views of each image, as in SCR, with their own augmentation;
+    - a linear classifier with the strategy's criterion gives scores, instead of the nearest class mean;
+    - the features themselves are contrasted, without a projection head, so that no parameter is added.
+
+    A step sees ``2 * (train_mb_size + batch_size_mem)`` images.
+
+    Args:
+        batch_size_mem: replayed images per step.
+        contrast_weight: weight of the contrastive loss beside the criterion.
+        temperature: τ.
+        views: number of views of each image in a batch.
+        plugins: further plugins; the list is not changed.
+        replay_kwargs: see `ER` and `Replay`.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size_mem: int | None = SCR_BATCH_SIZE_MEM,
+        contrast_weight: float = CONTRAST_WEIGHT,
+        temperature: float = TEMPERATURE,
+        views: int = 2,
+        plugins: Sequence[BasePlugin] | None = None,
+        **replay_kwargs: Any,
+    ) -> None:
+        self.contrast = ContrastivePlugin(weight=contrast_weight, temperature=temperature)
+        plugins = [*(plugins or []), self.contrast]
+        super().__init__(batch_size_mem=batch_size_mem, views=views, plugins=plugins, **replay_kwargs)
+
+
+class AGEM(MultiLabelTemplate):
+    """Averaged gradient episodic memory (Chaudhry et al., 2019): no step may raise the loss on memory.
+
+    Args:
+        mem_size: number of images in memory, equally many of each experience.
+        sample_size: number of images in a reference batch; as many as of the stream if None. The paper has
+            256, which makes a step of 8 images 33 times as long.
+        seed: seed of the memory (0 if None) and of the stream.
+        plugins: further plugins; the list is not changed.
+        base_kwargs: see `MultiLabelTemplate`.
+    """
+
+    def __init__(
+        self,
+        *,
+        mem_size: int = MEM_SIZE,
+        sample_size: int | None = None,
+        seed: int | None = None,
+        plugins: Sequence[BasePlugin] | None = None,
+        **base_kwargs: Any,
+    ) -> None:
+        memory = ExperienceReservoirBuffer(mem_size, seed=seed or 0)
+        self.agem = AGEMPlugin(memory, sample_size=sample_size)
+        super().__init__(plugins=[*(plugins or []), self.agem], seed=seed, **base_kwargs)

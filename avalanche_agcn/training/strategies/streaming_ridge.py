@@ -9,13 +9,14 @@ from avalanche.core import BasePlugin
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import evaluation_mode, unwrap
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.label_relations import estimate_relations, make_refinement
 from avalanche_agcn.training.plugins.decoupled import DecoupledTrainingPlugin
 from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
 from avalanche_agcn.training.provenance import Provenance, digest_module, is_random
-from avalanche_agcn.training.ridge import solve_ridge
+from avalanche_agcn.training.ridge import check_ridge, solve_ridge
 from avalanche_agcn.training.strategies.closed_form import ClosedForm
 
 GAMMA = 0.3  # chosen on held-out train photos of coco18; 0.2 to 0.3 are equally good
@@ -54,7 +55,8 @@ class StreamingRidge(ClosedForm):
         plugins: Sequence[BasePlugin] | None = None,
         **base_kwargs: Any,
     ) -> None:
-        _check_settings(gamma, ridge, refine)
+        check_ridge(gamma, ridge)
+        check_range("refine", refine, above=0)
         self.gamma, self.ridge, self.refine = gamma, ridge, refine
         self.collector = FeatureStatisticsPlugin()
         plugins = [self.collector, *(plugins or [])]
@@ -152,11 +154,3 @@ def _check_one_experience(targets: Tensor, statistics: FeatureStatistics) -> Non
             "The targets have labels of several experiences, so they do not tell which one an image was "
             "trained in: give those of a benchmark with unlabelled_as_negative=False."
         )
-
-
-def _check_settings(gamma: float, ridge: float | None, refine: float | None) -> None:
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma must be between 0 and 1, but is {gamma}.")
-    for name, value in (("ridge", ridge), ("refine", refine)):
-        if value is not None and not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be None or a positive number, but is {value}.")

@@ -194,21 +194,6 @@ def test_settings_reach_the_graph(benchmark, make_model):
         torch.testing.assert_close(model.adjacency, adjacency(acm.acm, **settings).float())
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"preset": "plain"}, "'paper' or 'official'"),
-        ({"soft_labels": "hard"}, "'sigmoid', 'softmax'"),
-        ({"graph": "none"}, "'identity'"),
-        ({"new_threshold": 0.4}, "belongs to preset 'official'"),
-        ({"q_counts": "all"}, "'experience', 'stream'"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        ACMPlugin(**settings)
-
-
 @pytest.mark.parametrize("beside", [[], [AGCNPlugin()]])
 def test_a_model_that_learned_classes_which_were_not_counted_is_refused(benchmark, make_model, beside):
     model = make_model()
@@ -217,8 +202,3 @@ def test_a_model_that_learned_classes_which_were_not_counted_is_refused(benchmar
     message = "4 classes were seen so far, 2 of them in this experience, but .* has counted 0"
     with pytest.raises(ValueError, match=message):
         strategy.train(benchmark.train_stream[1])
-
-
-def test_the_setting_that_is_wrong_is_named():
-    with pytest.raises(ValueError, match=r"^graph must be one of .*'identity'"):
-        ACMPlugin(graph="none")

@@ -231,22 +231,6 @@ def test_saved_state_goes_on_in_the_middle_of_an_experience(benchmark, make_mode
         assert torch.equal(resumed[1].teacher.model.state_dict()[name], value)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lambda_cls": -0.1}, "lambda_cls must be .* -0.1"),
-        ({"lambda_gph": float("inf")}, "lambda_gph"),
-        ({"lambda_dst": float("nan")}, "lambda_dst"),
-        ({"lambda_cls": 0, "lambda_dst": 0, "lambda_gph": 0}, "nothing would be learned"),
-        ({"reduction": "none"}, "'mean', 'sum'"),
-        ({"gph_reduction": "none"}, "'mean', 'sum'"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        AGCNPlugin(**settings)
-
-
 def test_model_without_a_graph_is_refused(benchmark):
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 6))
     with pytest.raises(TypeError, match="AGCNModel"):

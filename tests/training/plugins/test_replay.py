@@ -5,7 +5,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 
 from avalanche_agcn.training import AGCN
-from avalanche_agcn.training.plugins.replay import MemoryPlugin, OnlineReplayPlugin
+from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
 from avalanche_agcn.training.storage_policy import (
     ExperienceReservoirBuffer,
     OCDMBuffer,
@@ -172,13 +172,6 @@ def test_state_finds_the_memory_again(train, benchmark):
     train([plugin])
     again.load_state_dict(plugin.state_dict(), benchmark.train_stream)
     assert torch.equal(again.storage_policy.keys, plugin.storage_policy.keys)
-
-
-def test_wrong_numbers_are_refused():
-    with pytest.raises(ValueError, match="batch_size_mem"):
-        MemoryPlugin(ReservoirBuffer(1), batch_size_mem=-1)
-    with pytest.raises(ValueError, match="views"):
-        OnlineReplayPlugin(ReservoirBuffer(1), views=0)
 
 
 def test_pieces_of_one_online_stream_fill_the_memory(benchmark, make_strategy):

@@ -43,8 +43,3 @@ def test_model_without_backbone_is_refused(benchmark, make_strategy):
     strategy = make_strategy(ContrastivePlugin(), model=nn.Sequential(nn.Flatten(), nn.Linear(192, 6)))
     with pytest.raises(TypeError, match="no backbone"):
         strategy.train(benchmark.train_stream[0], eval_streams=[])
-
-
-def test_negative_weight_is_refused():
-    with pytest.raises(ValueError, match="weight"):
-        ContrastivePlugin(weight=-1.0)

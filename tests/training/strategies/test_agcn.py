@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from avalanche.training import Naive
@@ -62,11 +58,6 @@ def test_a_memory_by_name_is_the_replay_plugin_behind_agcns_own(benchmark, make_
     plugin = OnlineReplayPlugin(buffer(6, seed=4), **memory)
     train(make_strategy(by_plugin, plugins=[plugin], seed=4), benchmark)
     assert_same(by_name, by_plugin)
-
-
-def test_an_unknown_memory_is_named(make_model):
-    with pytest.raises(ValueError, match=r"one of \['er', 'prs', 'ocdm'\], not 'reservoir'"):
-        make_strategy(make_model(), storage_policy="reservoir")
 
 
 @pytest.mark.parametrize(
@@ -163,62 +154,7 @@ def test_compiled_backbone_learns_the_same(benchmark, make_model):
     assert compiled.backbone.layers._compiled_call_impl is not None
 
 
-def test_callers_plugins_are_not_touched(make_model):
-    plugins = []
-    strategy = make_strategy(make_model(), plugins=plugins)
-    assert plugins == []
-    assert strategy.agcn in strategy.plugins
-    assert strategy.acm in strategy.plugins
-
-
 def test_other_models_are_refused():
     model = nn.Linear(3, 3)
     with pytest.raises(TypeError, match="AGCNModel"):
         AGCN(model=model, optimizer=SGD(model.parameters(), lr=0.1), evaluator=EvaluationPlugin())
-
-
-PROCESS = """
-import sys
-import torch
-from avalanche.distributed import DistributedHelper
-from avalanche.training.plugins import EvaluationPlugin
-from torch.utils.data import TensorDataset
-from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.models import AGCNModel, Backbone
-from avalanche_agcn.training import AGCN
-
-DistributedHelper.init_distributed(random_seed=0, backend="gloo", use_cuda=False)
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(64, 3, 8, 8))
-data.targets = torch.eye(4).repeat(16, 1).roll(1, 1) + torch.eye(4).repeat(16, 1)
-benchmark = multilabel_benchmark(data, data, n_experiences=2)
-backbone = Backbone(torch.nn.Conv2d(3, 4, 3), num_features=4)
-model = AGCNModel(backbone, torch.randn(4, 5), hidden_features=6)
-strategy = AGCN(
-    model=DistributedHelper.wrap_model(model),
-    optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-    lambda_gph=1.0,
-    train_mb_size=4,
-    evaluator=EvaluationPlugin(),
-)
-torch.manual_seed(DistributedHelper.rank)  # different batches
-for experience in benchmark.train_stream:
-    strategy.train(experience)
-parts = {"model": model, "agcn": strategy.agcn, "acm": strategy.acm}
-state = {name: part.state_dict() for name, part in parts.items()}
-torch.save(state, f"{sys.argv[1]}/{DistributedHelper.rank}.pt")
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_hold_the_same_model_and_statistics(tmp_path):
-    (tmp_path / "run.py").write_text(PROCESS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += [str(tmp_path / "run.py"), str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run(command, check=True, timeout=300, env=environment)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    for part in ("model", "agcn", "acm"):
-        for name, value in ranks[0][part].items():
-            assert torch.equal(value, ranks[1][part][name]), (part, name)
-    assert ranks[0]["acm"]["cross"].gt(0).all()

@@ -157,24 +157,3 @@ def test_moments_are_forgotten_at_each_experience_even_if_it_is_the_same(benchma
     for settings, steps in (({}, 1), ({}, 1), ({"reset_optimizer_state": False}, 2)):
         strategy.train(first, **settings)
         assert steps_of(optimizer) == steps
-
-
-def test_callers_plugins_are_not_touched(benchmark, make_model):
-    plugins = [Watch(lambda strategy: None)]
-    strategy = train(benchmark, make_model(), plugins=plugins)
-    assert len(plugins) == 1
-    assert plugins[0] in strategy.plugins
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"amp": torch.float64}, "bfloat16"),
-        ({"amp": "bf16"}, "bfloat16"),
-        ({"clip_grad_norm": 0.0}, "clip_grad_norm must be positive"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(make_model, settings, message):
-    model = make_model()
-    with pytest.raises(ValueError, match=message):
-        MultiLabelTemplate(model=model, optimizer=SGD(model.parameters(), lr=0.1), **settings)

@@ -64,12 +64,6 @@ def test_graph_has_all_classes_and_relations_between_experiences(trained):
     assert strategy.model.n_seen == 6
 
 
-@pytest.mark.parametrize(("name", "value"), [("beta", -1.0), ("alpha", 2.0), ("threshold", -0.1)])
-def test_values_out_of_range_are_named(name, value, run_stream, make_model):
-    with pytest.raises(ValueError, match=f"^{name} must be .*{value}"):
-        run_stream(CSC, model=make_model(), **{name: value})
-
-
 def test_a_model_without_a_graph_is_named(run_stream, make_model):
     with pytest.raises(TypeError, match="needs a model with a label graph, not MultiLabelClassifier"):
         run_stream(CSC, model=MultiLabelClassifier(make_model().backbone, 6))

@@ -1,0 +1,156 @@
+"""Plugins that ask the model as it was before the experience: LwF, pseudo-labels, CSC's losses."""
+
+from typing import Any
+
+import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
+
+from avalanche_agcn.checks import check_range
+from avalanche_agcn.training.losses import (
+    PartialBCEWithLogitsLoss,
+    add_pseudo_labels,
+    confidence_penalty,
+    distillation_loss,
+    lwf_loss,
+)
+from avalanche_agcn.training.plugins.replay import find_memory
+from avalanche_agcn.training.teacher import FrozenTeacher
+
+BETA, ALPHA = 0.04, 0.5  # of CSC's program
+THRESHOLD = 0.7  # of L3A's program
+
+
+class TeacherPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Base of plugins with a frozen teacher, copied when an experience begins, and saved with its plugin.
+
+    Args:
+        teacher: teacher to share with another plugin, which then copies and saves it; its own if None.
+    """
+
+    def __init__(self, teacher: FrozenTeacher | None = None) -> None:
+        super().__init__()
+        self.owns_teacher = teacher is None
+        self.teacher = teacher or FrozenTeacher()
+
+    def before_train_dataset_adaptation(
+        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
+    ) -> None:
+        """Copy the teacher before the model grows."""
+        if self.owns_teacher:
+            self.teacher.begin_experience(strategy)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The teacher's state, unless another plugin saves it."""
+        return self.teacher.state_dict() if self.owns_teacher else {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore the teacher."""
+        if self.owns_teacher:
+            self.teacher.load_state_dict(state)
+
+
+class LwFPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Adds a loss that keeps the logits of old classes near those of the previous model.
+
+    Avalanche's own LwF has a softmax over old classes, where one label excludes the others; here each class
+    is a decision of its own.
+
+    Args:
+        alpha: weight of the loss, at least 0; 1 in the LwF paper.
+        temperature: above 0; see `lwf_loss`.
+    """
+
+    def __init__(self, *, alpha: float = 1.0, temperature: float = 1.0) -> None:
+        super().__init__()
+        check_range("alpha", alpha, least=0)
+        check_range("temperature", temperature, above=0)
+        self.alpha, self.temperature = alpha, temperature
+
+    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Add the loss."""
+        if self.teacher.n_old:
+            logits = self.teacher.logits(strategy)
+            loss = lwf_loss(strategy.mb_output, logits, temperature=self.temperature)
+            strategy.loss = strategy.loss + self.alpha * loss
+
+
+class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Makes the loss α ℓ + (1 − α) ℓ_dst + β Σ p log p from the second experience on.
+
+    The losses of CSC (Du et al., 2024): ℓ is what the criterion returned, ℓ_dst the distillation of old
+    classes (`distillation_loss`), and the last term, `confidence_penalty`, keeps outputs from becoming
+    confident. This plugin must precede others that add to the loss, or α scales them too.
+
+    Args:
+        beta: β, weight of the penalty, at least 0.
+        alpha: α, weight of the criterion, from 0 to 1; 1 leaves out the distillation.
+        teacher: teacher to share with another plugin, such as `PseudoLabelPlugin`; its own if None.
+    """
+
+    def __init__(
+        self, *, beta: float = BETA, alpha: float = ALPHA, teacher: FrozenTeacher | None = None
+    ) -> None:
+        super().__init__(teacher)
+        check_range("beta", beta, least=0)
+        check_range("alpha", alpha, least=0, most=1)
+        self.beta, self.alpha = beta, alpha
+
+    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Compute the loss."""
+        if not self.teacher.n_old:
+            return
+        strategy.loss = self.alpha * strategy.loss + self.beta * confidence_penalty(strategy.mb_output)
+        if self.alpha < 1:
+            distillation = distillation_loss(strategy.mb_output, self.teacher.logits(strategy))
+            strategy.loss = strategy.loss + (1 - self.alpha) * distillation
+
+
+class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Gives each image of the stream labels of the old classes: those that the frozen teacher finds.
+
+    KRT, CSC and L3A use forms of it. The labels are there for the loss only: after the step the targets are
+    as they were, so that metrics do not count them. Replayed images keep their own labels. It works with any
+    criterion of logits and targets and whether unlabelled cells are NaN or 0.
+
+    Args:
+        threshold: probability above which the label is 1, else 0.
+        soft: whether the label is the probability itself.
+        teacher: teacher to share with another plugin, such as that of `AGCNPlugin`; its own if None.
+    """
+
+    def __init__(
+        self, *, threshold: float = THRESHOLD, soft: bool = False, teacher: FrozenTeacher | None = None
+    ) -> None:
+        super().__init__(teacher)
+        check_range("threshold", threshold, least=0, most=1)
+        self.threshold, self.soft = threshold, soft
+        self._hidden: Tensor | None = None  # targets that pseudo-labels stand in for, [rows, n_old]
+
+    def before_train_dataset_adaptation(
+        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
+    ) -> None:
+        """Copy the teacher; let the loss take probabilities if they are asked for."""
+        if self.soft and isinstance(strategy._criterion, PartialBCEWithLogitsLoss):
+            strategy._criterion.soft = True
+        super().before_train_dataset_adaptation(strategy)
+
+    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Label the images of the stream."""
+        if not self.teacher.n_old:
+            return
+        memory = find_memory(strategy)
+        n_stream = len(strategy.mb_y) if memory is None else memory.n_stream
+        stream, others = strategy.mb_y[:n_stream], strategy.mb_y[n_stream:]
+        logits = self.teacher.logits(strategy)[:n_stream]
+        labelled = add_pseudo_labels(stream, logits, threshold=self.threshold, soft=self.soft)
+        self._hidden = stream[:, : self.teacher.n_old]
+        strategy.mbatch[1] = torch.cat([labelled, others])
+
+    def after_update(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Restore the targets."""
+        if self._hidden is not None:
+            targets = strategy.mb_y.clone()
+            targets[: len(self._hidden), : self.teacher.n_old] = self._hidden
+            strategy.mbatch[1], self._hidden = targets, None
