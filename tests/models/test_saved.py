@@ -271,7 +271,6 @@ def refined(origin=4, gain=(4, 4)):
         lambda tensors: {**tensors, "backbone.more": torch.zeros(3)},
         lambda tensors: {**tensors, "random": torch.zeros(3, 4)},
         lambda tensors: {**tensors, "weight": tensors["weight"].long()},
-        lambda tensors: {**tensors, "weight": tensors["weight"].to(torch.complex64)},
         lambda tensors: {**tensors, "weight": tensors["weight"] * float("nan")},
         lambda tensors: {**tensors, "bias": torch.zeros(4, dtype=torch.int64)},
         lambda tensors: {**tensors, "refinement.origin": torch.zeros(4)},
