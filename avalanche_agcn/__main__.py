@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
+import json
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from avalanche_agcn.experiments.exit_codes import returns_exit_code
+from avalanche_agcn.experiments.options import add_flag
+
+if TYPE_CHECKING:
+    from avalanche_agcn.models.saved import Prediction
 
 PROG = "avalanche-agcn"
 
@@ -39,11 +46,7 @@ def report(argv: Sequence[str]) -> int:
         metavar="NAME",
         help="draw these plots and write nothing else: mAP, classes, acm-agcn, … (default: all)",
     )
-    parser.add_argument(
-        "--stages",
-        action="store_true",
-        help="add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8 (default: false)",
-    )
+    add_flag(parser, "--stages", "add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8")
     arguments = parser.parse_args(argv)
     from avalanche_agcn.experiments.report import write_report
     from avalanche_agcn.experiments.results import find_results
@@ -65,20 +68,53 @@ def predict(argv: Sequence[str]) -> int:
         help="the model after this experience, from 1, of a run with --keep-models (default: the last)",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON (default: a table)")
-    form.add_argument("--csv", action="store_true", help="print CSV, a column per class (default: a table)")
+    for name, text in {"json": "JSON", "csv": "CSV, a column per class"}.items():
+        help = f"print {text} (default: a table)"
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=help)
     parser.add_argument("--device", default="cpu", metavar="TEXT", help="where to compute (default: cpu)")
     arguments = parser.parse_args(argv)
-    from avalanche_agcn.experiments.predict import format_predictions
     from avalanche_agcn.models import load_model
 
     model = load_model(arguments.run, after=arguments.after, device=arguments.device)
     found = model.predict(arguments.photos)
-    chosen: Literal["json", "csv", "table"] = (
-        "json" if arguments.json else "csv" if arguments.csv else "table"
-    )
-    print(format_predictions(arguments.photos, found, chosen), end="")
+    print(format_predictions(arguments.photos, found, arguments.form), end="")
     return 0
+
+
+def format_predictions(
+    photos: Sequence[str], found: Sequence[Prediction], form: Literal["json", "csv"] | None = None
+) -> str:
+    """Labels and probabilities of photos: a table of what is found, or JSON or CSV of all classes.
+
+    Example:
+        >>> from avalanche_agcn.models.saved import Prediction
+        >>> found = [Prediction(["dog"], {"dog": 0.9, "cat": 0.25})]
+        >>> print(format_predictions(["a.jpg"], found), end="")
+        a.jpg  dog 0.90
+        >>> print(format_predictions(["a.jpg"], found, "csv"), end="")
+        image,labels,dog,cat
+        a.jpg,dog,0.9,0.25
+    """
+    pairs = list(zip(photos, found, strict=True))
+    if form == "json":
+        names = ("image", "labels", "probabilities")
+        rows = [dict(zip(names, (photo, *own), strict=True)) for photo, own in pairs]
+        return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+    if form == "csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["image", "labels", *found[0].probabilities])
+        writer.writerows([photo, ";".join(own.names), *own.probabilities.values()] for photo, own in pairs)
+        return text.getvalue()
+    width = max(map(len, photos))
+    return "".join(f"{photo:{width}}  {_labels(own)}\n" for photo, own in pairs)
+
+
+def _labels(found: Prediction) -> str:
+    if found.names:
+        return ", ".join(f"{name} {found.probabilities[name]:.2f}" for name in found.names)
+    name, p = max(found.probabilities.items(), key=lambda item: item[1])
+    return f"nothing found; most probable is {name} {p:.2f}"
 
 
 def methods(argv: Sequence[str]) -> int:

@@ -268,28 +268,23 @@ def make_plan(
     classes that bring an image into an experience, where these are not its labels.
     """
     check_whole_number("seed", seed, 0)
-    train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
-    n_classes = train_labels.shape[1]
-    if test_labels.shape[1] != n_classes:
-        raise ValueError(
-            f"train has {n_classes} classes and test {test_labels.shape[1]}; give both the same columns."
-        )
-    names = check_class_names(_class_names(class_names, train_dataset, test_dataset), n_classes)
-    order = resolve_class_order(protocol.class_order, names)
-    protocol = protocol.with_sizes(n_classes)
+    train_labels, test_labels = _read_both(train_dataset, test_dataset)
+    protocol = protocol.with_sizes(train_labels.shape[1])
     sizes = protocol.classes_per_experience
     assert sizes is not None
+    names = check_class_names(_class_names(class_names, train_dataset, test_dataset), sum(sizes))
+    order = resolve_class_order(protocol.class_order, names)
+    names = [names[column] for column in order]
     train_members = (train_labels if train_membership is None else train_membership)[:, order]
     test_members = (test_labels if test_membership is None else test_membership)[:, order]
     train_labels, test_labels = train_labels[:, order], test_labels[:, order]
-    names = [names[column] for column in order]
 
     held_out = _draw_held_out(train_members, validation_size, seed)
     check_classes_present(train_labels[~held_out], names)
     unused = held_out
     if protocol.long_tail is not None:
-        thinned = train_labels.masked_fill(held_out[:, None], 0)
-        unused = held_out | ~draw_long_tail(thinned, protocol.long_tail, seed)
+        left = train_labels.masked_fill(held_out[:, None], 0)
+        unused = held_out | ~draw_long_tail(left, protocol.long_tail, seed)
     used = train_members.masked_fill(unused[:, None], 0)  # images that belong nowhere are left out
     train_positions = _assign_train(used, sizes, protocol, seed)
     assign = assign_all if protocol.test_images == "all" else assign_first
@@ -394,6 +389,14 @@ def _make_stream(
         for t, (dataset, own) in enumerate(zip(datasets, columns, strict=True))
     ]
     return EagerCLStream(name, experiences)
+
+
+def _read_both(train: MultiLabelSource, test: MultiLabelSource) -> tuple[Tensor, Tensor]:
+    train_labels, test_labels = _read_labels(train, "train"), _read_labels(test, "test")
+    n_train, n_test = train_labels.shape[1], test_labels.shape[1]
+    if n_train != n_test:
+        raise ValueError(f"train has {n_train} classes and test {n_test}; give both the same columns.")
+    return train_labels, test_labels
 
 
 def _read_labels(source: MultiLabelSource, which: str) -> Tensor:

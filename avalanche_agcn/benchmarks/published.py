@@ -167,22 +167,16 @@ def benchmark_from_lists(
         return Images(source, labels, positions)
 
     test_labels = torch.cat([listed for _, listed in lists.test])
+    sizes, image_size = lists.classes_per_experience, images.image_size or PAPER_IMAGE_SIZE
+    protocol = Protocol(name="published lists", classes_per_experience=sizes, assignment=None)
     plan = Plan(
         train=listed_images(train_rows, train_labels),
         evaluation={"test": listed_images(test_rows, test_labels)},
         class_names=class_names,
-        classes_per_experience=lists.classes_per_experience,
+        classes_per_experience=sizes,
         labels_complete=labels is not None,
-        protocol=Protocol(
-            name="published lists",
-            n_classes=lists.n_classes,
-            n_experiences=len(lists.train),
-            classes_per_experience=tuple(lists.classes_per_experience),
-            assignment=None,
-        ),
-        **paper_transforms(
-            images.image_size or PAPER_IMAGE_SIZE, *images.given_transforms, **images.normalisation
-        ),
+        protocol=protocol.with_sizes(lists.n_classes),
+        **paper_transforms(image_size, *images.given_transforms, **images.normalisation),
     )
     return assemble(plan)
 

@@ -25,8 +25,8 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.evaluation import find_nested
+from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal
 from avalanche_agcn.experiments.recorder import EvaluationRecorder
-from avalanche_agcn.experiments.signals import Stopped, requested_signal
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import largest_of_processes
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
@@ -43,14 +43,15 @@ def capture(strategy: MultiLabelTemplate) -> State:
     for plugin in strategy.plugins:
         if hasattr(plugin, "synchronize"):
             plugin.synchronize(strategy)
+    others, memories = _stateful_plugins(strategy)
     return {
         "layout": layout(strategy),
         "model": unwrap(strategy.model).state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "scaler": strategy.scaler.state_dict(),
         "seed": strategy.seed,
-        "plugins": [plugin.state_dict() for plugin in _others(strategy)],
-        "memories": [plugin.state_dict() for plugin in _memories(strategy)],
+        "plugins": [plugin.state_dict() for plugin in others],
+        "memories": [plugin.state_dict() for plugin in memories],
         "nested": find_nested(strategy).state_dict(),
         "clock": {name: value for name, value in vars(strategy.clock).items() if isinstance(value, int)},
         "random": random_state(),
@@ -59,22 +60,36 @@ def capture(strategy: MultiLabelTemplate) -> State:
 
 def count_stored(strategy: MultiLabelTemplate) -> dict[str, int]:
     """What a method keeps beside its model: ``images`` in memories, and ``bytes`` of tensors of plugins."""
-    own = [plugin for plugin in _others(strategy) if not isinstance(plugin, EvaluationRecorder)]
-    images = sum(len(memory.storage_policy) for memory in _memories(strategy))
-    return {"images": images, "bytes": _count_bytes([plugin.state_dict() for plugin in own])}
+    others, memories = _stateful_plugins(strategy)
+    states = [plugin.state_dict() for plugin in others if not isinstance(plugin, EvaluationRecorder)]
+    return {"images": sum(len(own.storage_policy) for own in memories), "bytes": count_bytes(states)}
 
 
-def _count_bytes(state: Any) -> int:
+def count_bytes(state: Any) -> int:
+    """Bytes of all tensors in nested containers.
+
+    Example:
+        >>> count_bytes({"a": torch.zeros(3), "b": [torch.zeros(2, dtype=torch.float64), 1]})
+        28
+    """
     if isinstance(state, Tensor):
         return state.nbytes
     if isinstance(state, dict):
-        return sum(map(_count_bytes, state.values()))
-    return sum(map(_count_bytes, state)) if isinstance(state, (list, tuple)) else 0
+        return sum(map(count_bytes, state.values()))
+    return sum(map(count_bytes, state)) if isinstance(state, (list, tuple)) else 0
 
 
 def layout(strategy: MultiLabelTemplate) -> list[str]:
     """Names of the plugins with a state: a state with another layout was written by another version."""
-    return [type(plugin).__name__ for plugin in (*_others(strategy), *_memories(strategy))]
+    others, memories = _stateful_plugins(strategy)
+    return [type(plugin).__name__ for plugin in (*others, *memories)]
+
+
+def _stateful_plugins(strategy: MultiLabelTemplate) -> tuple[list[Any], list[MemoryPlugin]]:
+    """Plugins with a state, and memories, which need the stream to restore theirs."""
+    memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
+    known = [plugin for plugin in strategy.plugins if hasattr(plugin, "state_dict")]
+    return [plugin for plugin in known if not isinstance(plugin, MemoryPlugin)], memories
 
 
 def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> None:
@@ -82,9 +97,10 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
     unwrap(strategy.model).load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
     strategy.seed = state["seed"]
-    for plugin, saved in zip(_others(strategy), state["plugins"], strict=True):
+    others, memories = _stateful_plugins(strategy)
+    for plugin, saved in zip(others, state["plugins"], strict=True):
         plugin.load_state_dict(saved)
-    for memory, saved in zip(_memories(strategy), state["memories"], strict=True):
+    for memory, saved in zip(memories, state["memories"], strict=True):
         memory.load_state_dict(saved, train_stream)
     find_nested(strategy).load_state_dict(state["nested"])
     strategy.clock.__dict__.update(state["clock"])
@@ -135,8 +151,11 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
         restore(strategy, state, train_stream)
 
 
+LOWER_RATE = "the learning rate is probably too high; choose a lower --lr, --lr-head or --lr-gcn."
+
+
 class Diverged(ValueError):
-    """The loss is not finite."""
+    """The loss or weights are not finite."""
 
 
 class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
@@ -161,12 +180,7 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         strategy.plugins.insert(strategy.plugins.index(strategy.evaluator), self)
 
     def resume(self, position: State, state: State) -> None:
-        """Resume the next experience at a position.
-
-        Args:
-            position: what ``save`` was called with.
-            state: what `capture` returned then.
-        """
+        """Resume the next experience at a position that ``save`` was called with, from the state of then."""
         self._resumed = {"position": position, "optimizer": state["optimizer"], "random": state["random"]}
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -175,7 +189,9 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         if self._resumed is not None:
             position = self._resumed["position"]
             self._epoch, self._batch = position["epoch"], position["batch"]
+            # The sampler draws skipped batches without their images, so that its memory sees their labels.
             strategy.dataloader.batch_sampler.set_position(self._epoch, self._batch)
+            # Only now, since Avalanche has just reset the optimizer for the experience.
             strategy.optimizer.load_state_dict(self._resumed["optimizer"])
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -194,7 +210,9 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         self._check_loss(strategy)
         self._batch += 1
         due = time.monotonic() - self._last_save >= self._seconds
-        request = largest_of_processes(requested_signal() or int(due))  # all processes stop at one batch
+        # 0: nothing; 1: save; more: the signal to end by. The largest, since a save needs all processes at
+        # the same batch, but a signal may reach one of them only, and their clocks differ.
+        request = largest_of_processes(requested_signal() or int(due))
         if request:
             self.save()
         if request > 1:
@@ -216,18 +234,8 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
             return
         raise Diverged(
             f"the loss is {loss} at step {self._batch + 1} of epoch {self._epoch + 1} of experience "
-            f"{strategy.experience.current_experience + 1}: the learning rate is probably too high; choose a "
-            "lower --lr, --lr-head or --lr-gcn."
+            f"{strategy.experience.current_experience + 1}: {LOWER_RATE}"
         )
-
-
-def _memories(strategy: MultiLabelTemplate) -> list[MemoryPlugin]:
-    return [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
-
-
-def _others(strategy: MultiLabelTemplate) -> list[Any]:
-    plugins = [plugin for plugin in strategy.plugins if not isinstance(plugin, MemoryPlugin)]
-    return [plugin for plugin in plugins if hasattr(plugin, "state_dict")]
 
 
 MAGIC = b"avalanche-agcn state 1\n"
@@ -344,17 +352,12 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(aside, 0o666 & ~_umask())  # as any other new file; mkstemp's are for the owner alone
+        os.umask(mask := os.umask(0))
+        os.chmod(aside, 0o666 & ~mask)  # as any other new file; mkstemp's are for the owner alone
         os.replace(aside, path)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

@@ -1,352 +1,46 @@
-"""The command line that the runs share. Torch and Avalanche are imported once it has been read."""
+"""From the command line to settings, runs and a report. Torch and Avalanche are imported once it is read."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import contextlib
+import os
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any
 
-from avalanche_agcn.experiments.exit_codes import is_first_by_environment, one_sentence, returns_exit_code
-from avalanche_agcn.experiments.methods import (
-    CHOICES,
-    FIRST,
-    FULL,
-    METHODS,
-    PLAIN,
-    Choice,
-    Variant,
-    alternatives,
-    small_settings,
+from avalanche_agcn.benchmarks.json_files import read_json
+from avalanche_agcn.experiments.exit_codes import (
+    handle_signals,
+    is_first_by_environment,
+    one_sentence,
+    returns_exit_code,
 )
+from avalanche_agcn.experiments.methods import CHOICES, FIRST, FULL, METHODS, Choice, Variant, small_settings
+from avalanche_agcn.experiments.options import OUT, OWN_FLAGS, SMOKE_OUT, USAGE, make_parser
 from avalanche_agcn.experiments.settings import (
-    DEFAULTS,
-    GROUPS,
     KINDS,
     SMOKE,
     BenchmarkName,
     Settings,
     change_settings,
-    check_value,
+    check_format,
     is_b_protocol,
     make_settings,
     method_arguments,
-    read_config,
     split_settings,
     usable_negatives,
 )
-from avalanche_agcn.experiments.signals import handle_signals
+from avalanche_agcn.experiments.values import check_value
 
-USAGE = "%(prog)s [options]"
 SCENES_NOTICE = "No --data: these are drawn scenes, not {name}. Compare these scores with each other only."
 DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "photos": "your photos"}
-FLAGS = {
-    "dataset_root": "data",
-    "train_mb_size": "batch-size",
-    "train_epochs": "epochs",
-    "num_workers": "workers",
-}
-"""Options with another name than their setting."""
-OPTIONS_OF = {
-    "photos": {"labels", "test_labels", "test_size", "separator"},
-    "coco": {"split_lists", "crowds"},
-    "wide": {"split_lists"},
-}
-"""Options that some data alone have."""
-OWN_FLAGS: dict[str, tuple[str, type, str]] = {
-    "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
-    "preset": (
-        "preset",
-        str,
-        "of AGCN: paper, official (the authors' program) or statistics (default: paper)",
-    ),
-    "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN (default: 100000.0, drawn scenes: 1000.0)"),
-}
-"""Settings of methods that have an option of their own; --set has the others.
-
-Defaults stand here as text: strategies would import torch."""
-OUT, SMOKE_OUT = Path("results"), Path("results-smoke")
 LOGGERS = ("tensorboard", "wandb", "csv_log")
-METAVARS = {int: "N", float: "X", str: "TEXT"}
-
-
-def make_parser(
-    benchmark: BenchmarkName, description: str | None, *, prog: str | None = None, usage: str = USAGE
-) -> argparse.ArgumentParser:
-    """Options of a run; those that are not given are absent from the result."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        usage=usage,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-    )
-    default = FULL if benchmark == "photos" else f"{FULL}; with no options a comparison of {', '.join(FIRST)}"
-    methods = f"{', '.join(CHOICES)}; or all of `avalanche-agcn methods` (default: {default})"
-    parser.add_argument("--method", nargs="+", metavar="NAME", help=methods)
-    parser.add_argument(
-        "--defaults",
-        choices=("small", "paper"),
-        help="settings of each method: those chosen on a few thousand photos, over a frozen network, or the "
-        f"paper's (default: {'small' if benchmark == 'photos' else 'paper, with no options small'})",
-    )
-    parser.add_argument("--seed", nargs="+", type=int, metavar="N", help="one or several (default: 0)")
-    parser.add_argument(
-        "--out", type=_folder, metavar="DIR", help=f"folder for results (default: {OUT}, smoke: {SMOKE_OUT})"
-    )
-    existing = parser.add_mutually_exclusive_group()
-    existing.add_argument(
-        "--resume", action="store_true", help="continue runs that were stopped (default: false)"
-    )
-    existing.add_argument(
-        "--overwrite", action="store_true", help="repeat runs that are in the folder (default: false)"
-    )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="settings as TOML or JSON, or those of a results.json (default: none)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="check in seconds whether everything works (default: false)"
-    )
-    _add_logging_options(parser.add_argument_group("logging, beside the report"))
-    for group in GROUPS:
-        options = parser.add_argument_group((group.__doc__ or "").rstrip(".").lower())
-        for field in fields(group):
-            others = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
-            if field.name not in {"benchmark", "seed", *others}:  # the script's, and one of the options above
-                _add_option(options, group, field.name, benchmark)
-    _add_method_options(parser.add_argument_group("settings of methods, for those that have them"))
-    parser.set_defaults(benchmark=benchmark)
-    return parser
-
-
-def _add_logging_options(options: argparse._ArgumentGroup) -> None:
-    """What `open_loggers` takes."""
-    options.add_argument(
-        "--tensorboard",
-        nargs="?",
-        const="",
-        metavar="DIR",
-        help="log to TensorBoard (default: no; without DIR, to tensorboard in the folder for results)",
-    )
-    options.add_argument(
-        "--wandb",
-        nargs="?",
-        const="avalanche-agcn",
-        metavar="PROJECT",
-        help="log to Weights & Biases, offline without an account (default: no; PROJECT: avalanche-agcn)",
-    )
-    options.add_argument(
-        "--csv-log",
-        action="store_true",
-        help="log all metrics to CSV files in the folder of the run (default: false)",
-    )
-
-
-def _add_method_options(options: argparse._ArgumentGroup) -> None:
-    for name, (flag, kind, text) in OWN_FLAGS.items():
-        options.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
-    options.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="any setting: --set ewc_lambda=10 pool=avg; `avalanche-agcn methods` lists those of methods "
-        "(default: none)",
-    )
-
-
-def _add_option(options: argparse._ArgumentGroup, group: type, name: str, benchmark: BenchmarkName) -> None:
-    """The option of a setting, with its help, its type and its defaults."""
-    (text,) = get_type_hints(group, include_extras=True)[name].__metadata__
-    kind = KINDS[name]
-    how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
-    kinds = [one for one in alternatives(kind) if one not in (type(None), Ellipsis)]
-    if kinds == [bool]:
-        how["action"] = argparse.BooleanOptionalAction
-    elif kinds[0] in PLAIN:
-        how |= {"type": kinds[0], "metavar": METAVARS[kinds[0]]}
-    else:
-        how |= {"choices": kinds} | ({"nargs": "+"} if get_origin(kind) is tuple else {})
-    flags = {**FLAGS, "dataset_root": "images"} if benchmark == "photos" else FLAGS
-    options.add_argument(f"--{flags.get(name, name.replace('_', '-'))}", **how)
-
-
-def _default_text(name: str, benchmark: BenchmarkName) -> str:
-    if name == "device":
-        return "cuda if there is one, else cpu"
-    layers: dict[str, Mapping[str, Any]] = {"": DEFAULTS[benchmark]}
-    if benchmark == "photos":
-        layers[""] = {**DEFAULTS[benchmark], **small_settings("photos", FULL)}
-    else:
-        layers |= {"drawn scenes": DEFAULTS["scenes"], "small": small_settings("photos", "multitask_ridge")}
-    values = {of: layer.get(name, getattr(Settings, name)) for of, layer in layers.items()}
-    own, *others = (("none" if value in (None, ()) else str(value).lower()) for value in values.values())
-    differing = [f", {of}: {value}" for of, value in zip([*values][1:], others, strict=True) if value != own]
-    return own + "".join(differing)
-
-
-def settings_of(
-    arguments: argparse.Namespace, variants: Mapping[str, Variant] | None = None
-) -> list[Settings]:
-    """One for each method (or variant of AGCN) and seed, in that order.
-
-    Raises:
-        ValueError: if a setting is unknown, or two runs would have the same folder; the message says which.
-    """
-    shared, own, required = _merge(vars(arguments))
-    names, seeds = _as_list(shared.pop("method", FULL)), _as_list(shared.pop("seed", 0))
-    benchmark = _benchmark_of(arguments, shared)
-    defaults = getattr(arguments, "defaults", "small" if benchmark == "photos" else "paper")
-    if variants is None and _asks_for_nothing(arguments):
-        names, defaults = list(FIRST), "small"
-    chosen = [_choice(name) for name in (METHODS if "all" in names else names)]
-    negatives, pseudo_labels = shared.pop("negatives", ()), shared.pop("pseudo_labels", False)
-    for name, value in (("negatives", negatives), ("pseudo_labels", pseudo_labels)):
-        check_value(name, value, KINDS[name])
-    check_accepted(required, [choice.method for choice in chosen])
-    wanted = []
-    for choice in chosen:
-        base = _small(benchmark, choice, own, negatives) if defaults == "small" else {}
-        labelled = {"label": choice.label} | {
-            k: v for k, v in shared.items() if k != "label" or v is not None
-        }
-        base |= {**choice.changes, **own}
-        wanted += [
-            make_settings(benchmark, base, **labelled, method=choice.method, seed=seed) for seed in seeds
-        ]
-    if negatives:
-        wanted = _give_negatives(wanted, negatives)
-    if pseudo_labels:
-        wanted = _give_pseudo_labels(wanted, pseudo_labels)
-    if variants is not None:
-        wanted = _variants_of(wanted, variants)
-    check_folders(wanted)
-    return wanted
-
-
-def _benchmark_of(arguments: argparse.Namespace, shared: dict[str, Any]) -> BenchmarkName:
-    """The benchmark that was asked for, or drawn scenes in place of the script's if there is no data."""
-    named: BenchmarkName = shared.pop("benchmark")
-    check_value("benchmark", named, KINDS["benchmark"])
-    if shared.get("dataset_root") or named == "photos":
-        return named
-    if named not in (arguments.benchmark, "scenes"):
-        raise ValueError(f"the benchmark {named!r} needs its images: give their folder by --data.")
-    return "scenes"
-
-
-def _choice(name: Any) -> Choice:
-    return CHOICES.get(name, Choice(name)) if isinstance(name, str) else Choice(name)
-
-
-def _asks_for_nothing(arguments: argparse.Namespace) -> bool:
-    """Whether the command line has no method, no data and no settings."""
-    given = set(vars(arguments)) & {*KINDS, *OWN_FLAGS, "method", "config", "smoke", "defaults"}
-    return given <= {"benchmark", "seed"} and arguments.benchmark != "photos" and not arguments.set
-
-
-def _small(
-    benchmark: BenchmarkName, choice: Choice, own: Mapping[str, Any], negatives: Sequence[str]
-) -> dict[str, Any]:
-    data: Literal["photos", "scenes"] = "scenes" if benchmark == "scenes" else "photos"
-    preset = own.get("preset")
-    return small_settings(data, choice.method, label=choice.label, preset=preset, negatives=negatives)
-
-
-def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
-    """Settings of all methods, settings of some, and names of those that a chosen method must have.
-
-    Of a setting given twice the later counts: in the config, by ``--smoke``, as an option, by ``--set``.
-    """
-    import torch
-
-    shared: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
-    own: dict[str, Any] = {}
-    required: set[str] = set()
-    config = read_config(given["config"]) if "config" in given else {}
-    if "benchmark" in config:  # which the script's replaces
-        check_value("benchmark", config["benchmark"], KINDS["benchmark"])
-    if "method" in given:
-        config = {**config, "label": None}  # it belongs to the config's method, as some of its settings do
-    options = {name: value for name, value in given.items() if name in KINDS or name in OWN_FLAGS}
-    named = dict(map(_named_value, given["set"]))
-    smoke = dict(SMOKE) if given.get("smoke") else {}
-    if is_b_protocol({**config, **options, **named}.get("protocol")):
-        smoke.pop("n_experiences", None)  # the protocol says how many
-    layers = [
-        (config, "method" not in given),
-        (smoke, False),
-        (options, True),
-        (named, True),
-    ]
-    for layer, must_fit in layers:
-        of_all, of_methods = split_settings(layer)
-        shared, own = shared | of_all, own | of_methods
-        required |= of_methods.keys() if must_fit else set()
-    return shared, own, required
-
-
-def check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:
-    """Raise a ValueError for settings that are neither all methods' nor those of a chosen one."""
-    known = {name for method in methods for name in method_arguments(method)}
-    unknown = sorted(set(names) - known)
-    if unknown:
-        raise ValueError(
-            f"unknown settings {unknown} for {', '.join(methods)}; their own are {sorted(known)}, and --help "
-            "lists those of all methods."
-        )
-
-
-def _give_negatives(wanted: Sequence[Settings], negatives: Sequence[str]) -> list[Settings]:
-    """Negatives for all methods that can use them, which must not be none."""
-    able = [settings for settings in wanted if usable_negatives(settings) & set(negatives)]
-    if not able:
-        change_settings(wanted[0], negatives=negatives)  # raises the error that says why
-    return [
-        change_settings(settings, negatives=sorted(usable_negatives(settings) & set(negatives)))
-        for settings in wanted
-    ]
-
-
-def _give_pseudo_labels(wanted: Sequence[Settings], value: Any) -> list[Settings]:
-    """Pseudo-labels for all methods that can use them, which must not be none."""
-    able = {s.method for s in wanted if METHODS[s.method].takes_pseudo_labels}
-    if not able:
-        change_settings(wanted[0], pseudo_labels=value)  # raises the error that says why
-    return [change_settings(s, pseudo_labels=value) if s.method in able else s for s in wanted]
-
-
-def _variants_of(wanted: Sequence[Settings], variants: Mapping[str, Variant]) -> list[Settings]:
-    """The runs themselves, and their variants that differ from them, seed by seed."""
-    others = sorted({settings.method for settings in wanted} - {FULL})
-    if others:
-        raise ValueError(f"these are variants of AGCN, and not of {', '.join(others)}: leave --method out.")
-    runs = [change_settings(settings, label=FULL) for settings in wanted]
-    for label, variant in variants.items():
-        made = [(s, change_settings(s, **variant.changes(s.method_settings))) for s in wanted]
-        runs += [change_settings(changed, label=label) for s, changed in made if changed != s]
-    return runs
-
-
-def check_folders(wanted: Sequence[Settings]) -> None:
-    """Raise a ValueError if several runs would have the same folder."""
-    shared = [name for name, times in Counter(settings.name for settings in wanted).items() if times > 1]
-    if shared:
-        raise ValueError(
-            f"several runs would have the folder {', '.join(shared)}: give each method and seed once, and a "
-            "label to one method only."
-        )
 
 
 @returns_exit_code
@@ -427,14 +121,99 @@ def _tell_what_is_saved(folder: Path) -> Iterator[None]:
     except (FolderInUse, OtherRun, BegunRun):  # nothing has begun
         raise
     except (Exception, KeyboardInterrupt):
-        if not is_first_by_environment():
-            raise
-        state = folder / STATE_FILE
-        saved = (
-            f"The state of the run is saved in {state}; the same command with --resume continues from there."
-        )
-        print(f"\n{saved}" if state.is_file() else "\nNo state of the run was saved.", file=sys.stderr)
+        if is_first_by_environment():
+            state = folder / STATE_FILE
+            saved = f"The state of the run is saved in {state}; the same command with --resume continues it."
+            print(f"\n{saved}" if state.is_file() else "\nNo state of the run was saved.", file=sys.stderr)
         raise
+
+
+def settings_of(
+    arguments: argparse.Namespace, variants: Mapping[str, Variant] | None = None
+) -> list[Settings]:
+    """One for each method (or variant of AGCN) and seed, in that order.
+
+    Raises:
+        ValueError: if a setting is unknown, or two runs would have the same folder; the message says which.
+    """
+    shared, own, required = _merge(vars(arguments))
+    names, seeds = _as_list(shared.pop("method", FULL)), _as_list(shared.pop("seed", 0))
+    benchmark = _benchmark_of(arguments, shared)
+    defaults = getattr(arguments, "defaults", "small" if benchmark == "photos" else "paper")
+    if variants is None and _asks_for_nothing(arguments):
+        names, defaults = list(FIRST), "small"
+    names = list(METHODS) if "all" in names else names
+    chosen = [CHOICES.get(str(name), Choice(name)) for name in names]
+    check_accepted(required, [choice.method for choice in chosen])
+    extras = {name: shared.pop(name) for name in EXTRAS if name in shared}
+    for name, value in extras.items():
+        check_value(name, value, KINDS[name])
+    if shared.get("label") is None:
+        shared.pop("label", None)
+    wanted = []
+    for choice in chosen:
+        base = {**choice.changes, **own}
+        if defaults == "small":
+            base = {**_small(benchmark, choice, own, extras), **base}
+        given = {"label": choice.label, **shared, "method": choice.method}
+        wanted += [make_settings(benchmark, base, **given, seed=seed) for seed in seeds]
+    for name, value in extras.items():
+        wanted = _give(wanted, name, value) if value else wanted
+    if variants is not None:
+        wanted = _variants_of(wanted, variants)
+    check_folders(wanted)
+    return wanted
+
+
+def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
+    """Settings of all methods, settings of some, and names of those that a chosen method must have.
+
+    Of a setting given twice the later counts: in the config, by ``--smoke``, as an option, by ``--set``.
+    """
+    import torch
+
+    config = read_config(given["config"]) if "config" in given else {}
+    if "benchmark" in config:  # which the script's replaces
+        check_value("benchmark", config["benchmark"], KINDS["benchmark"])
+    if "method" in given:
+        config = {**config, "label": None}  # it belongs to the config's method, as some of its settings do
+    options = {name: value for name, value in given.items() if name in KINDS or name in OWN_FLAGS}
+    named = dict(map(_named_value, given["set"]))
+    smoke = dict(SMOKE) if given.get("smoke") else {}
+    if is_b_protocol({**config, **options, **named}.get("protocol")):
+        smoke.pop("n_experiences", None)  # the protocol says how many
+    shared: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
+    own: dict[str, Any] = {}
+    required: set[str] = set()
+    for layer, must_fit in ((config, "method" not in given), (smoke, False), (options, True), (named, True)):
+        of_all, of_methods = split_settings(layer)
+        shared, own = shared | of_all, own | of_methods
+        required |= of_methods.keys() if must_fit else set()
+    return shared, own, required
+
+
+def read_config(path: str | os.PathLike) -> dict[str, Any]:
+    """Settings from a TOML or JSON file; those of a run from its ``results.json``.
+
+    Raises:
+        ValueError: if the file is neither, or of another format.
+    """
+    content = _read_toml(path) if str(path).endswith(".toml") else read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`.")
+    if "settings" not in content:
+        return content
+    check_format(path, content)
+    if not isinstance(content["settings"], dict):
+        raise ValueError(f"{path}: settings must be settings by name, not {content['settings']!r:.60}.")
+    return content["settings"]
+
+
+def _read_toml(path: str | os.PathLike) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not TOML: {str(error).rstrip('.')}.") from None
 
 
 def _named_value(text: str) -> tuple[str, Any]:
@@ -451,11 +230,82 @@ def _named_value(text: str) -> tuple[str, Any]:
     return name, value
 
 
-def _folder(text: str) -> Path:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("must be the name of a folder, but is empty.")
-    return Path(text)
-
-
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _benchmark_of(arguments: argparse.Namespace, shared: dict[str, Any]) -> BenchmarkName:
+    """The benchmark that was asked for, or drawn scenes in place of the script's if there is no data."""
+    named: BenchmarkName = shared.pop("benchmark")
+    check_value("benchmark", named, KINDS["benchmark"])
+    if shared.get("dataset_root") or named == "photos":
+        return named
+    if named not in (arguments.benchmark, "scenes"):
+        raise ValueError(f"the benchmark {named!r} needs its images: give their folder by --data.")
+    return "scenes"
+
+
+def _asks_for_nothing(arguments: argparse.Namespace) -> bool:
+    """Whether the command line has no method, no data and no settings."""
+    given = set(vars(arguments)) & {*KINDS, *OWN_FLAGS, "method", "config", "smoke", "defaults"}
+    return given <= {"benchmark", "seed"} and arguments.benchmark != "photos" and not arguments.set
+
+
+def _small(
+    benchmark: BenchmarkName, choice: Choice, own: Mapping[str, Any], extras: Mapping[str, Any]
+) -> dict[str, Any]:
+    return small_settings(
+        "scenes" if benchmark == "scenes" else "photos",
+        choice.method,
+        label=choice.label,
+        preset=own.get("preset"),
+        negatives=_as_list(extras.get("negatives", ())),
+    )
+
+
+def check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:
+    """Raise a ValueError for settings that are neither all methods' nor those of a chosen one."""
+    known = {name for method in methods for name in method_arguments(method)}
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise ValueError(
+            f"unknown settings {unknown} for {', '.join(methods)}; their own are {sorted(known)}, and --help "
+            "lists those of all methods."
+        )
+
+
+EXTRAS: dict[str, Callable[[Settings, Any], Any]] = {
+    "negatives": lambda settings, value: sorted(usable_negatives(settings) & set(_as_list(value))),
+    "pseudo_labels": lambda settings, value: METHODS[settings.method].takes_pseudo_labels and value,
+}
+"""Settings that some methods cannot use: the part of a value that a method can use, by name."""
+
+
+def _give(wanted: Sequence[Settings], name: str, value: Any) -> list[Settings]:
+    """A setting for all methods that can use it, which must not be none."""
+    usable = [EXTRAS[name](settings, value) for settings in wanted]
+    if not any(usable):
+        change_settings(wanted[0], **{name: value})  # raises the error that says why
+    return [change_settings(s, **{name: own}) if own else s for s, own in zip(wanted, usable, strict=True)]
+
+
+def _variants_of(wanted: Sequence[Settings], variants: Mapping[str, Variant]) -> list[Settings]:
+    """The runs themselves, and their variants that differ from them, seed by seed."""
+    others = sorted({settings.method for settings in wanted} - {FULL})
+    if others:
+        raise ValueError(f"these are variants of AGCN, and not of {', '.join(others)}: leave --method out.")
+    runs = [change_settings(settings, label=FULL) for settings in wanted]
+    for label, variant in variants.items():
+        made = [(s, change_settings(s, **variant.changes(s.method_settings))) for s in wanted]
+        runs += [change_settings(changed, label=label) for s, changed in made if changed != s]
+    return runs
+
+
+def check_folders(wanted: Sequence[Settings]) -> None:
+    """Raise a ValueError if several runs would have the same folder."""
+    shared = [name for name, times in Counter(settings.name for settings in wanted).items() if times > 1]
+    if shared:
+        raise ValueError(
+            f"several runs would have the folder {', '.join(shared)}: give each method and seed once, and a "
+            "label to one method only."
+        )

@@ -1,12 +1,11 @@
-"""Comparison of methods over seeds and class orders: one table, and paired differences."""
+"""Which method is best, by how much and why: one table, paired differences, and a sentence."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-
-from scipy import stats
+from typing import NamedTuple
 
 from avalanche_agcn.experiments.methods import name_of
 from avalanche_agcn.experiments.results import Results, group_by_label, mean_and_deviation
@@ -69,7 +68,6 @@ def paired_differences(first: Sequence[Results], second: Sequence[Results]) -> d
 
     Raises:
         ValueError: if a result has no partner.
-
     """
     pairs = [{(_order(result), result.seed): result for result in group} for group in (first, second)]
     if pairs[0].keys() != pairs[1].keys():
@@ -96,9 +94,11 @@ def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
         >>> round(low, 2), round(high, 2)
         (-0.48, 4.48)
     """
-    mean = statistics.fmean(values)
+    from scipy import stats  # of the test extra: only studies need it
+
     if len(values) < 2:
         return -math.inf, math.inf
+    mean = statistics.fmean(values)
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values))
     return mean - half, mean + half
 
@@ -123,3 +123,62 @@ def paired_table(results: Sequence[Results], labels: Sequence[str], against: Seq
             cells += [mean_and_deviation(by_order[order]) for order in orders]
             rows.append([f"{name_of(label)} − {name_of(other)}", str(len(values)), *cells])
     return Table(["Difference of mAP last", "pairs", "mean", "95 %", *(f"order {o}" for o in orders)], rows)
+
+
+class Balance(NamedTuple):
+    """AP of the classes, mean over them and over seeds, in percent: new − lost = last."""
+
+    new: float
+    """At the end of the experience that brought each class."""
+    lost: float
+    """Until the end of the stream."""
+    last: float
+    """At the end of the stream."""
+
+
+def verdict(results: Sequence[Results]) -> str | None:
+    """A sentence about the best method of one benchmark and the next; None if there are no two to compare.
+
+    Methods that train on all images at once are not compared: they are upper bounds.
+    """
+    groups = group_by_label(results)
+    known = {label: own for label, group in groups.items() if (own := balance(group)) is not None}
+    if len(known) < 2:
+        return None
+    first, second = sorted(known, key=lambda label: -known[label].last)[:2]
+    best, next_best = known[first], known[second]
+    n_seeds = len(groups[first])
+    reason = "learned new classes better" if best.new > next_best.new else "lost less of what was learned"
+    if best.new > next_best.new and best.lost < next_best.lost:
+        reason = "learned new classes better and lost less of them"
+    return (
+        f"{name_of(first)} has the best mAP after the last experience, {best.last:.1f} against "
+        f"{next_best.last:.1f} of {name_of(second)} ({'one seed' if n_seeds == 1 else f'{n_seeds} seeds'}), "
+        f"because it {reason}: "
+        f"{best.new:.1f} AP when classes were new and {_lost(best)} later, against {next_best.new:.1f} and "
+        f"{_lost(next_best)}."
+    )
+
+
+def balance(group: Sequence[Results]) -> Balance | None:
+    """How well the classes were learned and kept; None for a method that is evaluated at the end only."""
+    known = [row for result in group if (row := _balance(result)) is not None]
+    return Balance(*map(statistics.fmean, zip(*known, strict=True))) if known else None
+
+
+def _balance(result: Results) -> Balance | None:
+    """Over the classes that have an AP both when they are new and at the end."""
+    if not result.class_ap or not all(result.class_ap):
+        return None
+    pairs: list[tuple[float | None, float | None]] = []
+    begin = 0
+    for row, size in zip(result.class_ap, result.classes_per_experience, strict=True):
+        pairs += zip(row[begin : begin + size], result.class_ap[-1][begin : begin + size], strict=True)
+        begin += size
+    known = [(new, last) for new, last in pairs if new is not None and last is not None]
+    new, last = (statistics.fmean(values) for values in zip(*known, strict=True))
+    return Balance(new, new - last, last)
+
+
+def _lost(own: Balance) -> str:
+    return f"{own.lost:.1f} lost" if own.lost >= 0 else f"{-own.lost:.1f} gained"

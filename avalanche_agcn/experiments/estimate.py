@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
-from torch import Tensor
 
+from avalanche_agcn.experiments.checkpoint import count_bytes
 from avalanche_agcn.models.forward import unwrap
 
 WARM_UP, MEASURED = 3, 10
@@ -55,37 +55,16 @@ class EstimatePlugin(SupervisedPlugin, supports_distributed=True):  # type: igno
             evaluated = FORWARD_SHARE * self.n_evaluated / strategy.train_mb_size
             seconds = per_batch * (self.n_batches - self._batch + evaluated)
             if seconds >= LONG_SECONDS:
-                self.log(self._describe(seconds, count_bytes(_states(strategy))))
+                self.log(self._describe(seconds, strategy))
 
-    def _describe(self, seconds: float, state_bytes: int) -> str:
-        needed = 2 * state_bytes  # a new state is written before the old one is removed
+    def _describe(self, seconds: float, strategy: Any) -> str:
+        # A saved state is mostly made of these; a new one is written before the old one is removed.
+        plugins = [plugin for plugin in strategy.plugins if hasattr(plugin, "state_dict")]
+        parts = (unwrap(strategy.model), strategy.optimizer, *plugins)
+        needed = 2 * sum(count_bytes(part.state_dict()) for part in parts)
         free = shutil.disk_usage(self.folder).free
         warning = f", of which only {free / 1e6:.0f} MB are free" if free < needed else ""
         return (
             f"about {seconds / 60:.0f} minutes for {self.n_batches} batches and the evaluations, and "
             f"{max(1, needed / 1e6):.0f} MB of disk in {self.folder}{warning}"
         )
-
-
-def _states(strategy: Any) -> Iterable[Any]:
-    """What a saved state is mostly made of."""
-    yield unwrap(strategy.model).state_dict()
-    yield strategy.optimizer.state_dict()
-    yield from (plugin.state_dict() for plugin in strategy.plugins if hasattr(plugin, "state_dict"))
-
-
-def count_bytes(content: Any) -> int:
-    """Bytes of all tensors in nested containers.
-
-    Example:
-        >>> import torch
-        >>> count_bytes({"a": torch.zeros(3), "b": [torch.zeros(2, dtype=torch.float64), 1]})
-        28
-    """
-    if isinstance(content, Tensor):
-        return content.numel() * content.element_size()
-    if isinstance(content, dict):
-        return sum(map(count_bytes, content.values()))
-    if isinstance(content, Iterable) and not isinstance(content, (str, bytes)):
-        return sum(map(count_bytes, content))
-    return 0

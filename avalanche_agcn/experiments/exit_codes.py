@@ -1,17 +1,27 @@
-"""How commands end: expected errors become one sentence and an exit code; programming errors stay errors."""
+"""How commands end: expected errors and signals become one sentence and an exit code.
+
+After SIGTERM or Ctrl-C a run saves its state at the next batch and ends; a second signal ends it at once.
+Programming errors stay errors.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import multiprocessing
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import ParamSpec
 
 P = ParamSpec("P")
 
 FAILED, INTERRUPTED = 1, 130
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def expected_errors() -> tuple[type[BaseException], ...]:
@@ -66,3 +76,102 @@ def one_sentence(error: BaseException) -> str:
         text = re.sub(r"^[\w.]+: ", "", text.splitlines()[-1])
     text = " ".join(text.split()) or type(error).__name__
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks this process to end.
+
+    Attributes:
+        exit_code: of the process: 143 for SIGTERM, 130 for Ctrl-C.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.exit_code = 128 + signum
+
+
+class _Request:
+    """The signal that was received, if any, and whether it waits for the end of a batch."""
+
+    signum: int | None = None
+    waits = False
+    process: int | None = None  # whose it is: loader workers inherit the handler, and leave signals to it
+
+
+_request = _Request()
+
+
+@contextlib.contextmanager
+def handle_signals() -> Iterator[None]:
+    """Turn SIGTERM and Ctrl-C into `Stopped`; on leaving, end the loader workers that are left after it.
+
+    It has no effect outside of the main thread, where Python does not allow it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _request.process = os.getpid()
+    before = {number: signal.signal(number, _handle) for number in SIGNALS}
+    try:
+        yield
+    except KeyboardInterrupt:
+        end_workers()
+        raise
+    finally:
+        _request.signum = None
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def stop_between_batches() -> Iterator[None]:
+    """Let a signal wait until `requested_signal` is asked; at the latest it takes effect on leaving."""
+    _request.waits = True
+    try:
+        yield
+    finally:
+        _request.waits = False
+    raise_if_requested()
+
+
+def requested_signal() -> int:
+    """Number of the signal that waits for the end of the batch; 0 if none does."""
+    return _request.signum or 0
+
+
+def raise_if_requested() -> None:
+    """Raise `Stopped` if a signal waits."""
+    if _request.signum is not None:
+        raise Stopped(_request.signum)
+
+
+def end_workers() -> None:
+    """Kill this process's loader workers, which may be in the middle of an image."""
+    _expect_dead_workers()
+    workers = multiprocessing.active_children()
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+
+
+def _expect_dead_workers() -> None:
+    """Remove torch's handler that raises an error when a worker dies: a signal may have reached them, too."""
+    if hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _handle(signum: int, frame: FrameType | None) -> None:
+    if os.getpid() != _request.process:
+        return
+    if _request.signum is not None:
+        end_workers()
+        os._exit(128 + signum)
+    _request.signum = signum
+    _expect_dead_workers()
+    if not _request.waits:
+        raise Stopped(signum)
+    # Not by print, which the signal may have interrupted.
+    message = "\nStopping after this batch; a second signal ends at once.\n"
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.__stderr__.fileno(), message.encode())  # type: ignore[union-attr]

@@ -64,12 +64,6 @@ class FolderContent(NamedTuple):
 def read_folder(folder: Path, settings: Settings, resume: bool, log: Callable[[str], None]) -> FolderContent:
     """What a folder has of the run with these settings.
 
-    Args:
-        folder: folder of the run.
-        settings: of the run.
-        resume: whether a run that was begun is to be continued.
-        log: receives messages.
-
     Raises:
         OtherRun: if it has a run with other settings.
         BegunRun: if it has a run that was begun, without ``resume``.

@@ -12,12 +12,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 from avalanche_agcn.evaluation.style import LINES, Style
+from avalanche_agcn.experiments.values import is_plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,9 +51,7 @@ class Method:
         style: its curve, the same in every plot.
         model: ``"linear"``, a linear classifier over the backbone; ``"random"``, one over random features of
             it; or ``"agcn"``, a GCN over word vectors.
-        takes_statistics: whether negatives from feature statistics can be added to its loss.
-        takes_pseudo_labels: whether pseudo-labels can be added to its targets: it trains by gradient, one
-            experience after the other, and has none of its own.
+        has_pseudo_labels: whether it adds pseudo-labels by itself.
         search: settings that a study chooses, beside the learning rate of a linear classifier.
     """
 
@@ -62,8 +60,7 @@ class Method:
     description: str
     style: Style
     model: Literal["linear", "random", "agcn"] = "linear"
-    takes_statistics: bool = True
-    takes_pseudo_labels: bool = True
+    has_pseudo_labels: bool = False
     search: Space = field(default_factory=dict)
 
     @property
@@ -72,6 +69,19 @@ class Method:
         from avalanche_agcn import training
 
         return getattr(training, self.strategy)
+
+    @property
+    def learns_from_stream_by_gradient(self) -> bool:
+        """Whether it trains one experience after the other, with a loss that negatives can be added to."""
+        from avalanche_agcn.training.strategies.closed_form import ClosedForm
+        from avalanche_agcn.training.strategies.multi_task import TrainsJointly
+
+        return not issubclass(self.strategy_class, (ClosedForm, TrainsJointly))
+
+    @property
+    def takes_pseudo_labels(self) -> bool:
+        """Whether pseudo-labels can be added to its targets."""
+        return self.learns_from_stream_by_gradient and not self.has_pseudo_labels
 
     @cached_property
     def arguments(self) -> dict[str, inspect.Parameter]:
@@ -92,40 +102,17 @@ class Method:
         return found
 
 
-PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
-"""Types that settings may have, in words."""
-
-
-def is_plain(kind: Any) -> bool:
-    """Whether a type hint has only plain types and literals: what a settings file can say."""
-    return kind is not None and all(isinstance(one, str) or one in [*PLAIN] for one in alternatives(kind))
-
-
-def alternatives(kind: Any) -> list[Any]:
-    """Types and values in a union of types and literals."""
-    return [one for part in get_args(kind) for one in alternatives(part)] or [kind]
-
-
 # λ₁ + λ₂ = 1, as in the paper.
 _WEIGHTS = [{"lambda_cls": x, "lambda_dst": round(1 - x, 2)} for x in (0.07, 0.2, 0.35, 0.5, 0.7)]
 
 # Okabe and Ito's palette without its yellow, and five of Tol's colours: safe for colour-blind readers.
 METHODS: dict[str, Method] = {
-    "multitask": Method(
-        "MultiTask",
-        "Multi-Task",
-        "all images and labels at once",
-        Style("#000000", "*"),
-        takes_statistics=False,
-        takes_pseudo_labels=False,
-    ),
+    "multitask": Method("MultiTask", "Multi-Task", "all images and labels at once", Style("#000000", "*")),
     "multitask_ridge": Method(
         "MultiTaskRidge",
         "Multi-Task (ridge)",
         "all images and labels at once, in closed form",
         Style("#DDCC77", "p"),
-        takes_statistics=False,
-        takes_pseudo_labels=False,
     ),
     "finetuning": Method("FineTuning", "Fine-Tuning", "plain training on the stream", Style("#7F7F7F", "v")),
     "ewc": Method(
@@ -159,24 +146,14 @@ METHODS: dict[str, Method] = {
         "a graph of label relations, and a frozen teacher",
         Style("#D55E00", "o"),
         model="agcn",
-        search={
-            "lr_gcn": LogUniform(3e-5, 1e-3),
-            "weights": _WEIGHTS,
-            "lambda_gph": LogUniform(1, 1e5),
-        },
+        search={"lr_gcn": LogUniform(3e-5, 1e-3), "weights": _WEIGHTS, "lambda_gph": LogUniform(1, 1e5)},
     ),
     "streaming_ridge": Method(
         "StreamingRidge",
         "StreamingRidge",
         "classifiers in closed form from sums of features",
         Style("#332288", "d"),
-        takes_statistics=False,
-        takes_pseudo_labels=False,
-        search={
-            "gamma": LogUniform(0.05, 1),
-            "ridge": LogUniform(300, 3e4),
-            "refine": LogUniform(0.02, 0.5),
-        },
+        search={"gamma": LogUniform(0.05, 1), "ridge": LogUniform(300, 3e4), "refine": LogUniform(0.02, 0.5)},
     ),
     "l3a": Method(
         "L3A",
@@ -184,8 +161,6 @@ METHODS: dict[str, Method] = {
         "classifiers in closed form from weighted random features",
         Style("#117733", ">"),
         model="random",
-        takes_statistics=False,
-        takes_pseudo_labels=False,
         search={"ridge": LogUniform(1, 1e5)},
     ),
     "csc": Method(
@@ -194,7 +169,7 @@ METHODS: dict[str, Method] = {
         "pseudo-labels, a graph of label relations, and a penalty on confident outputs",
         Style("#661100", "8"),
         model="agcn",
-        takes_pseudo_labels=False,
+        has_pseudo_labels=True,
         search={"lr_gcn": LogUniform(3e-5, 1e-3), "beta": LogUniform(1e-3, 0.3)},
     ),
 }
@@ -312,11 +287,7 @@ CHOICES: dict[str, Choice] = {name: Choice(name) for name in METHODS} | {
 FIRST = ("finetuning", "er", "agcn", "agcn_statistics", "streaming_ridge")
 """What is compared if nothing is asked for."""
 SMALL_FILE = Path(__file__).with_name("small.json")
-
-
-@cache
-def _read_small() -> dict[str, Any]:
-    return json.loads(SMALL_FILE.read_text(encoding="utf-8"))
+SMALL: dict[str, Any] = json.loads(SMALL_FILE.read_text(encoding="utf-8"))
 
 
 def small_settings(
@@ -329,25 +300,18 @@ def small_settings(
 ) -> dict[str, Any]:
     """Settings for a few thousand images: those chosen for each method in the study on photos.
 
-    They are read from ``small.json``, which ``runs/coco18/study.py`` writes.
-
-    Args:
-        data: what the network is for.
-        method: key in `METHODS`.
-        label: of a variant.
-        preset: of AGCN.
-        negatives: sources of negatives.
+    They are from ``small.json``, which ``runs/coco18/study.py`` writes. A variant is given by its label, by
+    the preset of AGCN, or by its sources of negatives.
 
     Example:
         >>> small_settings("photos", "ewc")["ewc_lambda"]
         42.0
     """
-    table = _read_small()
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
     labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
-    chosen: dict[str, Any] = next((table["methods"][one] for one in labels if one in table["methods"]), {})
-    rates = table["scene_rates"] if data == "scenes" else {}
-    return {**table["networks"][data], **chosen, **rates}
+    chosen: dict[str, Any] = next((SMALL["methods"][one] for one in labels if one in SMALL["methods"]), {})
+    rates = SMALL["scene_rates"] if data == "scenes" else {}
+    return {**SMALL["networks"][data], **chosen, **rates}
 
 
 def name_of(label: str) -> str:

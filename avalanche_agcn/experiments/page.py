@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -84,13 +83,12 @@ def part_data(
     first = results[0]
     truths: list[list[list[int]]] = []
     methods = [_method(label, group, k, truths) for k, (label, group) in enumerate(groups.items())]
-    for method, group in zip(methods, groups.values(), strict=True):
-        method["pictures"] = _pictures(group[0], photos)
-    for method, group in zip(methods, groups.values(), strict=True):  # last, as there may be no room for all
-        method["worst"] = _worst(group[0], photos)
+    firsts = [(method, group[0]) for method, group in zip(methods, groups.values(), strict=True)]
+    for method, run in firsts:
+        method["pictures"] = _shown(run.pictures, run, photos, "labels", "probabilities")
+    for method, run in firsts:  # last, as there may be no room for all
+        method["worst"] = _shown(run.worst, run, photos, "class", "error", "labels", "probability")
     _choose_shown(methods)
-    settings = {label: _flat(group[0].settings) for label, group in groups.items()}
-    common = _common(settings.values())
     return {
         "title": title,
         "stream": describe_stream(first).replace("\n", ", "),
@@ -98,12 +96,7 @@ def part_data(
         "experiences": _experiences(first),
         "runs": results,
         "seconds": sum(result.seconds["total"] for result in results),
-        "common": common,
-        "own": {
-            name_of(label): {name: value for name, value in own.items() if name not in common}
-            for label, own in settings.items()
-        },
-        "environments": _unique(_flat(result.environment) for result in results),
+        **_describe_runs(groups),
         "data": {
             "title": title,
             "classes": first.class_names,
@@ -113,6 +106,22 @@ def part_data(
             "truths": truths,
         },
     }
+
+
+def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
+    """Settings that all methods share, those of each alone, and the different environments."""
+    settings = {name_of(label): _flat(group[0].settings) for label, group in groups.items()}
+    common = next(iter(settings.values()))
+    for own in settings.values():
+        common = {name: value for name, value in common.items() if own.get(name) == value}
+    alone = {
+        name: {key: value for key, value in own.items() if key not in common}
+        for name, own in settings.items()
+    }
+    environments: list[dict[str, str]] = []
+    for environment in (_flat(result.environment) for group in groups.values() for result in group):
+        environments += [] if environment in environments else [environment]
+    return {"common": common, "own": alone, "environments": environments}
 
 
 def _padded(result: Results) -> Results:
@@ -175,12 +184,12 @@ def _deviations(group: Sequence[Results], metric: str) -> list[float | None]:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    known = [value for value in values if value is not None]
     return round(statistics.fmean(known), 2) if known else None
 
 
 def _deviation(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    known = [value for value in values if value is not None]
     return round(statistics.stdev(known), 2) if len(known) > 1 else None
 
 
@@ -264,23 +273,14 @@ def _thumbnail(image: Image.Image) -> str:
     return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def _pictures(result: Results, photos: Photos) -> list[dict[str, Any]]:
-    shown = []
-    for picture in result.pictures or []:
-        photo = photos.add(result, picture)
-        if photo is not None:
-            shown.append({"photo": photo, "labels": picture["labels"], "rows": picture["probabilities"]})
-    return shown
-
-
-def _worst(result: Results, photos: Photos) -> list[dict[str, Any]]:
-    shown = []
-    for picture in result.worst or []:
-        photo = photos.add(result, picture)
-        if photo is not None:
-            own = {name: picture[name] for name in ("class", "error", "labels", "probability")}
-            shown.append({"photo": photo, **own})
-    return shown
+def _shown(pictures: Sequence[Mapping[str, Any]] | None, result: Results, photos: Photos, *names: str) -> Any:
+    """Pictures of a run that can be opened: the place of the photo, and some of what is recorded of it."""
+    places = [(picture, photos.add(result, picture)) for picture in pictures or []]
+    return [
+        {"photo": photo, **{name: picture[name] for name in names}}
+        for picture, photo in places
+        if photo is not None
+    ]
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, str]:
@@ -303,17 +303,3 @@ def _text(value: Any) -> str:
         return ", ".join(map(_text, value)) or "none"
     words = {None: "none", True: "yes", False: "no"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
-
-
-def _common(settings: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Settings that all have with the same value."""
-    first, *others = settings
-    return {name: value for name, value in first.items() if all(own.get(name) == value for own in others)}
-
-
-def _unique(items: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = []
-    for item in items:
-        if item not in found:
-            found.append(item)
-    return found

@@ -143,13 +143,17 @@ SCENE_SETTINGS = ("validation_size", "n_train", "n_test", "image_size", "seed")
 
 def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
     """One of ``result.pictures``: a photo read from the data, or a scene drawn again from the settings."""
-    settings = result.settings
-    if result.benchmark != "SplitScenes":
-        root = settings.get("dataset_root")
-        if root is None:
-            raise FileNotFoundError("The settings of the run do not have the folder of its images.")
-        check_inside(str(picture["image"]), "the image of a picture")
-        return load_image(Path(root) / str(picture["image"]))
+    if result.benchmark == "SplitScenes":
+        return _draw_scene(result, picture)
+    root = result.settings.get("dataset_root")
+    if root is None:
+        raise FileNotFoundError("The settings of the run do not have the folder of its images.")
+    check_inside(str(picture["image"]), "the image of a picture")
+    return load_image(Path(root) / str(picture["image"]))
+
+
+def _draw_scene(result: Results, picture: dict[str, Any]) -> Image.Image:
+    settings, number = result.settings, picture["image"]
     missing = [name for name in SCENE_SETTINGS if name not in settings]
     if missing:
         raise ValueError(f"the settings of {result.name} lack {', '.join(missing)} to draw scenes again.")
@@ -162,15 +166,13 @@ def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
         seed=settings["seed"],
         in_memory=False,
     )
-    if not isinstance(picture["image"], int) or picture["image"] >= len(scenes):
-        raise ValueError(
-            f"there is no scene {picture['image']!r} among {len(scenes)}: run {result.name} again."
-        )
-    image, target = scenes[picture["image"]]
+    if not isinstance(number, int) or number >= len(scenes):
+        raise ValueError(f"there is no scene {number!r} among {len(scenes)}: run {result.name} again.")
+    image, target = scenes[number]
     labels = {scenes.class_names[column] for column in target.nonzero()}
     if labels != set(picture["labels"]):
         raise ValueError(
-            f"scene {picture['image']} shows {sorted(labels)}, but showed {picture['labels']} in the run: "
+            f"scene {number} shows {sorted(labels)}, but showed {picture['labels']} in the run: "
             "scenes are drawn differently now, run it again."
         )
     return image

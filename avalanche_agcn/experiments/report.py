@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_atomically, write_text
+from avalanche_agcn.experiments.comparison import verdict
 from avalanche_agcn.experiments.methods import ABLATIONS
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.results import Results, group_by_label
 from avalanche_agcn.experiments.settings import ascii_name
 from avalanche_agcn.experiments.tables import Table, all_tables, class_table, summary_text, with_full
-from avalanche_agcn.experiments.verdict import verdict
 
 FILE_NAMES = {
     "Table 1": "table-{}",
@@ -72,14 +72,7 @@ def write_report(
 
 
 def refresh_page(out: Path, finished: Sequence[Results], n_runs: int, running: Results) -> None:
-    """Write ``report.html`` with the results so far; if it cannot be written, say why and carry on.
-
-    Args:
-        out: its folder.
-        finished: results of finished runs.
-        n_runs: number of all runs.
-        running: results so far of the run that goes on.
-    """
+    """Write ``report.html`` with finished runs and the one that is running; if that fails, print why."""
     learned = f"{len(running.nested['mAP'])} of {len(running.classes_per_experience)} experiences"
     progress = f"Run {len(finished) + 1} of {n_runs}, {running.name}: {learned} learned."
     results = [*finished, replace(running, worst=None)]
@@ -90,10 +83,8 @@ def refresh_page(out: Path, finished: Sequence[Results], n_runs: int, running: R
 
 
 def _by_benchmark(results: Sequence[Results]) -> dict[str, list[Results]]:
-    found: dict[str, list[Results]] = {}
-    for result in results:
-        found.setdefault(result.benchmark, []).append(result)
-    return found
+    names = dict.fromkeys(result.benchmark for result in results)
+    return {name: [result for result in results if result.benchmark == name] for name in names}
 
 
 def _plots_of(results: Sequence[Results]) -> dict[str, Callable[[], Figure]]:
@@ -126,30 +117,24 @@ def draw(make: Callable[[], Figure], path: Path, *, dpi: int = 150) -> None:
 
 
 class Part(NamedTuple):
-    """A part of a study.
-
-    Attributes:
-        title: of its section.
-        results: its results.
-        tables: by caption.
-        plots: functions that draw them, by caption; the part of it before a colon names the file.
-    """
+    """A part of a study: the title of its section, its results, and tables and plots by caption."""
 
     title: str
     results: Sequence[Results]
     tables: Mapping[str, Table]
     plots: Mapping[str, Callable[[], Figure]]
+    """Functions that draw them; the part of the caption before a colon names the file."""
 
 
 def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path, name: str) -> None:
-    """Write the page of a study: its text, then tables and plots of each part.
+    """Write the page of a study in Markdown: its text, then tables and plots of each part.
 
     Args:
-        out: the page, in Markdown.
+        out: the page.
         text: its first section, a Jinja2 template; see `fill_in`.
         parts: the parts by name.
         figures: folder for the plots.
-        name: how the names of their files begin.
+        name: how the names of plots begin.
 
     Raises:
         ValueError: if the text asks for a score that the results do not have.

@@ -165,19 +165,11 @@ def _parse(path: str | os.PathLike, content: Any) -> Results:
     return Results(**{name: value for name, value in content.items() if name != "summary"})
 
 
-_COMPACT: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
-# What most runs of a study have in common, so that its table has it once.
+# What most runs of a study have in common, so that its table has it once; and what the table does not have.
 _SHARED = (
-    "format",
-    "benchmark",
-    "class_names",
-    "classes_per_experience",
-    "cooccurrence",
-    "environment",
-    "n_images",
-    "data",
+    *("format", "benchmark", "class_names", "classes_per_experience", "cooccurrence"),
+    *("environment", "n_images", "data"),
 )
-
 _NOT_IN_TABLES = ("pictures", "worst", "decisions", "class_ap", "summary")
 
 
@@ -192,16 +184,16 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
     shared: dict[str, Any] = {"settings": dict(results[0].settings)}
     for record in records:
         shared |= {key: record[key] for key in _SHARED if shared.get(key) is None}
-    lines = [json.dumps(shared, **_COMPACT)]
+    lines = [shared]
     for record in records:
         own = {key: value for key, value in record.items() if key not in _SHARED or value != shared[key]}
-        own["settings"] = _changed(record["settings"], shared["settings"])
-        lines.append(json.dumps(own, **_COMPACT))
-    write_text(path, "\n".join(lines) + "\n")
-
-
-def _changed(values: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in base or base[key] != value}
+        base = shared["settings"].items()
+        own["settings"] = {
+            key: value for key, value in record["settings"].items() if (key, value) not in base
+        }
+        lines.append(own)
+    texts = [json.dumps(line, separators=(",", ":"), allow_nan=False) for line in lines]
+    write_text(path, "\n".join(texts) + "\n")
 
 
 def read_table(path: Path) -> list[Results]:
@@ -256,22 +248,18 @@ def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
         groups.setdefault(result.label, []).append(result)
     for label, group in groups.items():
         check_comparable(label, group)
-    order = [*METHODS, *ABLATIONS]
+    order = {name: k for k, name in enumerate([*METHODS, *ABLATIONS])}
 
     def place(label: str) -> tuple[int, int, str]:
-        return _index(order, groups[label][0].method), _index(order, label), label
+        method = groups[label][0].method
+        return order.get(method, len(order)), order.get(label, len(order)), label
 
     return {label: groups[label] for label in sorted(groups, key=place)}
 
 
-def _index(names: Sequence[str], name: str) -> int:
-    return names.index(name) if name in names else len(names)
-
-
 def check_comparable(label: str, group: Sequence[Results]) -> None:
     """Raise a ValueError if results have no common mean: several of one seed, or other settings."""
-    names = sorted(result.name for result in group)
-    if len(set(names)) != len(names):
+    if len({result.name for result in group}) != len(group):
         seeds = sorted(result.seed for result in group)
         raise ValueError(
             f"{label!r} has several results of one seed (seeds {seeds}); give folders with one of each."

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from avalanche_agcn.benchmarks.image_files import check_inside
 from avalanche_agcn.benchmarks.json_files import check_fields, check_kind, fail
-from avalanche_agcn.experiments.settings import check_stored
+from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.settings import KINDS, method_arguments, split_settings
+from avalanche_agcn.experiments.values import check_value
 
 MAX_NAME = 200
 """Longest name of a class, label or benchmark."""
@@ -16,12 +19,21 @@ PICTURES: dict[str, dict[str, Any]] = {
     "pictures": PICTURE | {"probabilities": list[list[float | None]]},
     "worst": PICTURE | {"class": str, "error": str, "probability": float | None},
 }
-DECISIONS = {
+DECISIONS: dict[str, Any] = {
     "thresholds": list[float],
     "true": list[int],
     "found": list[list[int]],
     "right": list[list[int]],
 }
+PERCENT = (0, 100, "percentages between 0 and 100")
+PROBABILITY = (-1e-6, 1 + 1e-6, "probabilities between 0 and 1")
+AMOUNT = (0, math.inf, "at least 0")
+BOUNDS: dict[str, tuple[float, float, str]] = {
+    **dict.fromkeys(("nested", "per_class_ap", "stages", "class_ap"), PERCENT),
+    **dict.fromkeys(("acm", "cooccurrence"), PROBABILITY),
+    **dict.fromkeys(("seconds", "n_images", "decisions"), AMOUNT),
+}
+"""Least and greatest number in each field, and both in words."""
 
 
 def check_results(
@@ -44,12 +56,29 @@ def check_results(
                 f"{place} has {name!r:.60}, which results do not have: is it of another program?"
             )
         check_kind(value, kinds[name], f"{place}: {name}")
-    check_stored(content["settings"], f"{place}: settings")
+    _check_settings(content["settings"], f"{place}: settings")
     _check_names(content, place)
-    _check_scores(content, metrics, place)
-    _check_matrices(content, place)
-    _check_pictures(content, place)
-    _check_counts(content, place)
+    _check_nested(content, metrics, f"{place}: nested")
+    _check_details(content, place)
+    for name, bounds in BOUNDS.items():
+        _check_numbers(content.get(name), bounds, f"{place}: {name}")
+    for part, fields in PICTURES.items():
+        for k, picture in enumerate(content.get(part) or []):
+            check_fields(picture, fields, f"{place}: {part}[{k}]")
+            _check_picture(picture, content, f"{place}: {part}[{k}]")
+
+
+def _check_settings(settings: dict[str, Any], place: str) -> None:
+    """Types and ranges of the settings; those that this version does not know are not looked at."""
+    try:
+        shared, own = split_settings(settings)
+        known = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
+        for name, value in shared.items():
+            check_value(name, value, KINDS[name])
+        for name in own.keys() & known.keys():
+            check_value(name, own[name], known[name].annotation)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def _check_names(content: Mapping[str, Any], place: str) -> None:
@@ -67,84 +96,74 @@ def _check_names(content: Mapping[str, Any], place: str) -> None:
             f"{place}: classes_per_experience must be positive and sum to the {len(names)} class_names, but "
             f"is {sizes!r:.60}."
         )
+    if set(content["per_class_ap"]) != set(names):
+        raise ValueError(f"{place}: per_class_ap must have each of the class_names, and no other name.")
 
 
-def _check_scores(content: Mapping[str, Any], metrics: Sequence[str], place: str) -> None:
-    n_experiences = len(content["classes_per_experience"])
-    nested = content["nested"]
-    check_fields(nested, dict.fromkeys(metrics, list), f"{place}: nested")
+def _check_nested(content: Mapping[str, Any], metrics: Sequence[str], place: str) -> None:
+    n_experiences, nested = len(content["classes_per_experience"]), content["nested"]
+    check_fields(nested, dict.fromkeys(metrics, list), place)
     lengths = {tuple(map(len, rows)) for rows in nested.values()}
     shape = next(iter(lengths))
     fits = all(length in (0, t + 1) for t, length in enumerate(shape)) and 0 < len(shape) <= n_experiences
     if len(lengths) != 1 or not fits or not shape[-1]:
         raise ValueError(
-            f"{place}: nested must have the same rows for each metric, row t with t + 1 scores or none and "
-            f"the last with scores, for {n_experiences} experiences; they have {sorted(lengths)!r:.60}."
+            f"{place} must have the same rows for each metric, row t with t + 1 scores or none and the last "
+            f"with scores, for {n_experiences} experiences; they have {sorted(lengths)!r:.60}."
         )
-    for metric, rows in nested.items():
-        _check_percent([value for row in rows for value in row], f"{place}: nested.{metric}")
-    if set(content["per_class_ap"]) != set(content["class_names"]):
-        raise ValueError(f"{place}: per_class_ap must have each of the class_names, and no other name.")
-    _check_percent(content["per_class_ap"].values(), f"{place}: per_class_ap")
-    for values in (content.get("stages") or {}).values():
-        _check_percent(values, f"{place}: stages")
-    rows = content.get("class_ap") or []
-    _check_percent([value for row in rows for value in row], f"{place}: class_ap")
-    if len(rows) > n_experiences or any(len(row) > len(content["class_names"]) for row in rows):
-        fail(f"{place}: class_ap", "a row for each experience, with a score for each class", rows)
+
+
+def _check_details(content: Mapping[str, Any], place: str) -> None:
+    """Shapes of what is recorded beside the scores."""
+    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
     check_fields(content["seconds"], {"total": float}, f"{place}: seconds")
-    if min(content["seconds"].values()) < 0:
-        fail(f"{place}: seconds", "at least 0", min(content["seconds"].values()))
-
-
-def _check_percent(values: Any, place: str) -> None:
-    for value in values:
-        if value is not None and not 0 <= value <= 100:
-            fail(place, "percentages between 0 and 100", value)
-
-
-def _check_matrices(content: Mapping[str, Any], place: str) -> None:
-    n = len(content["class_names"])
+    _check_rows(content.get("class_ap"), content, f"{place}: class_ap")
     for name in ("acm", "cooccurrence"):
         rows = content.get(name)
-        if rows is not None and (len(rows) != n or any(len(row) != n for row in rows)):
+        if rows is not None and [len(row) for row in rows] != [n] * n:
             fail(f"{place}: {name}", f"a matrix of {n} × {n}", rows)
-        for value in (value for row in rows or [] for value in row):
-            if not -1e-6 <= value <= 1 + 1e-6:
-                fail(f"{place}: {name}", "probabilities between 0 and 1", value)
-
-
-def _check_pictures(content: Mapping[str, Any], place: str) -> None:
-    n = len(content["class_names"])
-    for part, kinds in PICTURES.items():
-        for k, picture in enumerate(content.get(part) or []):
-            where = f"{place}: {part}[{k}]"
-            check_fields(picture, kinds, where)
-            image = picture["image"]
-            if isinstance(image, str):
-                check_inside(image, f"{where}.image")
-            elif image < 0:
-                fail(f"{where}.image", "at least 0", image)
-            if not set(picture["labels"]) <= set(content["class_names"]):
-                fail(f"{where}.labels", "some of the class_names", picture["labels"])
-            if picture.get("class", content["class_names"][0]) not in content["class_names"]:
-                fail(f"{where}.class", "one of the class_names", picture["class"])
-            rows = picture.get("probabilities", [])
-            _check_percent([p for row in rows for p in row], f"{where}.probabilities")
-            if len(rows) > len(content["classes_per_experience"]) or any(len(row) > n for row in rows):
-                fail(f"{where}.probabilities", "a row for each experience, with one for each class", rows)
-
-
-def _check_counts(content: Mapping[str, Any], place: str) -> None:
-    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
     for stream, counts in (content.get("n_images") or {}).items():
-        if len(counts) != n_experiences or min(counts) < 0:
-            fail(f"{place}: n_images.{stream!r:.60}", f"{n_experiences} numbers of at least 0", counts)
-    decisions = content.get("decisions")
-    if decisions is None:
-        return
-    check_fields(decisions, DECISIONS, f"{place}: decisions")
-    rows = [decisions["true"], *decisions["found"], *decisions["right"]]
-    same = len(decisions["thresholds"]) == len(decisions["found"]) == len(decisions["right"])
-    if not same or any(len(row) != n or min(row) < 0 for row in rows):
-        fail(f"{place}: decisions", f"counts of {n} classes for each of the thresholds", decisions)
+        if len(counts) != n_experiences:
+            fail(f"{place}: n_images.{stream!r:.60}", f"{n_experiences} numbers", counts)
+    if (decisions := content.get("decisions")) is not None:
+        check_fields(decisions, DECISIONS, f"{place}: decisions")
+        rows = [decisions["true"], *decisions["found"], *decisions["right"]]
+        same = len(decisions["thresholds"]) == len(decisions["found"]) == len(decisions["right"])
+        if not same or any(len(row) != n for row in rows):
+            fail(f"{place}: decisions", f"counts of {n} classes for each of the thresholds", decisions)
+
+
+def _check_picture(picture: Mapping[str, Any], content: Mapping[str, Any], place: str) -> None:
+    image, names = picture["image"], content["class_names"]
+    if isinstance(image, str):
+        check_inside(image, f"{place}.image")
+    _check_numbers(image, AMOUNT, f"{place}.image")
+    if not set(picture["labels"]) <= set(names):
+        fail(f"{place}.labels", "some of the class_names", picture["labels"])
+    if picture.get("class", names[0]) not in names:
+        fail(f"{place}.class", "one of the class_names", picture["class"])
+    _check_rows(picture.get("probabilities"), content, f"{place}.probabilities")
+    _check_numbers(picture.get("probabilities"), PERCENT, f"{place}.probabilities")
+
+
+def _check_rows(rows: list[Any] | None, content: Mapping[str, Any], place: str) -> None:
+    """At most as many rows as experiences, and entries as classes."""
+    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
+    if rows is not None and (len(rows) > n_experiences or any(len(row) > n for row in rows)):
+        fail(place, "a row for each experience, with a number for each class", rows)
+
+
+def _check_numbers(value: Any, bounds: tuple[float, float, str], place: str) -> None:
+    low, high, words = bounds
+    for number in _numbers(value):
+        if not low <= number <= high:
+            fail(place, words, number)
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers in nested lists and objects."""
+    if isinstance(value, (int, float)):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(item)

@@ -5,31 +5,28 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from avalanche.core import BasePlugin
 from avalanche.logging import BaseLogger
-from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
-from avalanche_agcn.benchmarks import (
-    MultiLabelBenchmark,
-    SplitCOCO,
-    SplitPhotos,
-    SplitScenes,
-    SplitVOC,
-    SplitWIDE,
-)
-from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
-from avalanche_agcn.benchmarks.multilabel import assemble
-from avalanche_agcn.evaluation import ProgressBar, find_nested, multilabel_evaluator
+from avalanche_agcn.benchmarks import MultiLabelBenchmark
+from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.evaluation.functional import StageScores
+from avalanche_agcn.experiments.build import (
+    BENCHMARK_NAMES,
+    check_device,
+    describe_benchmark,
+    make_backbone,
+    make_benchmark,
+    make_evaluator,
+    make_strategy,
+    normalise,
+)
 from avalanche_agcn.experiments.checkpoint import (
+    LOWER_RATE,
     CheckpointPlugin,
     Diverged,
     State,
@@ -45,10 +42,10 @@ from avalanche_agcn.experiments.checkpoint import (
     write_json,
 )
 from avalanche_agcn.experiments.estimate import EstimatePlugin
+from avalanche_agcn.experiments.exit_codes import raise_if_requested, requested_signal, stop_between_batches
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.fingerprint import data_fingerprint
 from avalanche_agcn.experiments.folder import STATE_FILE, FolderContent, RunLock, read_folder
-from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.recorder import EvaluationRecorder
 from avalanche_agcn.experiments.results import (
     METRICS,
@@ -58,189 +55,18 @@ from avalanche_agcn.experiments.results import (
     none_if_nan,
     train_cooccurrence,
 )
-from avalanche_agcn.experiments.settings import CONVENTIONS, Settings, is_b_protocol
-from avalanche_agcn.experiments.signals import raise_if_requested, requested_signal, stop_between_batches
-from avalanche_agcn.models import (
-    AGCNModel,
-    MultiLabelClassifier,
-    Precomputed,
-    RandomFeatures,
-    create_backbone,
-    load_word_vectors,
-)
+from avalanche_agcn.experiments.settings import Settings
+from avalanche_agcn.models import Precomputed
 from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.models.saved import BACKBONE_SETTINGS, DESCRIPTION, TENSORS, model_name, pack_model
-from avalanche_agcn.training import AGCN, CSC, AsymmetricLoss
+from avalanche_agcn.training import AGCN, CSC
 from avalanche_agcn.training.distributed import from_first_process, is_first_process
-from avalanche_agcn.training.plugins import (
-    DecoupledTrainingPlugin,
-    DriftCompensationPlugin,
-    PseudoLabelPlugin,
-    StatisticalNegativesPlugin,
-)
-from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
+from avalanche_agcn.training.strategies import MultiLabelTemplate, TrainsJointly
 from avalanche_agcn.training.strategies.closed_form import ClosedForm
 
-BENCHMARK_NAMES = {
-    "coco": "SplitCOCO",
-    "wide": "SplitWIDE",
-    "voc": "SplitVOC",
-    "scenes": "SplitScenes",
-    "photos": "SplitPhotos",
-    "own": "OwnBenchmark",
-}
-MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
-    "coco": SplitCOCO,
-    "wide": SplitWIDE,
-    "voc": SplitVOC,
-    "photos": SplitPhotos,
-}
-SHARED = ("train_mb_size", "eval_mb_size", "device", "seed")
-"""Settings that all strategies have under the same name."""
 STUDY_STEPS, MAX_EPOCHS = 750, 25
 """Steps of the study that settings were chosen in, 6,000 photos by 8; and most passes over fewer photos."""
-AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def make_benchmark(settings: Settings, log: Callable[[str], None] = print) -> MultiLabelBenchmark:
-    """The benchmark of the settings; `normalise` then fits its images to a network.
-
-    The data are looked at before any weights are loaded.
-    """
-    shared: dict[str, Any] = {
-        "n_classes": settings.n_classes,
-        "n_experiences": settings.n_experiences,
-        "seed": settings.seed,
-        "validation_size": settings.validation_size,
-    }
-    conventions = {name: getattr(settings, name) for name in ("protocol", *CONVENTIONS)}
-    shared |= {name: value for name, value in conventions.items() if value is not None}
-    if settings.benchmark == "scenes":
-        shared |= {"image_size": settings.image_size, "n_train": settings.n_train, "n_test": settings.n_test}
-        benchmark: MultiLabelBenchmark = SplitScenes(**shared)
-    elif settings.dataset_root is None:
-        raise ValueError(
-            f"the benchmark {settings.benchmark!r} needs its images: give their folder by "
-            f"{'--images' if settings.benchmark == 'photos' else '--data'}."
-        )
-    else:
-        if settings.split_lists is not None:
-            shared["split_lists"] = settings.split_lists
-        if settings.benchmark == "photos":
-            photos = ("labels", "test_labels", "test_size", "separator")
-            shared |= {"log": log} | {name: getattr(settings, name) for name in photos}
-        shared |= paper_transforms(settings.image_size, flip=not is_b_protocol(settings.protocol))
-        benchmark = MAKERS[settings.benchmark](settings.dataset_root, **shared)
-    return benchmark if settings.limit is None else assemble(benchmark.plan.limited(settings.limit))
-
-
-def normalise(benchmark: MultiLabelBenchmark, settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:
-    """The benchmark with images as the backbone expects them; drawn scenes and own data stay as they are."""
-    if settings.benchmark in ("scenes", "own"):
-        return benchmark
-    flip = not is_b_protocol(settings.protocol)
-    transforms = paper_transforms(settings.image_size, flip=flip, mean=backbone.mean, std=backbone.std)
-    return assemble(replace(benchmark.plan, **transforms))
-
-
-def make_backbone(settings: Settings) -> Backbone:
-    """The network of the settings."""
-    names = ("pretrained", *BACKBONE_SETTINGS, "compile")
-    return create_backbone(settings.backbone, **{name: getattr(settings, name) for name in names})
-
-
-def _with_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Settings:
-    """Settings that tell what a user's own benchmark is."""
-    source = benchmark.plan.evaluation["test"].source
-    return replace(
-        settings,
-        benchmark="own",
-        dataset_root=source.root if isinstance(source, ImageFiles) else None,
-        n_classes=benchmark.n_classes,
-        n_experiences=benchmark.n_experiences,
-    )
-
-
-def make_strategy(
-    settings: Settings,
-    backbone: nn.Module,
-    class_names: Sequence[str],
-    *,
-    plugins: Sequence[BasePlugin] = (),
-    evaluator: EvaluationPlugin,
-) -> MultiLabelTemplate:
-    """The method of the settings, over the backbone."""
-    method = METHODS[settings.method]
-    model: Any
-    if method.model == "agcn":
-        words = load_word_vectors(
-            class_names,
-            settings.word_vectors,
-            missing=settings.missing_words,
-            orthogonal=settings.orthogonal_words,
-        )
-        model = AGCNModel(backbone, words, decoupled=_is_decoupled(settings))
-        groups = model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
-    else:
-        if method.model == "random":
-            backbone = RandomFeatures(backbone, settings.random_features, seed=settings.seed)
-        model = MultiLabelClassifier(backbone, len(class_names), decoupled=_is_decoupled(settings))
-        lr_head = settings.lr if settings.lr_head is None else settings.lr_head
-        groups = model.parameter_groups(lr_backbone=settings.lr, lr_head=lr_head)
-    return method.strategy_class(
-        model=model,
-        optimizer=torch.optim.Adam(groups, fused=True),
-        amp=AMP[settings.amp],
-        criterion=AsymmetricLoss() if settings.loss == "asl" else None,
-        plugins=[
-            *([PseudoLabelPlugin()] if settings.pseudo_labels else []),
-            *_statistics_plugins(settings),
-            *plugins,
-        ],
-        evaluator=evaluator,
-        **{name: getattr(settings, name) for name in SHARED},
-        **settings.method_settings,
-        **({"newer_as_negative": True} if "memory" in settings.negatives else {}),
-    )
-
-
-def _uses_statistics(settings: Settings) -> bool:
-    preset = settings.method_settings.get("preset")
-    ridge = issubclass(METHODS[settings.method].strategy_class, StreamingRidge)
-    return ridge or preset == "statistics" or "statistics" in settings.negatives
-
-
-def _is_decoupled(settings: Settings) -> bool:
-    """Whether the network is trained apart from its classifiers, which statistics need."""
-    joint = issubclass(METHODS[settings.method].strategy_class, TrainsJointly)
-    return _uses_statistics(settings) and not settings.freeze_backbone and not joint
-
-
-def _statistics_plugins(settings: Settings) -> list[BasePlugin]:
-    plugins: list[BasePlugin] = []
-    if "statistics" in settings.negatives and settings.method_settings.get("preset") != "statistics":
-        plugins.append(StatisticalNegativesPlugin())
-    if _is_decoupled(settings):
-        decoupled = DecoupledTrainingPlugin(distillation=settings.distillation)
-        drift = DriftCompensationPlugin(
-            n_images=settings.held_images, teacher=decoupled.teacher, seed=settings.seed
-        )
-        plugins += [decoupled, drift]
-    return plugins
-
-
-def check_device(name: str) -> None:
-    """Raise a ValueError for a device that torch does not find here, with the reason."""
-    try:
-        if torch.device(name).type in ("meta", "lazy"):
-            raise RuntimeError("it computes nothing")
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"the device {name!r} cannot be used here ({reason}); --device cpu always can."
-        ) from None
 
 
 def keep_freed_memory() -> bool:
@@ -258,25 +84,6 @@ def keep_freed_memory() -> bool:
         return all(ctypes.CDLL(None).mallopt(name, value) == 1 for name, value in values.items())
     except (OSError, TypeError, AttributeError):  # another C library
         return False
-
-
-def _stages_in_percent(stages: Sequence[StageScores | None]) -> dict[str, list[float | None]]:
-    return {
-        name: [None if stage is None else none_if_nan(100 * getattr(stage, name)) for stage in stages]
-        for name in StageScores._fields
-    }
-
-
-def _evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
-    """An evaluator that makes plots and emits AP of each class only if a logger keeps them."""
-    more = any(not isinstance(logger, ProgressBar) for logger in loggers)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
-        return multilabel_evaluator(loggers=list(loggers), train_map=False, per_class=more, plots=more)
-
-
-def _no_log(message: str) -> None:
-    """Leave messages to the first process."""
 
 
 class Run:
@@ -320,70 +127,64 @@ class Run:
         log: Callable[[str], None] = print,
         after_experience: Callable[[Results], None] | None = None,
     ) -> None:
-        settings = settings if benchmark is None else _with_benchmark(settings, benchmark)
-        self.settings, self.log = settings, log if is_first_process() else _no_log
-        self.after_experience = after_experience if is_first_process() else None
+        # Of several processes the first one alone logs and writes.
+        self._is_first = is_first_process()
+        self.settings = settings if benchmark is None else describe_benchmark(settings, benchmark)
+        self.log = log if self._is_first else lambda message: None
+        self.after_experience = after_experience if self._is_first else None
         self.folder = Path(out) / settings.name
         self._overwrite = overwrite
-        self._lock = RunLock(self.folder) if is_first_process() else None
+        self._lock = RunLock(self.folder) if self._is_first else None
         try:
             from_first_process(None)  # a barrier: nobody reads the folder before it is locked
-            found = FolderContent() if overwrite else read_folder(self.folder, settings, resume, self.log)
-            self._prepare(found, benchmark, loggers)
+            content = FolderContent()
+            if not overwrite:
+                content = read_folder(self.folder, self.settings, resume, self.log)
+            self.benchmark = self._open_data(content, benchmark)
+            self.kept = content.results
+            if self.kept is None:
+                self._build(content.state, loggers)
         except BaseException:
             self._release()
             raise
 
-    def _prepare(
-        self, found: FolderContent, benchmark: MultiLabelBenchmark | None, loggers: Sequence[BaseLogger]
-    ) -> None:
+    def _open_data(
+        self, content: FolderContent, benchmark: MultiLabelBenchmark | None
+    ) -> MultiLabelBenchmark:
+        """The benchmark; its data must be those of the run that the folder has."""
+        check_device(self.settings.device)
+        seed_everything(self.settings.seed)
+        benchmark = make_benchmark(self.settings, self.log) if benchmark is None else benchmark
+        self._log(str(benchmark))
+        self.data = data_fingerprint(benchmark.plan)
+        content.check_data(self.folder, self.data)
+        return benchmark
+
+    def _build(self, state: State | None, loggers: Sequence[BaseLogger]) -> None:
+        """Make the strategy, as the state left it if there is one."""
         settings = self.settings
         self.seconds = {"train": 0.0, "eval": 0.0}
         self.experience, self.trained = 0, False
         self._within: State | None = None
         self._started = time.monotonic()
-        check_device(settings.device)
-        seed_everything(settings.seed)
-        self.benchmark = make_benchmark(settings, self.log) if benchmark is None else benchmark
-        self.log(f"{settings.name}: {self.benchmark}")
-        self.data = data_fingerprint(self.benchmark.plan)
-        found.check_data(self.folder, self.data)
-        self.kept = found.results
-        if self.kept is not None:
-            self.experience = len(self.kept.classes_per_experience)
-            return
-        self.backbone = backbone = make_backbone(settings)
+        self.backbone = make_backbone(settings)
         if settings.benchmark != "own":
-            backbone.check_image_size(settings.image_size)
-        self.benchmark = normalise(self.benchmark, settings, backbone)
+            self.backbone.check_image_size(settings.image_size)
+        self.benchmark = normalise(self.benchmark, settings, self.backbone)
         self.images = self.benchmark  # before features take their place
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
-        network = self._freeze(backbone) if settings.freeze_backbone else backbone
-        names, evaluator = self.benchmark.class_names, _evaluator(loggers)
+        network = self._freeze(self.backbone) if settings.freeze_backbone else self.backbone
+        names, evaluator = self.benchmark.class_names, make_evaluator(loggers)
         self.strategy = make_strategy(settings, network, names, plugins=[self.recorder], evaluator=evaluator)
-        self.checkpoints = CheckpointPlugin(self._save_within, minutes=settings.checkpoint_minutes)
+        self.checkpoints = CheckpointPlugin(self._save, minutes=settings.checkpoint_minutes)
         self.checkpoints.attach(self.strategy)
-        if found.state is not None:
-            self._restore(found.state)
-        estimate = EstimatePlugin(*self._count_what_is_left(), self.folder, self._log_estimate)
+        if state is not None:
+            self._restore(state)
+        estimate = EstimatePlugin(*self._count_what_is_left(), self.folder, self._log)
         self.strategy.plugins.insert(self.strategy.plugins.index(self.checkpoints), estimate)
 
-    def _log_estimate(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self.log(f"{self.settings.name}: {text}")
-
-    def _count_what_is_left(self) -> tuple[int, int]:
-        """Train batches, and images to evaluate, of the experiences that are left."""
-        evaluated = [len(experience.dataset) for experience in self._evaluation_stream]
-        n_evaluated = sum(evaluated)
-        if not self._at_once:
-            n_evaluated = sum(sum(evaluated[: t + 1]) for t in range(self.experience, len(evaluated)))
-        return self.n_epochs * sum(self._count_batches()[self.experience :]), n_evaluated
-
-    def _count_batches(self) -> list[int]:
-        """Batches per epoch of each time that the run trains."""
-        datasets = [experience.dataset for experience in self.benchmark.train_stream]
-        datasets = [self.benchmark.complete_train_dataset] if self._at_once else datasets
-        return [-(-len(dataset) // self.settings.train_mb_size) for dataset in datasets]
 
     def _freeze(self, backbone: Backbone) -> nn.Module:
         """Put features of the backbone in the place of images; return the network that passes them on."""
@@ -405,6 +206,10 @@ class Run:
         return isinstance(self.strategy, TrainsJointly)
 
     @property
+    def _evaluation_stream(self) -> Any:
+        return self.benchmark.valid_stream if self.settings.validation_size else self.benchmark.test_stream
+
+    @property
     def n_experiences(self) -> int:
         """Number of times the run trains: once for Multi-Task, else once per experience."""
         return 1 if self._at_once else self.benchmark.n_experiences
@@ -417,6 +222,20 @@ class Run:
         n_images = sum(map(len, self.benchmark.plan.train.positions))
         return max(1, min(MAX_EPOCHS, round(STUDY_STEPS * self.settings.train_mb_size / n_images)))
 
+    def _count_what_is_left(self) -> tuple[int, int]:
+        """Train batches, and images to evaluate, of the experiences that are left."""
+        evaluated = [len(experience.dataset) for experience in self._evaluation_stream]
+        n_evaluated = sum(evaluated)
+        if not self._at_once:
+            n_evaluated = sum(sum(evaluated[: t + 1]) for t in range(self.experience, len(evaluated)))
+        return self.n_epochs * sum(self._count_batches()[self.experience :]), n_evaluated
+
+    def _count_batches(self) -> list[int]:
+        """Batches per epoch of each time that the run trains."""
+        datasets = [experience.dataset for experience in self.benchmark.train_stream]
+        datasets = [self.benchmark.complete_train_dataset] if self._at_once else datasets
+        return [math.ceil(len(dataset) / self.settings.train_mb_size) for dataset in datasets]
+
     def run(self) -> Results:
         """Train and evaluate the remaining experiences, and write ``results.json``.
 
@@ -424,8 +243,12 @@ class Run:
             Stopped: if the process is asked to end (`handle_signals`); the state is saved.
             Diverged: if the loss is not finite; the last saved state is kept.
         """
+        path = self.folder / RESULTS_FILE
         try:
-            return self._run() if self.kept is None else self._report_kept(self.kept)
+            if self.kept is not None:
+                self._log(f"finished before; its results in {path} are kept (--overwrite repeats the run)")
+                return self.kept
+            return self._run(path)
         finally:
             self._release()
 
@@ -433,18 +256,12 @@ class Run:
         if self._lock is not None:
             self._lock.release()
 
-    def _report_kept(self, results: Results) -> Results:
-        self.log(
-            f"{self.settings.name}: finished before; its results in {self.folder / RESULTS_FILE} are kept "
-            "(--overwrite repeats the run)"
-        )
-        return results
-
-    def _run(self) -> Results:
-        if self._overwrite and is_first_process():
+    def _run(self, path: Path) -> Results:
+        if self._overwrite and self._is_first:
             for name in (RESULTS_FILE, STATE_FILE):
                 (self.folder / name).unlink(missing_ok=True)
         while self.experience < self.n_experiences:
+            # A state is saved after training and after evaluation, and the run resumes behind either.
             if not self.trained:
                 with stop_between_batches():
                     self._timed("train", self._train)
@@ -452,59 +269,25 @@ class Run:
                     self._save()
             self._timed("eval", self._evaluate)
             self.experience, self.trained = self.experience + 1, False
-            if is_first_process():
+            if self._is_first:
                 self._save_model()
             self._save()
             self._report_progress()
-            if self.after_experience is not None and is_first_process():
+            if self.after_experience is not None:
                 self.after_experience(self.results())
         results = self.results()
-        if is_first_process():
-            results.write(self.folder / RESULTS_FILE)
-        self.log(f"{self.settings.name}: results are in {self.folder / RESULTS_FILE}")
+        if self._is_first:
+            results.write(path)
+        self._log(f"results are in {path}")
         return results
 
-    def results(self) -> Results:
-        """Results so far, in percent."""
-        nested = find_nested(self.strategy)
-        stream, names = self._evaluation_stream.name, self.benchmark.class_names
-        history, ap = nested.history[stream], nested.average_precision[stream].tolist()
-        ap += [math.nan] * (len(names) - len(ap))  # of classes to come
-        acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
-        truth = train_cooccurrence(self.benchmark.plan) if acm else None
-        return Results(
-            benchmark=BENCHMARK_NAMES[self.settings.benchmark],
-            method=self.settings.method,
-            seed=self.settings.seed,
-            settings=self.settings.as_dict(),
-            class_names=names,
-            classes_per_experience=self.benchmark.classes_per_experience,
-            nested={
-                metric: [[none_if_nan(100 * value) for value in row] for row in history[metric]]
-                for metric in METRICS
-            },
-            per_class_ap={name: none_if_nan(100 * value) for name, value in zip(names, ap, strict=True)},
-            seconds=self.seconds | {"total": sum(self.seconds.values())},
-            environment=describe_environment(),
-            acm=acm,
-            cooccurrence=None if truth is None else truth.tolist(),
-            stages=_stages_in_percent(nested.stages[stream]),
-            data=self.data,
-            n_images=self._count_images(),
-            stored=count_stored(self.strategy),
-            **self.recorder.as_results(self.settings.dataset_root),
-        )
-
-    def _count_images(self) -> dict[str, list[int]]:
-        plan, stream = self.benchmark.plan, self._evaluation_stream.name
-        used = {"train": plan.train, stream: plan.evaluation[stream]}
-        return {name: [len(positions) for positions in own.positions] for name, own in used.items()}
-
-    @property
-    def _evaluation_stream(self) -> Any:
-        return self.benchmark.valid_stream if self.settings.validation_size else self.benchmark.test_stream
+    def _timed(self, part: str, work: Callable[[], None]) -> None:
+        self._started = time.monotonic()
+        work()
+        self.seconds[part] += time.monotonic() - self._started
 
     def _train(self) -> None:
+        # Whole epochs that were finished before a stop are left out here, batches of the next by the plugin.
         epochs_done = 0 if self._within is None else self._within["epoch"]
         self.strategy.train_epochs = self.n_epochs - epochs_done
         self._within = None
@@ -517,81 +300,99 @@ class Run:
                 self.checkpoints.save()
                 raise_if_requested()
             raise
-        self._check_weights()
-
-    def _check_weights(self) -> None:
-        """The last step may have made weights that are not finite; such a state is not saved."""
+        # The last step may have made weights that are not finite; such a state is not saved.
         if not all(tensor.isfinite().all() for tensor in self.strategy.model.parameters()):
-            raise Diverged(
-                f"weights are not finite after experience {self.experience + 1}: the learning rate is "
-                "probably too high; choose a lower --lr, --lr-head or --lr-gcn."
-            )
+            raise Diverged(f"weights are not finite after experience {self.experience + 1}: {LOWER_RATE}")
 
     def _evaluate(self) -> None:
         n = self.benchmark.n_experiences if self._at_once else self.experience + 1
-        self.strategy.eval(self._evaluation_stream[:n], num_workers=self.settings.num_workers)
-        self.recorder.keep_class_ap(
-            find_nested(self.strategy).average_precision[self._evaluation_stream.name]
-        )
-
-    def _timed(self, part: str, work: Callable[[], None]) -> None:
-        self._started = time.monotonic()
-        work()
-        self.seconds[part] += time.monotonic() - self._started
+        stream = self._evaluation_stream
+        self.strategy.eval(stream[:n], num_workers=self.settings.num_workers)
+        self.recorder.keep_class_ap(find_nested(self.strategy).average_precision[stream.name])
 
     def _report_progress(self) -> None:
         history = find_nested(self.strategy).history[self._evaluation_stream.name]
         scores = ", ".join(f"{metric} {100 * history[metric][-1][-1]:.1f}" for metric in METRICS)
         done, used = self.experience, sum(self.seconds.values())
         left = used / done * (self.n_experiences - done)
-        self.log(
-            f"{self.settings.name}: experience {done} of {self.n_experiences}: {scores} on classes seen; "
+        self._log(
+            f"experience {done} of {self.n_experiences}: {scores} on classes seen; "
             f"{used:.0f} s used, about {left:.0f} s left"
+        )
+
+    def results(self) -> Results:
+        """Results so far, in percent."""
+        nested, settings, plan = find_nested(self.strategy), self.settings, self.benchmark.plan
+        stream, names = self._evaluation_stream.name, self.benchmark.class_names
+        ap = nested.average_precision[stream].tolist()
+        ap += [math.nan] * (len(names) - len(ap))  # of classes to come
+        acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
+        truth = train_cooccurrence(plan) if acm else None
+        used = {"train": plan.train, stream: plan.evaluation[stream]}
+        return Results(
+            benchmark=BENCHMARK_NAMES[settings.benchmark],
+            method=settings.method,
+            seed=settings.seed,
+            settings=settings.as_dict(),
+            class_names=names,
+            classes_per_experience=self.benchmark.classes_per_experience,
+            nested={metric: [_percent(row) for row in nested.history[stream][metric]] for metric in METRICS},
+            per_class_ap=dict(zip(names, _percent(ap), strict=True)),
+            seconds=self.seconds | {"total": sum(self.seconds.values())},
+            environment=describe_environment(),
+            acm=acm,
+            cooccurrence=None if truth is None else truth.tolist(),
+            stages={
+                name: _percent(
+                    math.nan if stage is None else getattr(stage, name) for stage in nested.stages[stream]
+                )
+                for name in StageScores._fields
+            },
+            data=self.data,
+            n_images={name: [len(positions) for positions in own.positions] for name, own in used.items()},
+            stored=count_stored(self.strategy),
+            **self.recorder.as_results(settings.dataset_root),
         )
 
     def _save_model(self) -> None:
         """Write the model for predictions; with ``keep_models`` also under a name of its own."""
-        settings, held_out = self.settings, bool(self.settings.validation_size)
+        settings = self.settings
+        about = settings.select("method", "label", "seed")
         content, description = pack_model(
             unwrap(self.strategy.model),
             self.backbone,
             backbone_name=settings.backbone,
-            backbone_settings={name: getattr(settings, name) for name in BACKBONE_SETTINGS},
+            backbone_settings=settings.select(*BACKBONE_SETTINGS),
             by_name=settings.freeze_backbone and settings.pretrained,
             transform=self.images.plan.eval_transform,
             class_names=self.benchmark.class_names,
-            thresholds=self.recorder.best_thresholds() if held_out else None,
-            about={
-                "benchmark": BENCHMARK_NAMES[settings.benchmark],
-                "method": settings.method,
-                "label": settings.label,
-                "seed": settings.seed,
-                "experience": self.experience,
-            },
+            # Thresholds chosen on test images would make scores on them too good.
+            thresholds=self.recorder.best_thresholds() if settings.validation_size else None,
+            about={"benchmark": BENCHMARK_NAMES[settings.benchmark], **about, "experience": self.experience},
         )
-        for after in [None, *([self.experience] if settings.keep_models else [])]:
+        for after in (None, self.experience) if settings.keep_models else (None,):
             path = self.folder / model_name(after)
             write_atomically(path.with_suffix(TENSORS), lambda file: file.write(content))
             write_json(path.with_suffix(DESCRIPTION), description)
 
-    def _save_within(self, within: State) -> None:
-        """Save during training; the seconds until now count."""
-        so_far = self.seconds["train"]
-        self.seconds["train"] += time.monotonic() - self._started
-        self._save(within)
-        self.seconds["train"] = so_far
-
     def _save(self, within: State | None = None) -> None:
-        position = {"experience": self.experience, "trained": self.trained, "within": within}
-        own = {"settings": self.settings.as_dict(), "data": self.data, "position": position}
-        own["seconds"] = dict(self.seconds)
-        state = own | capture(self.strategy)
-        if is_first_process():
+        """Save the state after an experience, or at a position within one."""
+        seconds = dict(self.seconds)
+        if within is not None:
+            seconds["train"] += time.monotonic() - self._started
+        state = {
+            "settings": self.settings.as_dict(),
+            "data": self.data,
+            "position": {"experience": self.experience, "trained": self.trained, "within": within},
+            "seconds": seconds,
+            **capture(self.strategy),
+        }
+        if self._is_first:
             save_state(self.folder / STATE_FILE, state)
 
     def _restore(self, state: State) -> None:
         """Continue from a saved state."""
-        with fitting_state(self.folder / STATE_FILE):
+        with fitting_state(self.folder / STATE_FILE):  # which may have been made by another version
             if state["layout"] != layout(self.strategy):
                 raise ValueError("it is of another version of this package")
             position, self.seconds = state["position"], dict(state["seconds"])
@@ -602,7 +403,7 @@ class Run:
             restore(self.strategy, state, self.benchmark.train_stream)
             if self._within is not None:
                 self._resume_within(self._within, state)
-        self.log(f"{self.settings.name}: continuing with experience {self.experience + 1}")
+        self._log(f"continuing with experience {self.experience + 1}")
 
     def _resume_within(self, within: State, state: State) -> None:
         n_batches = self._count_batches()[self.experience]
@@ -610,3 +411,7 @@ class Run:
             raise ValueError(f"it is at batch {within['batch']} of epoch {within['epoch']}")
         check_optimizer(self.strategy.optimizer, state["optimizer"])
         self.checkpoints.resume(within, state)
+
+
+def _percent(fractions: Iterable[float]) -> list[float | None]:
+    return [none_if_nan(100 * value) for value in fractions]

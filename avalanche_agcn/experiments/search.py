@@ -147,7 +147,8 @@ class Study:
         return {
             label: choice
             for label, choice in stored.items()
-            if [_without_score(trial) for trial in choice["tried"]] == drawn.get(label)
+            if [{n: v for n, v in trial.items() if n != SCORE} for trial in choice["tried"]]
+            == drawn.get(label)
         }
 
     def _trials(self, entry: Entry) -> list[Settings]:
@@ -170,9 +171,7 @@ class Study:
         self, trials: Mapping[str, Sequence[Settings]], tried: Mapping[str, Results]
     ) -> dict[str, dict[str, Any]]:
         chosen = {}
-        for entry in self.entries:
-            if entry.label not in trials:
-                continue
+        for entry in (entry for entry in self.entries if entry.label in trials):
             scores = [tried[settings.name].summary["mAP"]["last"] for settings in trials[entry.label]]
             best = max(range(len(scores)), key=lambda k: scores[k] or 0.0)
             drawn = entry.draw_trials(self.trials)
@@ -182,10 +181,6 @@ class Study:
                 "tried": [{**own, SCORE: score} for own, score in zip(drawn, scores, strict=True)],
             }
         return chosen
-
-
-def _without_score(trial: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in trial.items() if name != SCORE}
 
 
 def read_choices(folder: Path) -> dict[str, dict[str, Any]]:

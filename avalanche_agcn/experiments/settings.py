@@ -1,19 +1,16 @@
-"""Settings of a run, with the paper's values and those of each benchmark; and how they are checked."""
+"""Settings of a run, with the paper's values and those of each benchmark."""
 
 from __future__ import annotations
 
 import inspect
-import math
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-from avalanche_agcn.benchmarks.json_files import read_json
-from avalanche_agcn.experiments.methods import METHODS, PLAIN, alternatives
+from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.values import check_value
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
 Amp = Literal["bf16", "fp16"]
@@ -137,79 +134,15 @@ class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
         """Name of the run's folder: ``agcn-seed0``."""
         return run_name(self.label or self.method, self.class_order, self.seed)
 
+    def select(self, *names: str) -> dict[str, Any]:
+        """Some fields by name, as arguments of a function."""
+        return {name: getattr(self, name) for name in names}
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values with the format's version; without the cache's folder, which is this machine's."""
         values = {name: value for name, value in asdict(self).items() if name != "cache"}
         return {"format": FORMAT, **values, "negatives": list(self.negatives)}
 
-
-class Range(NamedTuple):
-    """Values that a number may have, bounds included unless they are open."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    open_low: bool = False
-    open_high: bool = False
-
-    def __contains__(self, value: object) -> bool:
-        assert isinstance(value, (int, float))
-        above = value > self.low if self.open_low else value >= self.low
-        return above and (value < self.high if self.open_high else value <= self.high)
-
-    def __str__(self) -> str:
-        low = "" if self.low == -math.inf else f"{'above' if self.open_low else 'at least'} {self.low:g}"
-        high = "" if self.high == math.inf else f"{'below' if self.open_high else 'at most'} {self.high:g}"
-        return " and ".join(filter(None, (low, high)))
-
-
-_POSITIVE, _SHARE = Range(0, open_low=True), Range(0, 1)
-_COUNT, _COUNT_OR_NONE = Range(1, 10**9), Range(0, 10**9)
-_WEIGHT = Range(0, 1e30)
-RANGES: dict[str, Range] = {
-    "n_classes": Range(1, 10**5),
-    "n_experiences": Range(1, 10**5),
-    "validation_size": Range(0, 1, open_high=True),
-    "test_size": Range(0, 1, open_low=True, open_high=True),
-    "limit": _COUNT,
-    "n_train": Range(1, 10**7),
-    "n_test": Range(1, 10**7),
-    "image_size": Range(8, 2048),
-    "lr": _WEIGHT,
-    "lr_head": _WEIGHT,
-    "lr_gcn": _WEIGHT,
-    "random_features": Range(1, 10**6),
-    "train_mb_size": Range(1, 10**6),
-    "eval_mb_size": Range(1, 10**6),
-    "train_epochs": Range(1, 10**6),
-    "distillation": _WEIGHT,
-    "held_images": _COUNT_OR_NONE,
-    "seed": Range(0, 2**32 - 1),  # as NumPy's
-    "num_workers": Range(0, 256),
-    "checkpoint_minutes": Range(0, 10**6),
-    # Of methods:
-    "gamma": _SHARE,
-    "ridge": _POSITIVE,
-    "refine": _POSITIVE,
-    "ewc_lambda": _WEIGHT,
-    "fisher_images": _COUNT,
-    "alpha": _WEIGHT,
-    "temperature": _POSITIVE,
-    "mem_size": _COUNT_OR_NONE,
-    "sample_size": _COUNT,
-    "batch_size_mem": Range(0, 10**6),
-    "views": Range(1, 100),
-    "rho": Range(-100, 100),
-    "contrast_weight": _WEIGHT,
-    "lambda_cls": _WEIGHT,
-    "lambda_dst": _WEIGHT,
-    "lambda_gph": _WEIGHT,
-    "neighbour_weight": _WEIGHT,
-    "new_threshold": Range(0, 1, open_low=True),
-    "cross_threshold": Range(0, 1, open_low=True),
-    "threshold": _SHARE,
-    "beta": _WEIGHT,
-}
-"""Values that numbers among the settings may have; others may be any finite number."""
 
 GROUPS = (DataSettings, ModelSettings, TrainingSettings, RunSettings)
 KINDS: dict[str, Any] = get_type_hints(Settings)
@@ -346,17 +279,16 @@ def make_settings(
         shared.setdefault("pretrained", False)
     method_settings = _complete(method, own, own_defaults | more_own)
     settings = Settings(**shared, method_settings=method_settings)
-    _check_usable(settings)
+    _check_method(settings)
+    _check_data(settings)
     return settings
 
 
-def _check_usable(settings: Settings) -> None:
-    """Raise a ValueError for settings that the method or the benchmark cannot use."""
+def _check_method(settings: Settings) -> None:
+    """Raise a ValueError for settings that the method cannot use."""
     arguments, own = method_arguments(settings.method), settings.method_settings
     if own.get("mem_size") == 0 and arguments["mem_size"].default > 0:
         raise ValueError(f"{settings.method} needs a memory: mem_size (--memory) must be at least 1, not 0.")
-    if settings.benchmark == "scenes" and settings.split_lists is not None:
-        raise ValueError(f"split_lists ({settings.split_lists}) need the images of their data: give --data.")
     unusable = sorted(set(settings.negatives) - usable_negatives(settings))
     if unusable:
         raise ValueError(
@@ -368,13 +300,20 @@ def _check_usable(settings: Settings) -> None:
             f"{settings.method} cannot use pseudo_labels: they need a method that trains by gradient, one "
             "experience after the other, and has none of its own."
         )
-    if settings.crowds is not None and settings.benchmark != "coco":
-        raise ValueError(f"crowds are boxes of COCO: leave the setting out for {settings.benchmark}.")
-    if settings.benchmark not in ("coco", "wide") and settings.split_lists is not None:
-        raise ValueError(f"{settings.benchmark} has no published split lists: leave split_lists out.")
-    if settings.benchmark == "photos" and settings.dataset_root is None:
+
+
+def _check_data(settings: Settings) -> None:
+    """Raise a ValueError for settings of data that the benchmark does not have."""
+    benchmark, lists = settings.benchmark, settings.split_lists
+    if settings.crowds is not None and benchmark != "coco":
+        raise ValueError(f"crowds are boxes of COCO: leave the setting out for {benchmark}.")
+    if lists is not None and benchmark == "scenes":
+        raise ValueError(f"split_lists ({lists}) need the images of their data: give --data.")
+    if lists is not None and benchmark not in ("coco", "wide"):
+        raise ValueError(f"{benchmark} has no published split lists: leave split_lists out.")
+    if benchmark == "photos" and settings.dataset_root is None:
         raise ValueError("own photos need --images, their folder.")
-    if (settings.benchmark == "photos") != (settings.labels is not None):
+    if (benchmark == "photos") != (settings.labels is not None):
         raise ValueError("own photos need --labels, and other data have their own: use both or neither.")
 
 
@@ -385,7 +324,7 @@ def _preset_defaults(
 
     The benchmark's weights of losses suit the paper's preset, so those of ``statistics`` take precedence.
     """
-    if method_arguments(method).keys().isdisjoint({"preset"}):
+    if "preset" not in method_arguments(method):
         return dict(shared), dict(own)
     from avalanche_agcn.training.strategies.agcn import PRESETS, STATISTICS_MODEL
 
@@ -423,77 +362,8 @@ def usable_negatives(settings: Settings) -> set[str]:
     """Sources of negatives that the method can use: its memory, if it replays images, and statistics."""
     method = METHODS[settings.method]
     replays = "newer_as_negative" in method.arguments and settings.method_settings.get("mem_size") != 0
-    return ({"memory"} if replays else set()) | ({"statistics"} if method.takes_statistics else set())
-
-
-def check_value(name: str, value: Any, kind: Any) -> None:
-    """Raise a ValueError for a value of the wrong type, such as the text ``"False"``, or out of range."""
-    if get_origin(kind) is tuple:
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            check_value(name, item, get_args(kind)[0])
-        return
-    allowed = alternatives(kind)
-    kinds = tuple(one for one in allowed if isinstance(one, type))
-    if isinstance(value, bool):
-        fits = bool in kinds
-    else:
-        fits = value in allowed or isinstance(value, (*kinds, int) if float in kinds else kinds)
-    if not fits:
-        wanted = " or ".join(PLAIN.get(one, repr(one)) for one in allowed)
-        raise ValueError(f"the setting {name} must be {wanted}, not {value!r}.")
-    if isinstance(value, str) and not value.strip():
-        raise ValueError(f"the setting {name} must not be empty.")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        _check_number(name, value)
-
-
-def _check_number(name: str, value: float) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"the setting {name} must be a finite number, not {value}.")
-    if value not in RANGES.get(name, Range()):
-        raise ValueError(f"the setting {name} must be {RANGES[name]}, not {value}.")
-
-
-def check_stored(settings: Any, place: str) -> None:
-    """Raise a ValueError if settings from a file have a value of the wrong type or out of range.
-
-    Settings that this version does not know are not looked at.
-    """
-    if not isinstance(settings, dict):
-        raise ValueError(f"{place} must be settings by name, not {type(settings).__name__}.")
-    try:
-        shared, own = split_settings(settings)
-        known = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
-        for name, value in shared.items():
-            check_value(name, value, KINDS[name])
-        for name in own.keys() & known.keys():
-            check_value(name, own[name], known[name].annotation)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
-
-
-def read_config(path: str | os.PathLike) -> dict[str, Any]:
-    """Settings from a TOML or JSON file; those of a run from its ``results.json``.
-
-    Raises:
-        ValueError: if the file is neither, or of another format.
-    """
-    content = _read_toml(path) if str(path).endswith(".toml") else read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`.")
-    if "settings" not in content:
-        return content
-    check_format(path, content)
-    if not isinstance(content["settings"], dict):
-        raise ValueError(f"{path}: settings must be settings by name, not {content['settings']!r:.60}.")
-    return content["settings"]
-
-
-def _read_toml(path: str | os.PathLike) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not TOML: {str(error).rstrip('.')}.") from None
+    able = {"memory": replays, "statistics": method.learns_from_stream_by_gradient}
+    return {source for source, usable in able.items() if usable}
 
 
 def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:

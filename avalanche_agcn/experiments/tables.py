@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from avalanche_agcn.evaluation.functional import StageScores
-from avalanche_agcn.experiments.escape import for_csv, for_latex, for_markdown
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, name_of
 from avalanche_agcn.experiments.paper import STREAMS, TABLE_1, TABLE_2, TABLE_3, Scores
 from avalanche_agcn.experiments.results import (
@@ -38,23 +38,84 @@ class Table(NamedTuple):
 
     def markdown(self) -> str:
         """The table in Markdown."""
-        header, *rows = ([for_markdown(cell) for cell in line] for line in (self.header, *self.rows))
+        header, *rows = ([_for_markdown(cell) for cell in line] for line in (self.header, *self.rows))
         lines = [header, ["---"] + ["---:"] * (len(self.header) - 1), *rows]
         return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
     def csv(self) -> str:
         """The table as comma-separated values."""
         text = io.StringIO()
-        lines = [[for_csv(cell) for cell in line] for line in (self.header, *self.rows)]
+        lines = [[_for_csv(cell) for cell in line] for line in (self.header, *self.rows)]
         csv.writer(text, lineterminator="\n").writerows(lines)
         return text.getvalue()
 
     def latex(self) -> str:
         """The table as a LaTeX ``tabular`` for the package booktabs."""
-        lines = [" & ".join(map(for_latex, line)) + r" \\" for line in (self.header, *self.rows)]
+        lines = [" & ".join(map(_for_latex, line)) + r" \\" for line in (self.header, *self.rows)]
         columns = "l" + "r" * (len(self.header) - 1)
         body = "\n".join(["\\toprule", lines[0], "\\midrule", *lines[1:], "\\bottomrule"])
         return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
+
+
+# Names of classes and labels may be anything: each format has its way to show them as they are.
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "#": r"\#",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "%": r"\%",
+    "_": r"\_",
+    "&": r"\&",
+    "–": "--",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "√": r"$\surd$",
+    "λ₁": r"$\lambda_1$",
+    "λ₂": r"$\lambda_2$",
+    "λ₃": r"$\lambda_3$",
+}
+_LATEX_SYMBOLS = re.compile("|".join(map(re.escape, _LATEX)))
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?( ± \d+(\.\d+)?)?")
+
+
+def _for_markdown(text: str) -> str:
+    r"""Text that Markdown shows as it is, also in a table.
+
+    Example:
+        >>> _for_markdown("a|b [c](d) <e>")
+        'a\\|b \\[c\\](d) &lt;e&gt;'
+    """
+    escaped = re.sub(r"([\\`*|\[\]])", r"\\\1", _on_one_line(text))
+    return escaped.replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _for_latex(text: str) -> str:
+    r"""Text that LaTeX typesets as it is, with commands for the symbols of our tables.
+
+    Example:
+        >>> _for_latex(r"5 ± 1 \input{x}")
+        '5 $\\pm$ 1 \\textbackslash{}input\\{x\\}'
+    """
+    return _LATEX_SYMBOLS.sub(lambda match: _LATEX[match[0]], _on_one_line(text))
+
+
+def _for_csv(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula.
+
+    Example:
+        >>> _for_csv("=cmd|x"), _for_csv("-9.2 ± 0.1")
+        ("'=cmd|x", '-9.2 ± 0.1')
+    """
+    is_formula = _FORMULA.match(text) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if is_formula else text
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def all_tables(results: Sequence[Results], *, stages: bool = False) -> dict[str, Table]:
@@ -106,16 +167,11 @@ def stage_table(results: Sequence[Results]) -> Table:
     header = ["Method", "seeds", "mAP average", "mAP last", "CF1 last", "OF1 last"]
     rows = []
     for label, group in group_by_label(result for result in results if result.stages).items():
-        stages = [result.stages for result in group if result.stages]
-        averages = [_mean_or_none(own["mAP"]) for own in stages]
+        stages: list[Any] = [result.stages for result in group]
+        averages = [None if None in own["mAP"] else statistics.fmean(own["mAP"]) for own in stages]
         last = [mean_and_deviation([own[name][-1] for own in stages]) for name in StageScores._fields]
         rows.append([name_of(label), str(len(group)), mean_and_deviation(averages), *last])
     return Table(header, rows)
-
-
-def _mean_or_none(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if len(known) == len(values) else None
 
 
 def table_2(results: Sequence[Results]) -> Table:
@@ -203,15 +259,9 @@ def _precision_recall(result: Results, threshold: float = 0.5) -> list[tuple[flo
     if result.decisions is None:
         return [(None, None)] * len(result.class_names)
     at = result.decisions["thresholds"].index(threshold)
-    right, found, true = (
-        result.decisions["right"][at],
-        result.decisions["found"][at],
-        result.decisions["true"],
-    )
-    return [
-        (100 * r / f if f else None, 100 * r / n if n else None)
-        for r, f, n in zip(right, found, true, strict=True)
-    ]
+    right, found = (result.decisions[kind][at] for kind in ("right", "found"))
+    counts = zip(right, found, result.decisions["true"], strict=True)
+    return [(100 * r / f if f else None, 100 * r / n if n else None) for r, f, n in counts]
 
 
 def choices_table(choices: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -258,10 +308,10 @@ def _is_papers_stream(results: Sequence[Results]) -> bool:
             "one table is for one stream, but the results are of different classes or experiences; "
             "give folders of comparable runs."
         )
-    if any(result.settings.get("limit") or result.settings.get("validation_size") for result in results):
-        return False  # a part of it
-    if any(result.settings.get("protocol") not in (None, "paper") for result in results):
-        return False
+    for settings in (result.settings for result in results):
+        is_part = settings.get("limit") or settings.get("validation_size")
+        if is_part or settings.get("protocol") not in (None, "paper"):
+            return False
     stream = (len(results[0].class_names), len(results[0].nested["mAP"]))
     return STREAMS.get(results[0].benchmark) == stream
 

@@ -7,7 +7,6 @@ from sklearn.metrics import average_precision_score, f1_score
 from avalanche_agcn.evaluation.functional import (
     nested_scores,
     nested_summary,
-    precision_recall_f1,
     stage_average,
     stage_scores,
     tail_scores,
@@ -30,12 +29,6 @@ def test_scores_are_scikit_learns_above_the_threshold(probability):
     assert found.mAP == pytest.approx(average_precision_score(y, logits.numpy(), average="macro"))
     assert found.mean_class_F1 == pytest.approx(f1_score(y, predicted, average="macro"))
     assert pytest.approx(f1_score(y, predicted, average="micro")) == found.OF1
-
-
-def test_mean_class_f1_is_not_the_cf1_of_mean_precision_and_recall():
-    logits, targets = random_stage(1)
-    cf1 = precision_recall_f1(logits, targets, threshold=math.log(4)).CF1
-    assert abs(stage_scores(logits, targets).mean_class_F1 - cf1) > 1e-3
 
 
 def test_a_probability_at_the_threshold_is_not_predicted():

@@ -2,89 +2,68 @@ import csv
 import json
 import os
 import re
-import signal
+import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from avalanche_agcn.__main__ import report
-from avalanche_agcn.experiments.cli import OPTIONS_OF, main, make_parser, settings_of
-from avalanche_agcn.experiments.folder import STATE_FILE
+from avalanche_agcn.experiments.cli import main, settings_of
 from avalanche_agcn.experiments.methods import ABLATIONS, CHOICES, METHODS
+from avalanche_agcn.experiments.options import FLAGS, OPTIONS_OF, make_parser
 from avalanche_agcn.experiments.results import read_results
 from avalanche_agcn.experiments.settings import KINDS, make_settings
 
 ROOT = Path(__file__).parents[2]
 
 
-def wanted(*options, variants=None):
-    return settings_of(make_parser("coco", None).parse_args(options), variants)
-
-
-def command(*options):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    script = [sys.executable, str(ROOT / "runs" / "split_coco.py"), *options]
-    return {
-        "args": script,
-        "env": environment,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "text": True,
-    }
+def wanted(options="", benchmark="coco", variants=None):
+    """Settings of the runs that a command line asks for."""
+    return settings_of(make_parser(benchmark, None).parse_args(shlex.split(options)), variants)
 
 
 def test_help_has_every_setting_with_its_default_and_needs_no_torch():
     text = make_parser("coco", None).format_help()
-    flags = {
-        "dataset_root": "data",
-        "train_mb_size": "batch-size",
-        "train_epochs": "epochs",
-        "num_workers": "workers",
-    }
     own = set().union(*OPTIONS_OF.values()) - OPTIONS_OF["coco"]
     for name in set(KINDS) - {"benchmark", "method_settings"} - own:
-        assert f"--{flags.get(name, name.replace('_', '-'))}" in text
+        assert f"--{FLAGS.get(name, name.replace('_', '-'))}" in text
     options = re.findall(r"^  (--[\w-]+)(.*?)(?=^  --|^\S|\Z)", text, flags=re.MULTILINE | re.DOTALL)
     assert [flag for flag, help in options if "(default:" not in " ".join(help.split())] == []
     assert re.search(r"--image-size N .*\(default:\s+448,\s+drawn\s+scenes:\s+64,\s+small:\s+224\)", text)
     photos = make_parser("photos", None).format_help()
     assert all(f"--{name.replace('_', '-')} " in photos for name in ("images", *OPTIONS_OF["photos"]))
     assert re.search(r"--backbone TEXT .*\(default:\s+efficientnet_lite0\)", photos, flags=re.DOTALL)
-    imported = "import sys; from avalanche_agcn.experiments.cli import make_parser; make_parser('coco', ''); "
-    code = imported + "sys.exit('torch' in sys.modules or 'avalanche' in sys.modules)"
+    code = "import sys; from avalanche_agcn.experiments.options import make_parser; make_parser('coco', '')"
+    code += "; sys.exit('torch' in sys.modules or 'avalanche' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 
 
 def test_with_no_options_five_methods_are_compared_over_a_frozen_network():
-    runs = wanted("--seed", "0", "1")
+    runs = wanted("--seed 0 1")
     labels = ["finetuning", "er", "agcn", "agcn-statistics", "streaming_ridge"]
     assert [s.name for s in runs] == [f"{label}-seed{seed}" for label in labels for seed in (0, 1)]
-    assert {(s.benchmark, s.freeze_backbone, s.pretrained, s.n_classes) for s in runs} == {
-        ("scenes", True, True, 20)
-    }
+    used = {(s.benchmark, s.freeze_backbone, s.pretrained, s.n_classes) for s in runs}
+    assert used == {("scenes", True, True, 20)}
     assert runs[6].method_settings["preset"] == "statistics"
-    (long,) = wanted("--method", "agcn")
+    (long,) = wanted("--method agcn")
     assert (long.freeze_backbone, long.n_classes, long.method) == (False, 40, "agcn")
 
 
 def test_variants_can_be_compared_with_their_method():
-    plain, variant = wanted("--method", "agcn", "agcn_statistics")
+    plain, variant = wanted("--method agcn agcn_statistics")
     assert (plain.name, variant.name) == ("agcn-seed0", "agcn-statistics-seed0")
     assert (plain.method_settings["preset"], variant.method_settings["preset"]) == ("paper", "statistics")
-    assert wanted("--method", "er_negatives")[0].negatives == ("memory",)
+    assert wanted("--method er_negatives")[0].negatives == ("memory",)
 
 
 def test_small_defaults_are_those_that_the_study_chose_for_each_method():
-    runs = {
-        s.label or s.method: s for s in wanted("--data", "x", "--defaults", "small", "--method", *CHOICES)
-    }
+    small = "--data x --defaults small "
+    runs = {s.label or s.method: s for s in wanted(f"{small} --method {' '.join(CHOICES)}")}
     assert set(METHODS) <= set(runs)
-    assert {(s.backbone, s.freeze_backbone, s.pool, s.lr) for s in runs.values()} == {
-        ("efficientnet_lite0", True, "avg", 1e-5)
-    }
+    used = {(s.backbone, s.freeze_backbone, s.pool, s.lr) for s in runs.values()}
+    assert used == {("efficientnet_lite0", True, "avg", 1e-5)}
     choices = json.loads((ROOT / "runs" / "coco18" / "frozen" / "chosen.json").read_text())
     for label in ("finetuning", "ewc", "lwf", "agem", "er", "prs", "ocdm", "scr", "er + negatives"):
         chosen = {**choices[label]["settings"]}
@@ -93,140 +72,91 @@ def test_small_defaults_are_those_that_the_study_chose_for_each_method():
     assert runs["agcn"].lr_gcn == choices["agcn orthogonal words"]["settings"]["lr_gcn"]
     statistics = choices["agcn statistics"]["settings"]
     assert runs["agcn statistics"].method_settings["lambda_gph"] == statistics["lambda_gph"]
-    (given,) = wanted(
-        "--data", "x", "--defaults", "small", "--method", "er", "--lr-head", "0.5", "--pool", "max"
-    )
+    (given,) = wanted(f"{small} --method er --lr-head 0.5 --pool max")
     assert (given.lr_head, given.pool) == (0.5, "max")
-    (statistics,) = wanted("--data", "x", "--defaults", "small", "--preset", "statistics")
+    (statistics,) = wanted(f"{small} --preset statistics")
     assert statistics.method_settings == runs["agcn statistics"].method_settings
-    (negatives,) = wanted(
-        "--data", "x", "--defaults", "small", "--method", "finetuning", "--negatives", "statistics"
-    )
+    (negatives,) = wanted(f"{small} --method finetuning --negatives statistics")
     assert negatives.lr_head == runs["finetuning + statistics"].lr_head == 3e-3
 
 
 def test_own_photos_need_images_and_labels():
-    def photos(*options):
-        return settings_of(make_parser("photos", None).parse_args(options))
-
-    (settings,) = photos("--images", "DIR", "--labels", "labels.csv")
+    (settings,) = wanted("--images DIR --labels labels.csv", "photos")
     assert (settings.benchmark, settings.dataset_root, settings.labels) == ("photos", "DIR", "labels.csv")
-    assert (settings.backbone, settings.freeze_backbone, settings.n_experiences) == (
-        "efficientnet_lite0",
-        True,
-        None,
-    )
-    with pytest.raises(ValueError, match="own photos need --labels"):
-        photos("--images", "DIR")
-    with pytest.raises(ValueError, match="own photos need --images"):
-        photos("--labels", "labels.csv")
+    used = (settings.backbone, settings.freeze_backbone, settings.n_experiences)
+    assert used == ("efficientnet_lite0", True, None)
+    for options, missing in (("--images DIR", "--labels"), ("--labels labels.csv", "--images")):
+        with pytest.raises(ValueError, match=f"own photos need {missing}"):
+            wanted(options, "photos")
 
 
 def test_without_data_it_is_drawn_scenes_and_with_data_the_papers_settings():
-    assert wanted("--method", "agcn")[0].benchmark == "scenes"
-    paper = wanted("--data", "somewhere")[0]
-    assert (paper.benchmark, paper.backbone, paper.method_settings["lambda_gph"]) == (
-        "coco",
-        "resnet101",
-        1e5,
-    )
+    assert wanted("--method agcn")[0].benchmark == "scenes"
+    (paper,) = wanted("--data somewhere")
+    used = (paper.benchmark, paper.backbone, paper.method_settings["lambda_gph"])
+    assert used == ("coco", "resnet101", 1e5)
 
 
 def test_every_method_with_every_seed():
-    names = [settings.name for settings in wanted("--method", "all", "--seed", "0", "2")]
+    names = [settings.name for settings in wanted("--method all --seed 0 2")]
     assert names == [f"{method}-seed{seed}" for method in METHODS for seed in (0, 2)]
 
 
 def test_options_keep_the_names_that_people_type():
-    (settings,) = wanted(
-        *(
-            "--data",
-            "x",
-            "--batch-size",
-            "4",
-            "--epochs",
-            "2",
-            "--workers",
-            "3",
-            "--memory",
-            "9",
-            "--method",
-            "er",
-        ),
-        *("--negatives", "memory", "--no-pretrained"),
-    )
+    options = "--data x --batch-size 4 --epochs 2 --workers 3 --memory 9 --negatives memory --no-pretrained"
+    (settings,) = wanted(f"{options} --method er")
     assert (settings.dataset_root, settings.train_mb_size, settings.train_epochs) == ("x", 4, 2)
     assert (settings.num_workers, settings.method_settings["mem_size"]) == (3, 9)
     assert (settings.negatives, settings.pretrained) == (("memory",), False)
 
 
 def test_settings_go_to_every_chosen_method_that_has_them():
-    ewc, er, scr = wanted(
-        "--method",
-        "ewc",
-        "er",
-        "scr",
-        "--memory",
-        "7",
-        "--set",
-        "ewc_lambda=3",
-        "alpha=0.5",
-        "--method",
-        "ewc",
-        "er",
-        "scr",
-        "lwf",
-    )[:3]
+    ewc, er, scr, _ = wanted("--method ewc er scr lwf --memory 7 --set ewc_lambda=3 alpha=0.5")
     assert ewc.method_settings["ewc_lambda"] == 3
     assert (er.method_settings["mem_size"], scr.method_settings["mem_size"]) == (7, 7)
-    runs = wanted("--method", "all", "--memory", "7", "--negatives", "memory")
-    assert {s.method for s in runs if s.negatives} == {"er", "prs", "ocdm", "scr", "agcn"}
-
-
-def test_pseudo_labels_go_to_every_chosen_method_that_can_use_them():
-    runs = wanted("--method", "all", "--pseudo-labels", "--loss", "asl")
+    for negatives in ("--negatives memory", "--set negatives=memory"):
+        runs = wanted(f"--method all --memory 7 {negatives}")
+        assert {s.method for s in runs if s.negatives} == {"er", "prs", "ocdm", "scr", "agcn"}
+    runs = wanted("--method all --pseudo-labels --loss asl")
     without = {"multitask", "multitask_ridge", "streaming_ridge", "l3a", "csc"}
     assert {s.method for s in runs if not s.pseudo_labels} == without
     assert {s.loss for s in runs} == {"asl"}
 
 
 def test_a_protocol_says_how_many_experiences_there_are():
-    (smoke,) = wanted("--smoke", "--protocol", "B0-C1")
+    (smoke,) = wanted("--smoke --protocol B0-C1")
     assert (smoke.protocol, smoke.n_classes, smoke.n_experiences) == ("B0-C1", 4, None)
-    (given,) = wanted("--set", "protocol=B0-C10", "n_experiences=4", "--smoke")
+    (given,) = wanted("--set protocol=B0-C10 n_experiences=4 --smoke")
     assert (given.protocol, given.n_experiences) == ("B0-C10", 4)
-    assert wanted("--smoke", "--protocol", "paper")[0].n_experiences == 2
+    assert wanted("--smoke --protocol paper")[0].n_experiences == 2
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ["--method", "ewc", "--memory", "5"],
-            r"unknown settings \['mem_size'\] for ewc; their own are .*'ewc_lambda'.*--help",
-        ),
-        (["--method", "er", "lwf", "--preset", "official"], r"unknown settings \['preset'\] for er, lwf"),
-        (["--method", "ewc", "--negatives", "memory"], "ewc cannot use negatives from memory"),
-        (["--method", "l3a", "csc", "--pseudo-labels"], "l3a cannot use pseudo_labels"),
-        (["--protocol", "B10"], "protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not 'B10'"),
-        (["--loss", "focal"], "--loss: invalid choice: 'focal'"),
-        (["--set", "polo=avg"], "polo"),
-        (["--set", "pool"], "NAME=VALUE"),
-        (["--method", "agcn", "--seed", "1", "1"], "several runs would have the folder agcn-seed1"),
-        (["--method", "er", "prs", "--label", "mine"], "several runs would have the folder mine-seed0"),
-        (["--method", "magic"], "unknown method 'magic'; known are multitask"),
-        (["--config", "absent.toml"], "absent.toml"),
+        ("--method ewc --memory 5", r"\['mem_size'\] for ewc; their own are .*'ewc_lambda'.*--help"),
+        ("--method er lwf --preset official", r"unknown settings \['preset'\] for er, lwf"),
+        ("--method ewc --negatives memory", "ewc cannot use negatives from memory"),
+        ("--method l3a csc --pseudo-labels", "l3a cannot use pseudo_labels"),
+        ("--protocol B10", "protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not 'B10'"),
+        ("--loss focal", "--loss: invalid choice: 'focal'"),
+        ("--set polo=avg", "polo"),
+        ("--set pool", "NAME=VALUE"),
+        ("--method agcn --seed 1 1", "several runs would have the folder agcn-seed1"),
+        ("--method er prs --label mine", "several runs would have the folder mine-seed0"),
+        ("--method magic", "unknown method 'magic'; known are multitask"),
+        ("--config absent.toml", "absent.toml"),
     ],
 )
 def test_a_wrong_option_is_named(options, message, capsys):
-    assert main("coco", None, options) == 2
+    assert main("coco", None, options.split()) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
 def test_the_command_line_comes_before_the_config(tmp_path):
     text = "lr = 0.5\ntrain_mb_size = 3\nseed = 4\nlambda_gph = 2.0\n[method_settings]\nlambda_cls = 0.1\n"
     (tmp_path / "run.toml").write_text(text)
-    settings = wanted("--config", str(tmp_path / "run.toml"), "--lr", "0.25")[0]
+    settings = wanted(f"--config {tmp_path / 'run.toml'} --lr 0.25")[0]
     assert (settings.lr, settings.train_mb_size, settings.seed) == (0.25, 3, 4)
     assert (settings.method_settings["lambda_gph"], settings.method_settings["lambda_cls"]) == (2.0, 0.1)
 
@@ -250,23 +180,22 @@ def labelled(tmp_path):
 
 
 def test_label_and_method_settings_of_a_config_are_not_another_methods(labelled):
-    assert [settings.name for settings in wanted("--config", labelled)] == ["mine-seed0"]
-    runs = wanted("--config", labelled, "--method", "er", "prs")
+    assert [settings.name for settings in wanted(f"--config {labelled}")] == ["mine-seed0"]
+    runs = wanted(f"--config {labelled} --method er prs")
     assert [(s.name, s.n_train) for s in runs] == [("er-seed0", 3000), ("prs-seed0", 3000)]
     assert "ewc_lambda" not in runs[0].method_settings
 
 
 def test_smoke_is_small_whatever_the_config_says(labelled):
-    assert wanted("--config", labelled, "--smoke")[0].n_train == 64
-    assert wanted("--config", labelled, "--smoke", "--limit", "5")[0].limit == 5
+    assert wanted(f"--config {labelled} --smoke")[0].n_train == 64
+    assert wanted(f"--config {labelled} --smoke --limit 5")[0].limit == 5
 
 
 def test_variants_of_the_ablations_are_runs_of_their_own():
-    settings = wanted("--seed", "0", "1", variants=ABLATIONS)
+    settings = wanted("--seed 0 1", variants=ABLATIONS)
     by_label = {s.label: s for s in settings}
-    assert len({s.name for s in settings}) == 2 * len(
-        ABLATIONS
-    )  # AGCN too, but its word vectors are orthogonal
+    # AGCN too, but its word vectors are orthogonal
+    assert len({s.name for s in settings}) == 2 * len(ABLATIONS)
     assert "agcn-words-plain" in by_label
     assert "agcn-words-orthogonal" not in by_label
     weights = {label: s.method_settings["lambda_gph"] for label, s in by_label.items()}
@@ -275,10 +204,10 @@ def test_variants_of_the_ablations_are_runs_of_their_own():
     assert weights["agcn-lambda3-0"] == 0
 
 
-@pytest.mark.parametrize("methods", [["er"], ["all"]])
+@pytest.mark.parametrize("methods", ["er", "all"])
 def test_variants_are_of_agcn_alone(methods):
     with pytest.raises(ValueError, match=r"these are variants of AGCN, and not of .*er"):
-        wanted("--method", *methods, variants=ABLATIONS)
+        wanted(f"--method {methods}", variants=ABLATIONS)
 
 
 @pytest.mark.parametrize(
@@ -296,14 +225,12 @@ def test_variants_are_of_agcn_alone(methods):
     ],
 )
 def test_values_may_be_written_as_in_toml_or_python(given, value):
-    (settings,) = wanted("--set", given)
+    (settings,) = settings_of(make_parser("coco", None).parse_args(["--set", given]))
     assert getattr(settings, given.partition("=")[0]) == value
 
 
 def test_settings_given_apart_are_all_taken():
-    (settings,) = wanted(
-        "--set", "pool=avg", "lr=0.5", "--set", "lr_head=1e-3", "lr=0.25", "cross_blocks=false"
-    )
+    (settings,) = wanted("--set pool=avg lr=0.5 --set lr_head=1e-3 lr=0.25 cross_blocks=false")
     assert (settings.pool, settings.lr_head, settings.lr) == ("avg", 1e-3, 0.25)
     assert settings.method_settings["cross_blocks"] is False
 
@@ -338,25 +265,6 @@ def test_tables_and_plots_come_from_stored_results(tmp_path, capsys):
     pages = [(tmp_path / folder / "report.html").read_text("utf-8") for folder in ("runs", "report")]
     assert pages[0] == pages[1]
     assert all((tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG") for name in drawings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("delay", [0.0, 0.3, 0.8, 1.5])
-def test_a_killed_process_continues_to_the_same_scores(tmp_path, delay):
-    options = ["--smoke", "--method", "agcn", "--checkpoint-minutes", "0", "--out"]
-    subprocess.run(**command(*options, str(tmp_path / "whole")), check=True)
-    process = subprocess.Popen(**command(*options, str(tmp_path / "killed")))
-    state = tmp_path / "killed" / "agcn-seed0" / STATE_FILE
-    while not state.exists() and process.poll() is None:
-        time.sleep(0.01)
-    time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    done = subprocess.run(**command(*options, str(tmp_path / "killed"), "--resume"), check=True)
-    assert "continuing with experience" in done.stdout
-    paths = [tmp_path / name / "agcn-seed0" / "results.json" for name in ("whole", "killed")]
-    first, second = (json.loads(path.read_text())["nested"] for path in paths)
-    assert first == second
 
 
 def test_flags_log_metrics_classes_and_plots_everywhere(tmp_path, monkeypatch):

@@ -4,13 +4,16 @@ import pytest
 from scipy import stats
 
 from avalanche_agcn.experiments.comparison import (
+    balance,
     comparison_table,
     confidence_interval,
     paired_differences,
     paired_table,
+    verdict,
 )
 
 ORDERS = ("data", "shuffled-1")
+CLASSES = [[80.0, 60.0], [70.0, 40.0, 90.0, None]]  # two classes, then two more; one without a positive
 
 
 @pytest.fixture
@@ -18,15 +21,10 @@ def make(make_result):
     """A function that makes the results of a row: its last mAP by class order and seed."""
 
     def make(label, scores, seconds=100.0, stored=None):
+        name, time = label.split(" ")[0], {"train": seconds, "eval": 1.0, "total": seconds + 1}
+        cost = {"seconds": time, "stored": stored}
         return [
-            make_result(
-                label.split(" ")[0],
-                seed,
-                last=last,
-                settings={"label": label, "class_order": order},
-                seconds={"train": seconds, "eval": 1.0, "total": seconds + 1},
-                stored=stored,
-            )
+            make_result(name, seed, last, settings={"label": label, "class_order": order}, **cost)
             for order, own in zip(ORDERS, scores, strict=True)
             for seed, last in enumerate(own)
         ]
@@ -66,3 +64,34 @@ def test_differences_are_shown_for_every_class_order(make):
     assert table.rows[0][:3] == ["ER − EWC", "4", "+11.5"]
     assert table.rows[0][4:] == ["10.5 ± 0.7", "12.5 ± 0.7"]
     assert table.header[4:] == ["order data", "order shuffled-1"]
+
+
+def test_ap_at_the_end_is_what_was_learned_less_what_was_lost(make_result):
+    own = balance([make_result(class_ap=CLASSES)])
+    assert own.new == pytest.approx((80 + 60 + 90) / 3)
+    assert own.last == pytest.approx((70 + 40 + 90) / 3)
+    assert own.new - own.lost == pytest.approx(own.last)
+
+
+def test_the_best_method_is_named_with_the_reason_that_holds(make_result):
+    def method(name, new, last, seed=0):
+        return make_result(name, seed, class_ap=[[new, new], [last, last, new, new]])
+
+    sentence = verdict([method("er", 60, 50), method("agcn", 60, 30), method("finetuning", 70, 10)])
+    assert sentence == (
+        "ER has the best mAP after the last experience, 55.0 against 45.0 of AGCN (one seed), because it "
+        "lost less of what was learned: 60.0 AP when classes were new and 5.0 lost later, against 60.0 and "
+        "15.0 lost."
+    )
+    assert "learned new classes better:" in verdict([method("er", 80, 50), method("agcn", 60, 55)])
+    both = verdict([method("er", 80, 70), method("agcn", 60, 30)])
+    assert "learned new classes better and lost less" in both
+    seeds = [method("er", 60, 50), method("er", 80, 80, seed=1), method("agcn", 60, 60)]
+    assert "67.5 against 60.0 of AGCN (2 seeds)" in verdict(seeds)
+
+
+def test_one_method_or_an_upper_bound_is_no_comparison(make_result):
+    assert verdict([make_result(class_ap=CLASSES)]) is None
+    at_once = make_result("multitask", class_ap=[[], CLASSES[1]])
+    assert verdict([make_result(class_ap=CLASSES), at_once]) is None
+    assert verdict([make_result(), make_result("er")]) is None  # results of an earlier version

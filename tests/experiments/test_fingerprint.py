@@ -10,10 +10,11 @@ from PIL import Image
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.experiments import fingerprint
+from avalanche_agcn.experiments.build import MAKERS
 from avalanche_agcn.experiments.fingerprint import changed_data, data_fingerprint
 from avalanche_agcn.experiments.folder import OtherRun
 from avalanche_agcn.experiments.results import RESULTS_FILE
-from avalanche_agcn.experiments.run import MAKERS, Run
+from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import make_settings
 
 N = 24
@@ -31,9 +32,9 @@ def folder(tmp_path):
 
 
 def labels():
-    return torch.randint(0, 2, (N, 4), generator=torch.Generator().manual_seed(0)).index_fill_(
-        0, torch.tensor(0), 1
-    )
+    drawn = torch.randint(0, 2, (N, 4), generator=torch.Generator().manual_seed(0))
+    drawn[0] = 1
+    return drawn
 
 
 def photos(folder, targets=None, order=None, class_names=("person", "dog", "cat", "car"), **options):
@@ -94,9 +95,8 @@ def test_a_run_is_not_resumed_on_other_data(folder, tmp_path, monkeypatch, finis
     made = {}
     transforms = paper_transforms(32)
     monkeypatch.setitem(MAKERS, "coco", lambda root, **given: photos(root, **made, **transforms))
-    settings = make_settings(
-        "coco", method="er", dataset_root=str(folder), backbone="small", image_size=32, mem_size=8
-    )
+    small = {"backbone": "small", "image_size": 32, "mem_size": 8}
+    settings = make_settings("coco", method="er", dataset_root=str(folder), **small)
 
     def run():
         return Run(settings, tmp_path / "out", resume=True, log=lambda text: None)
@@ -110,9 +110,8 @@ def test_a_run_is_not_resumed_on_other_data(folder, tmp_path, monkeypatch, finis
         made["order"] = list(reversed(range(N)))
     else:
         flip_a_byte(folder)
-    with pytest.raises(
-        OtherRun, match=rf"saved with other data; changed: .*the {change} of the train stream"
-    ):
+    message = rf"saved with other data; changed: .*the {change} of the train stream"
+    with pytest.raises(OtherRun, match=message):
         run()
     if change == "contents":
         flip_a_byte(folder)

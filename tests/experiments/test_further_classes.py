@@ -83,14 +83,11 @@ def test_every_method_learns_further_classes(tmp_path, name):
     assert logits(strategy).isfinite().all()
 
 
+STATISTICS = {"preset": "statistics", "lambda_gph": 1.0}
+
+
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("streaming_ridge", {}),
-        ("l3a", {}),
-        ("csc", {}),
-        ("agcn", {"preset": "statistics", "lambda_gph": 1.0}),
-    ],
+    ("name", "settings"), [("streaming_ridge", {}), ("l3a", {}), ("csc", {}), ("agcn", STATISTICS)]
 )
 def test_closed_form_and_graph_methods_equal_an_uninterrupted_run(tmp_path, name, settings):
     train_and_save(tmp_path / "strategy.bin", name, **settings)

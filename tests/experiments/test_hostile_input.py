@@ -17,11 +17,13 @@ from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.benchmarks.coco import read_instances
 from avalanche_agcn.experiments import run
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
-from avalanche_agcn.experiments.cli import main, make_parser, settings_of
+from avalanche_agcn.experiments.cli import main, settings_of
 from avalanche_agcn.experiments.folder import STATE_FILE
-from avalanche_agcn.experiments.results import RESULTS_FILE, read_results
+from avalanche_agcn.experiments.options import make_parser
+from avalanche_agcn.experiments.results import METRICS, RESULTS_FILE
 from avalanche_agcn.experiments.run import Run
-from avalanche_agcn.experiments.settings import KINDS, RANGES, SMOKE, make_settings
+from avalanche_agcn.experiments.settings import KINDS, SMOKE, make_settings
+from avalanche_agcn.experiments.values import RANGES
 from avalanche_agcn.models import load_word_vectors
 from avalanche_agcn.models.backbones import Backbone
 
@@ -88,16 +90,10 @@ def test_every_number_among_the_settings_has_a_range():
     assert {name for name, kind in KINDS.items() if is_number(kind)} <= RANGES.keys()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--device", "meta"], "the device 'meta' cannot be used here (it computes nothing)"),
-        (["--device", "cuda:99"], "the device 'cuda:99' cannot be used here"),
-    ],
-)
-def test_what_cannot_run_here_is_named(options, message, capsys, tmp_path):
-    assert main("coco", None, [*SMOKE_AGCN, "--out", str(tmp_path), *options]) == 1
-    assert message in sentence(capsys)
+@pytest.mark.parametrize(("device", "reason"), [("meta", "it computes nothing"), ("cuda:99", "")])
+def test_a_device_that_cannot_be_used_here_is_named(device, reason, capsys, tmp_path):
+    assert main("coco", None, [*SMOKE_AGCN, "--out", str(tmp_path), "--device", device]) == 1
+    assert f"the device '{device}' cannot be used here ({reason}" in sentence(capsys)
 
 
 def test_no_memory_is_recorded_and_used_as_none(tmp_path):
@@ -168,48 +164,44 @@ def test_a_config_with_wrong_content_is_named(tmp_path, capsys, name, content, m
 def coco():
     images = [{"id": k, "file_name": f"{k}.jpg"} for k in range(4)]
     boxes = [{"id": k, "image_id": k, "category_id": 1 + k % 2} for k in range(4)]
-    return {
-        "images": images,
-        "annotations": boxes,
-        "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}],
-    }
+    names = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    return {"images": images, "annotations": boxes, "categories": names}
 
 
-def without(content, part, k, name):
+def without(part, k, name):
+    content = coco()
     del content[part][k][name]
     return content
 
 
+def with_first(part, **changes):
+    content = coco()
+    content[part][0] |= changes
+    return content
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("content", "message"),
     [
-        (lambda c: [], "must be an object with names, but is a list of 0"),
-        (lambda c: None, "must be an object with names, but is None"),
-        (lambda c: "text", "must be an object with names, but is 'text'"),
-        (lambda c: without(c, "annotations", 2, "image_id"), r"annotations\[2\] has no 'image_id'"),
-        (lambda c: without(c, "images", 1, "file_name"), r"images\[1\] has no 'file_name'"),
-        (lambda c: without(c, "categories", 1, "name"), r"categories\[1\] has no 'name'"),
-        (lambda c: c | {"images": None}, "images must be a list, but is None"),
-        (lambda c: c | {"images": [3]}, r"images\[0\] must be an object with names, but is 3"),
-        (
-            lambda c: c["annotations"][0].update(category_id=9) or c,
-            r"annotations\[0\].category_id must be the id",
-        ),
-        (
-            lambda c: c["images"][0].update(file_name="../../x") or c,
-            r"images\[0\].file_name must be .*'../../x'",
-        ),
-        (lambda c: c["images"][0].update(id="a") or c, r"images\[0\].id must be a whole number, but is 'a'"),
-        (lambda c: c["images"][0].update(id=2**70) or c, "more than 64 bits"),
+        ([], "must be an object with names, but is a list of 0"),
+        (None, "must be an object with names, but is None"),
+        ("text", "must be an object with names, but is 'text'"),
+        (without("annotations", 2, "image_id"), r"annotations\[2\] has no 'image_id'"),
+        (without("images", 1, "file_name"), r"images\[1\] has no 'file_name'"),
+        (without("categories", 1, "name"), r"categories\[1\] has no 'name'"),
+        (coco() | {"images": None}, "images must be a list, but is None"),
+        (coco() | {"images": [3]}, r"images\[0\] must be an object with names, but is 3"),
+        (with_first("annotations", category_id=9), r"annotations\[0\].category_id must be the id"),
+        (with_first("images", file_name="../../x"), r"images\[0\].file_name must be .*'../../x'"),
+        (with_first("images", id="a"), r"images\[0\].id must be a whole number, but is 'a'"),
+        (with_first("images", id=2**70), "more than 64 bits"),
+        (DEEP, "nested too deeply"),
     ],
 )
-def test_coco_annotations_with_wrong_content_are_named_with_the_place(tmp_path, change, message):
+def test_coco_annotations_with_wrong_content_are_named_with_the_place(tmp_path, content, message):
     path = tmp_path / "instances.json"
-    path.write_text(json.dumps(change(coco())))
+    path.write_text(content if content is DEEP else json.dumps(content))
     with pytest.raises(ValueError, match=rf"instances.json.*{message}"):
-        read_instances(path)
-    path.write_text(DEEP)
-    with pytest.raises(ValueError, match="nested too deeply"):
         read_instances(path)
 
 
@@ -284,13 +276,11 @@ def results_of(finished):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        *((text, "") for text in ("", "3", "null", "[]", '"a"', DEEP, "{}", '{"nested": {}}')),
         ({"nested": 3}, "nested must be"),
         ({"nested": {"mAP": [[1.0]]}}, "nested has no 'CF1'"),
-        ({"nested": {m: [[50.0], [1.0]] for m in ("mAP", "CF1", "OF1")}}, "row t with t + 1 scores"),
-        (
-            {"nested": {m: [[50.0], [1.0, 1e5]] for m in ("mAP", "CF1", "OF1")}},
-            "between 0 and 100, but is 100000.0",
-        ),
+        ({"nested": {m: [[50.0], [1.0]] for m in METRICS}}, "row t with t + 1 scores"),
+        ({"nested": {m: [[50.0], [1.0, 1e5]] for m in METRICS}}, "between 0 and 100, but is 100000.0"),
         ({"class_names": ["a", "a", "b", "c"]}, "must be different names"),
         ({"class_names": ["a\nb", "c", "d", "e"]}, "printable characters"),
         ({"classes_per_experience": [0, 4]}, "classes_per_experience must be positive"),
@@ -299,35 +289,18 @@ def results_of(finished):
         ({"acm": [[1.0]]}, "acm must be a matrix of 4 × 4"),
         ({"seed": "a"}, "seed must be a whole number, but is 'a'"),
         ({"more": 1}, "has 'more', which results do not have"),
-        (
-            {"pictures": [{"image": "../../secret.jpg", "labels": [], "probabilities": []}]},
-            "within the folder",
-        ),
+        ({"pictures": [{"image": "../x.jpg", "labels": [], "probabilities": []}]}, "within the folder"),
         ({"pictures": [{"image": 0}]}, r"pictures[0] has no 'labels'"),
         ({"n_images": {"train": [1]}}, "n_images"),
         ({"decisions": {"thresholds": [0.5]}}, "decisions has no 'true'"),
+        ({"settings": {"image_size": 30_000}}, "settings: the setting image_size must be at least 8 and at"),
     ],
 )
 def test_results_with_wrong_content_are_named_with_the_place(finished, report, change, message):
-    code, text = report(results_of(finished) | change)
+    code, text = report(change if isinstance(change, str) else results_of(finished) | change)
     assert code == 1
     assert message in text
     assert RESULTS_FILE in text
-
-
-@pytest.mark.parametrize("text", ["", "3", "null", "[]", '"a"', DEEP, "{}", '{"nested": {}}'])
-def test_something_else_than_results_is_named(report, text):
-    code, message = report(text)
-    assert code == 1
-    assert RESULTS_FILE in message
-
-
-def test_a_large_image_of_hostile_results_is_not_drawn(finished, report):
-    content = results_of(finished)
-    content["settings"]["image_size"] = 30_000
-    code, message = report(content)
-    assert code == 1
-    assert "settings: the setting image_size must be at least 8 and at most 2048, not 30000" in message
 
 
 def test_no_file_is_written_outside_of_the_folder(finished, report, tmp_path):
@@ -460,15 +433,9 @@ FUZZ = {"max_examples": 40, "deadline": None, "suppress_health_check": list(Heal
 def places(content, path=()):
     """Every place in nested lists and dictionaries."""
     yield path
-    items = (
-        content.items()
-        if isinstance(content, dict)
-        else enumerate(content)
-        if isinstance(content, list)
-        else ()
-    )
-    for key, value in items:
-        yield from places(value, (*path, key))
+    if isinstance(content, (dict, list)):
+        for key in content if isinstance(content, dict) else range(len(content)):
+            yield from places(content[key], (*path, key))
 
 
 def replaced(content, path, value):
@@ -482,13 +449,6 @@ def replaced(content, path, value):
 def drawn_change(data, content):
     path = data.draw(st.sampled_from(sorted(places(content), key=str)))
     return replaced(content, path, data.draw(JUNK))
-
-
-def ends_well(code, capsys):
-    text = capsys.readouterr().err
-    assert code in (0, 1, 2)
-    assert "Traceback" not in text
-    assert code == 0 or text.strip()
 
 
 @pytest.mark.parametrize("n", [15, pytest.param(300, marks=pytest.mark.slow)])
@@ -562,9 +522,7 @@ def test_fuzzed_states_end_in_an_exit_code(finished, begun, tmp_path, capsys, da
     except (OverflowError, UnicodeEncodeError):  # which no state can have
         return
     code = main("coco", None, [*SMOKE_AGCN, "--resume", "--out", str(tmp_path)])
-    ends_well(code, capsys)
-
-
-def test_results_of_runs_pass_the_check(finished):
-    assert read_results(finished / RESULTS_FILE).nested == results_of(finished)["nested"]
-    assert isinstance(load_state(finished / STATE_FILE)["random"]["torch"], torch.Tensor)
+    assert code in (0, 1)
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    assert code == 0 or text.strip()

@@ -1,4 +1,4 @@
-"""Runs in one to three processes that are ended at 100 random moments resume to the same scores."""
+"""Runs in one and two processes that are ended at 100 random moments resume to the same scores."""
 
 import functools
 import json
@@ -6,12 +6,15 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 
 import psutil
 import pytest
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from tqdm import tqdm
 
+import avalanche_agcn.experiments.run  # noqa: F401 - which cli imports late
 from avalanche_agcn.experiments import cli, report
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.results import RESULTS_FILE
@@ -23,6 +26,7 @@ CODES = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 13
 def run(options):
     """The run itself; it does not return."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    tqdm.set_lock(threading.RLock())  # forked processes share tqdm's own, which a killed one does not release
     report.write_report = report.refresh_page = lambda *args, **kwargs: None  # tables and plots take longest
     sys.exit(cli.main("coco", None, options))
 
@@ -100,17 +104,15 @@ def whole(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("k", range(N_KILLS))
-def test_a_run_ended_at_a_random_moment_resumes_to_the_same_scores(k, tmp_path, whole, record_property):
+def test_a_run_ended_at_a_random_moment_resumes_to_the_same_scores(k, tmp_path, whole):
     draw = random.Random(k)
-    n_processes, method = draw.choice((1, 1, 2, 2, 3)), list(METHODS)[k % len(METHODS)]
+    n_processes, method = draw.choice((1, 2)), list(METHODS)[k % len(METHODS)]
     number, options = draw.choice(list(CODES)), ["--workers", str(draw.randint(0, 1))]
     expected, seconds = whole(n_processes, method)
     process = start(n_processes, method, tmp_path, *options)
     time.sleep(draw.uniform(0, seconds))
     kill(process, number, draw)
     ended = wait(process)
-    finished = (tmp_path / f"{method}-seed0" / RESULTS_FILE).exists()
-    record_property("kill", (method, n_processes, number.name, ended, finished))
     if n_processes == 1:  # torchrun has codes of its own
         # 0: it had finished; −number: it had not begun to handle signals, which a shell reports as the same.
         assert ended in (0, CODES[number], -number)

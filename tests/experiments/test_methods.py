@@ -43,9 +43,8 @@ def test_arguments_are_those_the_constructor_takes(method, tmp_path):
         model = MultiLabelClassifier(Precomputed(2), 2)
         optimizer = SGD(model.parameters(), lr=1.0)
         defaults = {name: argument.default for name, argument in own.items()}
-        METHODS[method].strategy_class(
-            model=model, optimizer=optimizer, evaluator=EvaluationPlugin(), **defaults
-        )
+        parts = {"model": model, "optimizer": optimizer, "evaluator": EvaluationPlugin()}
+        METHODS[method].strategy_class(**parts, **defaults)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -55,9 +54,8 @@ def test_searches_and_variants_have_settings_that_the_method_takes(method):
         for given in settings:
             make_settings("coco", method=method, **given)
     for variant in VARIANTS.values():
-        assert set(variant.settings) | set(variant.scale) <= set(KINDS) | set(
-            METHODS[variant.method].arguments
-        )
+        known = {*KINDS, *METHODS[variant.method].arguments}
+        assert {*variant.settings, *variant.scale} <= known
 
 
 def test_log_uniform_stays_in_its_bounds_and_is_even_in_the_logarithm():

@@ -25,13 +25,8 @@ def own_benchmark(seed=0):
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_benchmark_of_the_users_own_goes_through_runs_tables_and_resume(tmp_path, frozen):
-    given = {
-        "method": "finetuning",
-        "backbone": "small",
-        "freeze_backbone": frozen,
-        "cache": str(tmp_path / "c"),
-    }
-    settings = make_settings("own", checkpoint_minutes=0.0, **given)
+    given = {"method": "finetuning", "backbone": "small", "cache": str(tmp_path / "c")}
+    settings = make_settings("own", checkpoint_minutes=0.0, freeze_backbone=frozen, **given)
     whole = Run(settings, tmp_path / "a", benchmark=own_benchmark(), log=quiet).run()
     assert (whole.benchmark, whole.class_names) == ("OwnBenchmark", ["cat", "dog", "zyx", "qwv"])
     assert (whole.settings["n_classes"], whole.settings["n_experiences"]) == (4, 2)
@@ -49,9 +44,7 @@ def test_a_benchmark_of_the_users_own_goes_through_runs_tables_and_resume(tmp_pa
 
 
 def test_data_are_looked_at_before_weights_are_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "avalanche_agcn.experiments.run.make_backbone", lambda settings: pytest.fail("loaded")
-    )
+    monkeypatch.setattr(f"{Run.__module__}.make_backbone", lambda settings: pytest.fail("loaded"))
     settings = make_settings("coco", dataset_root=str(tmp_path / "absent"))
     with pytest.raises(FileNotFoundError, match="absent"):
         Run(settings, tmp_path, log=quiet)

@@ -62,29 +62,23 @@ def make_results(make_result, root):
     photo = {"image": "1.jpg", "labels": ["person"]}
     made = []
     for (label, last), seed in product(LAST.items(), (0, 1)):
-        made.append(
-            make_result(
-                "er" if label == LABEL else label,
-                seed,
-                last + 2 * seed,
-                benchmark="SplitCOCO",
-                settings={"label": label, "dataset_root": str(root), "method_settings": {"mem_size": 7}},
-                class_names=NAMES,
-                per_class_ap=dict(zip(NAMES, (40.0 + 2 * seed, None, 0.0, 100.0), strict=True)),
-                acm=[[1.0, 0.25, 0, 0]] * 4 if label == "agcn" else None,
-                cooccurrence=[[1.0, 0.5, 0, 0]] * 4 if label == "agcn" else None,
-                class_ap=[[50.0, None], [40.0, None, 0.0, 100.0]],
-                decisions={
-                    "thresholds": [0.1, 0.5],
-                    "true": [10] * 4,
-                    "found": [[40] * 4, [8] * 4],
-                    "right": [[10] * 4, [6] * 4],
-                },
-                n_images={"train": [30, 34], "test": [15, 17]},
-                pictures=[photo | {"probabilities": [[90.0, 60.0], [20.0, 2.0, 71.0, 3.0]]}],
-                worst=[photo | {"class": "person", "error": "missed", "probability": 20.0}],
-            )
-        )
+        own = {
+            "benchmark": "SplitCOCO",
+            "settings": {"label": label, "dataset_root": str(root), "method_settings": {"mem_size": 7}},
+            "class_names": NAMES,
+            "per_class_ap": dict(zip(NAMES, (40.0 + 2 * seed, None, 0.0, 100.0))),
+            "class_ap": [[50.0, None], [40.0, None, 0.0, 100.0]],
+            "decisions": {
+                **{"thresholds": [0.1, 0.5], "true": [10] * 4},
+                **{"found": [[40] * 4, [8] * 4], "right": [[10] * 4, [6] * 4]},
+            },
+            "n_images": {"train": [30, 34], "test": [15, 17]},
+            "pictures": [photo | {"probabilities": [[90.0, 60.0], [20.0, 2.0, 71.0, 3.0]]}],
+            "worst": [photo | {"class": "person", "error": "missed", "probability": 20.0}],
+        }
+        if label == "agcn":
+            own |= {"acm": [[1.0, 0.25, 0, 0]] * 4, "cooccurrence": [[1.0, 0.5, 0, 0]] * 4}
+        made.append(make_result("er" if label == LABEL else label, seed, last + 2 * seed, **own))
     return made
 
 

@@ -14,15 +14,9 @@ def make(make_result):
     def make(method="agcn", seed=0, **changes):
         rows = [[], [70.0, 60.0]] if method == "multitask" else [[80.0 + seed], [60.0, 50.0]]
         precision = dict(zip(NAMES, (40.0 + seed, None, 0.0, 100.0, 5.0), strict=True))
-        content = {
-            "benchmark": "SplitCOCO",
-            "class_names": NAMES,
-            "classes_per_experience": [3, 2],
-            "nested": dict.fromkeys(METRICS, rows),
-            "per_class_ap": precision,
-            "acm": np.eye(5).tolist(),
-        }
-        return make_result(method, seed, **content | changes)
+        content = {"benchmark": "SplitCOCO", "class_names": NAMES, "classes_per_experience": [3, 2]}
+        content |= {"nested": dict.fromkeys(METRICS, rows), "per_class_ap": precision}
+        return make_result(method, seed, **content | {"acm": np.eye(5).tolist()} | changes)
 
     return make
 
@@ -51,9 +45,8 @@ def test_ap_of_a_class_is_the_mean_over_seeds(make):
 
 def test_borders_are_those_of_unequal_experiences(make):
     for figure in (correlation(make()), class_precision([make()])):
-        assert {float(line.get_ydata()[0]) for line in figure.axes[0].lines if line.get_xdata()[0] == 0} == {
-            2.5
-        }
+        across = [line for line in figure.axes[0].lines if line.get_xdata()[0] == 0]
+        assert {float(line.get_ydata()[0]) for line in across} == {2.5}
 
 
 def test_titles_say_what_the_plots_are_of(make):

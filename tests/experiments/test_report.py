@@ -9,7 +9,7 @@ from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.methods import ABLATIONS
 from avalanche_agcn.experiments.report import Part, fill_in, write_page
-from avalanche_agcn.experiments.results import mean_and_deviation
+from avalanche_agcn.experiments.results import METRICS, mean_and_deviation
 from avalanche_agcn.experiments.settings import SMOKE, change_settings, make_settings
 from avalanche_agcn.experiments.tables import table_1
 
@@ -67,27 +67,18 @@ def test_only_the_named_plots_are_drawn(store, tmp_path):
     assert written(tmp_path / "out") == {"SplitScenes-mAP.png", "SplitScenes-pictures-agcn.png"}
 
 
-def test_a_plot_that_is_not_known_is_named(store, capsys):
+def test_what_is_not_there_is_named(store, tmp_path, capsys):
+    assert main([str(tmp_path)]) == 1
+    assert f"no results.json below {tmp_path}" in capsys.readouterr().err
     assert main([str(store()), "--only", "map"]) == 1
     assert "no plot ['map']; there are ['classes', 'mAP']" in capsys.readouterr().err
 
 
-def test_a_report_of_nothing_is_an_error(tmp_path, capsys):
-    assert main([str(tmp_path)]) == 1
-    assert "no results.json below" in capsys.readouterr().err
-
-
 def test_photos_that_are_gone_leave_the_rest_of_the_report(store, tmp_path, capsys):
-    shown = {
-        "image": "val2014/1.jpg",
-        "labels": ["car"],
-        "probabilities": [[90.0, 1.0], [9.0, 2.0, 7.0, 3.0]],
-    }
+    shown = {"image": "1.jpg", "labels": ["car"], "probabilities": [[90.0, 1.0], [9.0, 2.0, 7.0, 3.0]]}
     assert main([str(store(benchmark="coco", pictures=[shown])), "--out", str(tmp_path / "out")]) == 0
-    assert (
-        "SplitCOCO-pictures-agcn.png is left out: There is no image absent/val2014/1.jpg"
-        in capsys.readouterr().out
-    )
+    left_out = "SplitCOCO-pictures-agcn.png is left out: There is no image absent/1.jpg"
+    assert left_out in capsys.readouterr().out
     assert "SplitCOCO-mAP.png" in written(tmp_path / "out")
     assert "SplitCOCO-pictures-agcn.png" not in written(tmp_path / "out")
 
@@ -101,20 +92,11 @@ def test_names_of_files_are_those_of_folders(store, tmp_path):
 @pytest.fixture
 def results(make_result):
     """Two seeds of three rows, one of which is evaluated at the end only."""
-    matrix = [[1.0] * 4] * 4
+    at_once = {"nested": {metric: [[], [60.0, 50.0]] for metric in METRICS}}
+    own = {"multitask": at_once, "er + negatives": {}, "agcn": {"acm": [[1.0] * 4] * 4}}
     return [
-        make_result(
-            label.split(" ")[0],
-            seed,
-            last=50.0 + seed,
-            settings={"label": label},
-            nested={m: [[], [60.0, 50.0]] for m in ("mAP", "CF1", "OF1")}
-            if label == "multitask"
-            else {m: [[80.0], [60.0, 50.0 + seed]] for m in ("mAP", "CF1", "OF1")},
-            acm=matrix if label == "agcn" else None,
-            cooccurrence=matrix if label == "agcn" else None,
-        )
-        for label in ("multitask", "er + negatives", "agcn")
+        make_result(label.split(" ")[0], seed, 50.0 + seed, settings={"label": label}, **changes)
+        for label, changes in own.items()
         for seed in (0, 1)
     ]
 
@@ -122,19 +104,14 @@ def results(make_result):
 def test_a_page_has_words_tables_and_plots(results, tmp_path):
     text = '# Results\n\nIt is {{ frozen["agcn"].mAP.last }}.\n'
     page = tmp_path / "docs" / "RESULTS.md"
-    part = Part(
-        "Network frozen",
-        results,
-        {"All methods": table_1(results)},
-        {"mAP: after each experience": partial(plots.curves, results)},
-    )
+    drawn = {"mAP: after each experience": partial(plots.curves, results)}
+    part = Part("Network frozen", results, {"All methods": table_1(results)}, drawn)
     for name in ("RESULTS.md", "again.md"):
         write_page(page.with_name(name), text, {"frozen": part}, figures=tmp_path / "plots", name="small")
     content = page.read_text()
     assert content == page.with_name("again.md").read_text()
-    assert content.startswith(
-        f"# Results\n\nIt is {mean_and_deviation([50.0, 51.0])}.\n\n## Network frozen\n\n### All methods\n"
-    )
+    score = mean_and_deviation([50.0, 51.0])
+    assert content.startswith(f"# Results\n\nIt is {score}.\n\n## Network frozen\n\n### All methods\n")
     assert "| ER + negatives | 2 | 50.5 ±" in content
     assert written(tmp_path / "plots") == {"small-frozen-mAP.png"}
     assert "![mAP: after each experience](../plots/small-frozen-mAP.png)" in content

@@ -19,17 +19,8 @@ from avalanche_agcn.experiments.results import (
 )
 from avalanche_agcn.experiments.settings import make_settings
 
-AGREED = {
-    "benchmark",
-    "method",
-    "seed",
-    "settings",
-    "class_names",
-    "classes_per_experience",
-    "nested",
-    "summary",
-}
-AGREED |= {"per_class_ap", "seconds", "environment"}
+AGREED = {"benchmark", "method", "seed", "settings", "class_names", "classes_per_experience", "nested"}
+AGREED |= {"summary", "per_class_ap", "seconds", "environment"}
 
 
 def test_a_file_has_the_agreed_keys_and_comes_back(tmp_path, make_result):
@@ -51,27 +42,28 @@ def test_summary_is_worked_out_by_hand():
         "forgetting_relative": 25.0,
     }
 
-
-def test_a_method_evaluated_once_has_no_forgetting():
-    summary = summarise({"mAP": [[], [60.0, 50.0]]})["mAP"]
-    assert summary["last"] == 50.0
-    assert summary["forgetting_absolute"] is None
+    once = summarise({"mAP": [[], [60.0, 50.0]]})["mAP"]
+    assert (once["last"], once["forgetting_absolute"]) == (50.0, None)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"method": "agcn"}', '{"unknown": 1}'])
-def test_a_damaged_or_foreign_file_is_named(tmp_path, text):
-    (tmp_path / "results.json").write_text(text)
-    with pytest.raises(ValueError, match=r"results\.json is not a results\.json of this package"):
-        read_results(tmp_path / "results.json")
-
-
-def test_results_of_an_older_version_are_named_with_it(tmp_path, make_result):
-    content = {key: value for key, value in vars(make_result()).items() if key != "format"}
-    (tmp_path / "results.json").write_text(json.dumps(content))
-    with pytest.raises(
-        ValueError, match=r"results\.json has format 1, but .* reads format 2: run it again\.$"
-    ):
-        read_results(tmp_path / "results.json")
+@pytest.mark.parametrize(
+    ("read", "name", "text", "message"),
+    [
+        (read_results, "results.json", '{"nested": {}}', "has format 1, but .* reads format 2: run it again"),
+        *(
+            (read_results, "results.json", text, r"is not a results\.json of this package")
+            for text in ("", "{", "[]", '{"method": "agcn"}', '{"unknown": 1}')
+        ),
+        *(
+            (read_table, "results.jsonl", text, "is not a table of results")
+            for text in ("", "{", "{}\n{}\n", "[]\n[]\n")
+        ),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_named(tmp_path, read, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{name} {message}"):
+        read(tmp_path / name)
 
 
 @pytest.fixture
@@ -106,13 +98,6 @@ def test_a_table_has_a_line_for_each_run_and_comes_back(tmp_path, many):
             assert after.acm is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}\n{}\n", "[]\n[]\n"])
-def test_a_damaged_table_is_named(tmp_path, text):
-    (tmp_path / "results.jsonl").write_text(text)
-    with pytest.raises(ValueError, match=r"results\.jsonl is not a table of results"):
-        read_table(tmp_path / "results.jsonl")
-
-
 def test_results_are_found_below_folders(tmp_path, make_result):
     for seed in (1, 0):
         make_result(seed=seed).write(tmp_path / f"agcn-seed{seed}" / "results.json")
@@ -129,16 +114,10 @@ def test_a_run_with_a_folder_beside_its_table_counts_once(tmp_path, make_result,
     assert found["agcn", 1] == newer
 
 
-def test_a_folder_without_results_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"no results.json below {tmp_path}"):
-        find_results([tmp_path])
-
-
 def test_results_with_other_settings_have_no_common_mean(make_result):
     slow, fast = make_result(settings={"lr": 1e-4}), make_result(seed=1, settings={"lr": 1e-3})
-    with pytest.raises(
-        ValueError, match=r"'agcn' have different settings \(lr: 0.0001, now 0.001\).*--label"
-    ):
+    message = r"'agcn' have different settings \(lr: 0.0001, now 0.001\).*--label"
+    with pytest.raises(ValueError, match=message):
         group_by_label([slow, fast])
     with pytest.raises(ValueError, match=r"'agcn' has several results of one seed \(seeds \[0, 0\]\)"):
         group_by_label([slow, slow])
@@ -166,13 +145,10 @@ def test_values_that_are_not_known_are_left_out():
 TRUTH = [[1.0, 0.2, 0.4], [0.6, 1.0, 0.0], [0.1, 0.3, 1.0]]
 
 
-def test_the_truth_is_without_error():
+def test_each_block_is_compared_by_itself_and_the_truth_is_without_error():
     for quality in block_quality(TRUTH, TRUTH, [2, 1]).values():
         assert quality.mean_absolute_error == 0
         assert quality.correlation == pytest.approx(1)
-
-
-def test_each_block_is_compared_by_itself():
     found = [[1.0, 0.3, 0.5], [0.6, 1.0, 0.3], [0.3, 0.1, 1.0]]
     quality = block_quality(found, TRUTH, [2, 1])
     assert quality["B"].mean_absolute_error == pytest.approx((0.1 + 0.0) / 2)
@@ -191,9 +167,8 @@ def test_empty_and_constant_blocks_are_nan():
 
 
 def test_cooccurrence_is_counted_over_the_train_images_once_each():
-    benchmark = SplitScenes(
-        n_classes=6, n_experiences=2, n_train=80, n_test=20, image_size=16, repeat_images=True
-    )
+    small = {"n_classes": 6, "n_experiences": 2, "n_train": 80, "n_test": 20, "image_size": 16}
+    benchmark = SplitScenes(**small, repeat_images=True)
     targets = benchmark.complete_train_dataset.targets[:]
     found = train_cooccurrence(benchmark.plan)
     for i in range(6):

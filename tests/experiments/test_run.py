@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from avalanche_agcn.benchmarks import SplitScenes
+from avalanche_agcn.experiments.build import MAKERS, make_benchmark
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.results import RESULTS_FILE
-from avalanche_agcn.experiments.run import MAKERS, Run, make_benchmark
+from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 from avalanche_agcn.models import Precomputed, RandomFeatures
 from avalanche_agcn.training import AsymmetricLoss, PartialBCEWithLogitsLoss
@@ -35,31 +36,6 @@ def run_to_end(settings, out):
     return make_run(settings, out).run()
 
 
-class Killed(Exception):
-    """Stands for a process that ends at once."""
-
-
-def stop_and_resume(settings, out, monkeypatch, moment):
-    """Results of a run that ends when it has saved its state for the ``moment``-th time, then continues."""
-    from avalanche_agcn.experiments import run
-
-    saved = []
-
-    def save_and_stop(path, state):
-        save_state(path, state)
-        saved.append(path)
-        if len(saved) == moment:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "save_state", save_and_stop)
-        with pytest.raises(Killed):
-            run_to_end(settings, out)
-    resumed = make_run(settings, out, resume=True)
-    assert resumed.experience or resumed.trained or load_state(saved[0])["position"]["within"]
-    return resumed.run()
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """Results of uninterrupted runs, each made once."""
@@ -76,6 +52,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_and_its_seed_fixes_the_scores(tmp_path, method, whole):
     first = whole(smoke(method))
+    assert len(first.acm or []) == (SMOKE["n_classes"] if METHODS[method].model == "agcn" else 0)
     jointly = issubclass(METHODS[method].strategy_class, TrainsJointly)
     assert [len(row) for row in first.nested["mAP"]] == ([0, 2] if jointly else [1, 2])
     assert scores(run_to_end(smoke(method), tmp_path)) == scores(first)
@@ -83,34 +60,14 @@ def test_every_method_runs_and_its_seed_fixes_the_scores(tmp_path, method, whole
 
 
 @pytest.mark.parametrize(
-    ("method", "moment", "changes"),  # within the first experience, after it, within the second, in an epoch
-    [
-        ("multitask", 2, {}),
-        ("ewc", 5, {}),
-        ("agcn", 2, {}),
-        ("agcn", 4, {}),
-        ("l3a", 4, {}),
-        ("csc", 5, {}),
-        ("finetuning", 5, {"pseudo_labels": True, "loss": "asl", "protocol": "B0-C2"}),
-        ("agcn", 9, {"train_epochs": 2, "storage_policy": "prs", "negatives": ["memory"]}),
-    ],
+    ("method", "changes"),
+    [("er", {"negatives": ["memory"]}), ("lwf", {"loss": "asl"}), ("lwf", {"pseudo_labels": True})],
 )
-def test_a_stopped_run_ends_in_the_same_scores(tmp_path, monkeypatch, method, moment, changes, whole):
-    settings = smoke(method, checkpoint_minutes=0.0, **changes)
-    assert scores(stop_and_resume(settings, tmp_path, monkeypatch, moment)) == scores(whole(settings))
-
-
-def test_negatives_from_memory_change_the_scores(whole):
-    assert scores(whole(smoke("er"))) != scores(whole(smoke("er", negatives=["memory"])))
-
-
-def test_the_loss_and_pseudo_labels_change_the_scores_and_are_recorded(whole):
-    plain = whole(smoke("lwf"))
-    assert (plain.settings["loss"], plain.settings["pseudo_labels"]) == ("bce", False)
-    for changes in ({"loss": "asl"}, {"pseudo_labels": True}):
-        changed = whole(smoke("lwf", **changes))
-        assert scores(changed) != scores(plain)
-        assert changed.settings | changes == changed.settings
+def test_settings_of_the_loss_change_the_scores_and_are_recorded(method, changes, whole):
+    plain, changed = whole(smoke(method)), whole(smoke(method, **changes))
+    assert scores(changed) != scores(plain)
+    assert plain.settings | changes != plain.settings
+    assert changed.settings | changes == changed.settings
 
 
 def test_a_run_takes_the_loss_and_the_plugin_of_its_settings(tmp_path):
@@ -157,10 +114,6 @@ def test_l3a_has_random_features_of_the_network_or_of_its_features(tmp_path, cac
     assert not torch.equal(first.weight, other.weight)
 
 
-def test_csc_leaves_its_matrix_in_the_results(whole):
-    assert len(whole(smoke("csc")).acm) == SMOKE["n_classes"]
-
-
 @pytest.mark.parametrize(("protocol", "flips"), [("paper", True), ("B0-C4", False), ("B10-C2", False)])
 def test_a_run_on_voc_has_the_protocols_classes_and_transforms(tmp_path, monkeypatch, protocol, flips):
     made = {}
@@ -171,12 +124,6 @@ def test_a_run_on_voc_has_the_protocols_classes_and_transforms(tmp_path, monkeyp
     assert (made["root"], made["protocol"], made["n_classes"]) == ("x", protocol, numbers.get("n_classes"))
     assert ("Flip" in repr(made["train_transform"])) == flips
     assert "split_lists" not in made
-
-
-def test_other_settings_are_named_with_the_difference(tmp_path):
-    run_to_end(smoke("finetuning"), tmp_path)
-    with pytest.raises(ValueError, match=r"other settings \(lr: 0.001, now 0.01\).*another --out"):
-        make_run(smoke("finetuning", lr=0.01), tmp_path, resume=True)
 
 
 def finished_state(settings, out):
@@ -203,31 +150,17 @@ def test_a_state_of_another_version_is_named_and_kept(tmp_path, change, reason):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda path: path.write_bytes(b""), "not a saved state"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-10]), "damaged"),
-    ],
-)
-def test_a_damaged_state_is_named_and_not_used(tmp_path, damage, reason, whole):
+@pytest.mark.parametrize(("n_bytes", "reason"), [(0, "not a saved state"), (-10, "damaged")])
+def test_a_damaged_state_is_named_and_not_used(tmp_path, n_bytes, reason, whole):
     settings = smoke("finetuning")
     path = finished_state(settings, tmp_path)
-    damage(path)
+    path.write_bytes(path.read_bytes()[:n_bytes])
     messages = []
     again = make_run(settings, tmp_path, resume=True, log=messages.append)
     assert any(str(path) in text and "not used" in text for text in messages)
     assert re.search(reason, "\n".join(messages))
     assert again.experience == 0
     assert scores(again.run()) == scores(whole(settings))
-
-
-def test_a_run_that_had_ended_is_not_trained_again(tmp_path):
-    settings = smoke("finetuning")
-    first = run_to_end(settings, tmp_path)
-    again = make_run(settings, tmp_path, resume=True)
-    assert again.experience == 2
-    assert again.run() == first
 
 
 def test_results_so_far_are_given_after_each_experience(tmp_path):
@@ -238,11 +171,6 @@ def test_results_so_far_are_given_after_each_experience(tmp_path):
     assert [value is None for value in given[0].per_class_ap.values()] == [False, False, True, True]
     assert len(given[0].acm) == 2
     assert scores(given[1]) == scores(results)
-
-
-def test_a_device_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"the device 'nothing' cannot be used here \(.*--device cpu"):
-        Run(smoke(device="nothing"), tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -258,12 +186,10 @@ def test_heads_of_every_method_train_over_a_frozen_backbone(method, tmp_path, ca
     assert "cache" not in result.settings
 
 
-def test_a_frozen_run_is_the_same_with_features_from_the_cache_and_after_a_stop(tmp_path, monkeypatch):
+def test_a_frozen_run_is_the_same_with_features_from_the_cache(tmp_path):
     settings = smoke(freeze_backbone=True, cache=str(tmp_path / "cold"))
-    cold = run_to_end(settings, tmp_path / "a")
-    warm = run_to_end(settings, tmp_path / "b")
-    stopped = stop_and_resume(settings, tmp_path / "c", monkeypatch, 2)
-    assert scores(cold) == scores(warm) == scores(stopped)
+    cold, warm = (run_to_end(settings, tmp_path / name) for name in ("a", "b"))
+    assert scores(cold) == scores(warm)
 
 
 def test_word_vectors_are_orthogonal_only_where_the_settings_say_so(tmp_path):

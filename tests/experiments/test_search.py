@@ -103,11 +103,7 @@ def test_runs_in_the_table_and_choices_of_the_same_trials_need_no_folder(finishe
 
 
 def test_variants_of_the_registry_change_what_was_chosen_for_the_full_method():
-    entries = [
-        Entry(label="agcn"),
-        Entry(label="agcn-lambda3-10", like="agcn"),
-        Entry(label="mine", like="agcn"),
-    ]
+    entries = [Entry(label="agcn"), *(Entry(label=own, like="agcn") for own in ("agcn-lambda3-10", "mine"))]
     study = Study(base=make_settings("scenes"), entries=entries, trials=1, seeds=(5,))
     full, variant, mine = study.final_settings({"agcn": {"settings": {"lambda_gph": 7.0, "lr": 0.5}}})
     assert [s.method_settings["lambda_gph"] for s in (full, variant, mine)] == [7.0, 70.0, 7.0]

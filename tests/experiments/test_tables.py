@@ -49,12 +49,7 @@ def ablations(make):
             for label, variant in ABLATIONS.items()
         }
         return [
-            make(
-                seed=seed,
-                last=30.0 + k,
-                benchmark=benchmark,
-                settings=settings[label].as_dict() | {"label": label},
-            )
+            make("agcn", seed, 30.0 + k, benchmark, settings[label].as_dict() | {"label": label})
             for k, label in enumerate(LABELS)
             for seed in seeds
             if label in labels
@@ -86,10 +81,7 @@ def test_the_table_of_the_b_protocols_has_the_average_over_stages_and_their_f1(m
     late = replace(make("multitask"), stages={**stages, "mAP": [None, 60.0]})
     assert stage_table([late]).rows[0][2] == "–"
 
-
-def test_the_table_of_the_b_protocols_is_made_for_them_or_if_asked_for(make):
-    stages = {"mAP": [80.0], "mean_class_F1": [50.0], "OF1": [70.0]}
-    paper = replace(make("er"), stages=stages)
+    paper = own[0]
     under_b = replace(paper, settings={**paper.settings, "protocol": "B0-C4"})
     caption = "B protocols' table"
     assert caption not in all_tables([paper])
@@ -111,11 +103,6 @@ def test_results_of_another_stream_do_not_stand_beside_the_papers(make, make_res
         assert not any("paper" in title for title in table_1([result]).header)
 
 
-def test_variants_of_a_method_are_rows_of_their_own(make_result):
-    table = table_1([make_result(), make_result(settings={"label": "agcn without R, Q"})])
-    assert [row[0] for row in table.rows] == ["AGCN", "AGCN without R, Q"]
-
-
 def test_table_2_is_without_and_with_the_cross_blocks_beside_the_papers(ablations):
     table = table_2(ablations())
     assert table.header[:4] == ["A & B", "R & Q", "seeds", "mAP last"]
@@ -135,13 +122,10 @@ def test_table_3_has_the_weights_in_the_papers_order_with_forgetting_of_each_met
     assert cells["paper: forgetting % CF1"][-1] == "21.30"
 
 
-def test_the_papers_ablations_stand_beside_the_same_weights_only(ablations):
+def test_the_papers_ablations_stand_beside_the_same_weights_and_stream_only(ablations):
     cells = column(table_3(ablations(lambda_gph=1e3)))
     assert cells["λ₃"] == ("0", "0", "0", "100", "1e3", "1e4")
     assert cells["paper: mAP"] == ("29.90", "30.99", "29.71", "–", "–", "33.05")
-
-
-def test_ablations_on_another_stream_do_not_stand_beside_the_papers(ablations):
     for table in (table_2, table_3):
         assert not any("paper" in title for title in table(ablations("SplitScenes")).header)
 
@@ -197,12 +181,8 @@ def test_each_class_of_each_run_has_a_row(make_result):
 
 def test_symbols_become_latex():
     table = Table(["λ₁", "R & Q"], [["1e5", "√"], ["0.1×λ₃", "×"]])
-    assert table.latex().splitlines()[2::2] == [
-        r"$\lambda_1$ & R \& Q \\",
-        r"1e5 & $\surd$ \\",
-        r"\bottomrule",
-    ]
-    assert r"0.1$\times$$\lambda_3$ & $\times$" in table.latex()
+    lines = [r"$\lambda_1$ & R \& Q", r"1e5 & $\surd$", r"0.1$\times$$\lambda_3$ & $\times$"]
+    assert [line.removesuffix(r" \\") for line in table.latex().splitlines() if "&" in line] == lines
 
 
 def test_formats_hold_the_same_cells():

@@ -75,7 +75,7 @@ def test_weights_are_read_from_a_file(tmp_path):
     assert torch.equal(backbone.layers.conv1.weight, network.conv1.weight)
 
 
-def test_weights_file_with_code_is_refused(tmp_path):
+def test_weights_file_with_code_is_rejected(tmp_path):
     torch.save(make_network("resnet18"), tmp_path / "module.pth")
     with pytest.raises(Exception, match=r"[Ww]eights.only"):
         create_backbone("resnet18", pretrained=tmp_path / "module.pth")

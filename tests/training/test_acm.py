@@ -192,12 +192,12 @@ def test_loaded_state_does_not_share_memory():
     assert torch.equal(acm.matrix(), before)
 
 
-def test_state_with_missing_entries_is_refused():
+def test_state_with_missing_entries_is_rejected():
     with pytest.raises(ValueError, match="'cross'"):
         AugmentedCorrelationMatrix().load_state_dict({"old": torch.zeros(0, 0)})
 
 
-def test_update_refuses_what_does_not_fit():
+def test_update_rejects_what_does_not_fit():
     acm = AugmentedCorrelationMatrix()
     with pytest.raises(RuntimeError, match="begin"):
         acm.update(torch.ones(1, 1))

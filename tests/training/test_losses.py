@@ -103,7 +103,7 @@ def test_partial_bce_takes_bfloat16_logits():
         (torch.zeros(3), torch.zeros(2, 3), "same images"),
     ],
 )
-def test_partial_bce_refuses_what_does_not_fit(logits, targets, message):
+def test_partial_bce_rejects_what_does_not_fit(logits, targets, message):
     with pytest.raises(ValueError, match=message):
         PartialBCEWithLogitsLoss()(logits, targets)
 
@@ -149,7 +149,7 @@ def test_relationship_loss_is_the_mean_squared_error_of_old_rows():
 
 
 @pytest.mark.parametrize("old", [torch.zeros(3, 4), torch.zeros(2, 5)])
-def test_relationship_loss_refuses_embeddings_that_do_not_extend_the_old(old):
+def test_relationship_loss_rejects_embeddings_that_do_not_extend_the_old(old):
     with pytest.raises(ValueError, match=r"must extend .* they are \(2, 4\) and "):
         relationship_preserving_loss(torch.zeros(2, 4), old)
 

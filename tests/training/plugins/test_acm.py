@@ -195,7 +195,7 @@ def test_settings_reach_the_graph(benchmark, make_model):
 
 
 @pytest.mark.parametrize("beside", [[], [AGCNPlugin()]])
-def test_a_model_that_learned_classes_which_were_not_counted_is_refused(benchmark, make_model, beside):
+def test_a_model_that_learned_classes_which_were_not_counted_is_rejected(benchmark, make_model, beside):
     model = make_model()
     strategy_of(model).train(benchmark.train_stream[0])
     strategy = strategy_of(model, *beside, ACMPlugin())

@@ -231,7 +231,7 @@ def test_saved_state_goes_on_in_the_middle_of_an_experience(benchmark, make_mode
         assert torch.equal(resumed[1].teacher.model.state_dict()[name], value)
 
 
-def test_model_without_a_graph_is_refused(benchmark):
+def test_model_without_a_graph_is_rejected(benchmark):
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 6))
     with pytest.raises(TypeError, match="AGCNModel"):
         strategy_of(model, AGCNPlugin()).train(benchmark.train_stream[0])

@@ -11,7 +11,7 @@ def dot(a, b):
     return sum((x.double() * y.double()).sum() for x, y in zip(a, b))
 
 
-def test_pieces_of_an_online_stream_are_refused(benchmark, make_strategy):
+def test_pieces_of_an_online_stream_are_rejected(benchmark, make_strategy):
     strategy = make_strategy(AGEMPlugin(ExperienceReservoirBuffer(9)))
     with pytest.raises(ValueError, match=r"A-GEM sums up each experience .* piece of one, of 8 images"):
         strategy.train(split_online_stream(benchmark.train_stream, experience_size=8), eval_streams=[])

@@ -40,7 +40,7 @@ def test_a_loaded_state_follows_the_model_to_its_device():
     assert {tensor.device.type for tensor in (*loaded.fisher.values(), *loaded.centre.values())} == {"meta"}
 
 
-def test_pieces_of_an_online_stream_are_refused(benchmark, make_strategy):
+def test_pieces_of_an_online_stream_are_rejected(benchmark, make_strategy):
     strategy = make_strategy(EWCPlugin(ewc_lambda=1.0))
     with pytest.raises(ValueError, match=r"EWC sums up each experience .* piece of one, of 8 images"):
         strategy.train(split_online_stream(benchmark.train_stream, experience_size=8), eval_streams=[])

@@ -185,7 +185,7 @@ def test_pieces_of_one_online_stream_fill_the_memory(benchmark, make_strategy):
     assert sorted(stored) == sorted(whole)
 
 
-def test_pieces_of_several_online_streams_with_the_same_numbers_are_refused(benchmark, make_strategy):
+def test_pieces_of_several_online_streams_with_the_same_numbers_are_rejected(benchmark, make_strategy):
     strategy = make_strategy(OnlineReplayPlugin(ReservoirBuffer(1000)))
     first, second = (split_online_stream([e], experience_size=8) for e in benchmark.train_stream[:2])
     strategy.train(first, eval_streams=[])

@@ -39,7 +39,7 @@ def test_no_image_goes_through_the_network_twice(benchmark, make_strategy):
     assert sum(seen) == len(benchmark.train_stream[0].dataset)
 
 
-def test_model_without_backbone_is_refused(benchmark, make_strategy):
+def test_model_without_backbone_is_rejected(benchmark, make_strategy):
     strategy = make_strategy(ContrastivePlugin(), model=nn.Sequential(nn.Flatten(), nn.Linear(192, 6)))
     with pytest.raises(TypeError, match="no backbone"):
         strategy.train(benchmark.train_stream[0], eval_streams=[])

@@ -60,7 +60,7 @@ def test_stored_image_keeps_its_own_target_and_columns(kind):
         assert torch.equal(row == 1, benchmark.train_stream[e].dataset[i][1] == 1)
 
 
-def test_augmentation_is_drawn_anew_when_a_stored_image_is_opened():
+def test_augmentation_is_drawn_again_when_a_stored_image_is_opened():
     benchmark = make_benchmark(train_transform=lambda image: image + torch.rand(1))
     buffer = ReservoirBuffer(5)
     stream_into(buffer, benchmark)
@@ -147,7 +147,7 @@ def test_state_goes_on_as_if_never_interrupted(kind, tmp_path):
     assert whole.draw(5) == second.draw(5)
 
 
-def test_state_of_a_larger_memory_or_another_stream_is_refused():
+def test_state_of_a_larger_memory_or_another_stream_is_rejected():
     buffer = ReservoirBuffer(12)
     stream_into(buffer, make_benchmark())
     with pytest.raises(ValueError, match="12 images were saved, but this memory holds 5"):
@@ -207,7 +207,7 @@ def test_memory_of_none_and_experience_of_one_image(kind):
     assert sorted(one.keys.tolist()) == [[0, 0], [1, 0]]
 
 
-def test_wrong_use_is_refused_with_a_reason():
+def test_wrong_use_is_rejected_with_a_reason():
     buffer, dataset = ReservoirBuffer(4), make_benchmark().train_stream[0].dataset
     with pytest.raises(ValueError, match="Experience 0 is not open"):
         buffer.observe(0, torch.tensor([0]))

@@ -154,7 +154,7 @@ def test_compiled_backbone_learns_the_same(benchmark, make_model):
     assert compiled.backbone.layers._compiled_call_impl is not None
 
 
-def test_other_models_are_refused():
+def test_other_models_are_rejected():
     model = nn.Linear(3, 3)
     with pytest.raises(TypeError, match="AGCNModel"):
         AGCN(model=model, optimizer=SGD(model.parameters(), lr=0.1), evaluator=EvaluationPlugin())

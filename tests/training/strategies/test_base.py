@@ -49,7 +49,7 @@ def test_default_metrics_are_not_accuracy(make_model):
     assert not any(isinstance(getattr(m, "_metric", m), Accuracy) for m in strategy.evaluator.metrics)
 
 
-def test_default_criterion_is_made_anew_for_each_strategy(make_model):
+def test_default_criterion_is_made_for_each_strategy(make_model):
     model = make_model()
     made = [
         MultiLabelTemplate(model=model, optimizer=SGD(model.parameters(), lr=0.1))._criterion

@@ -67,6 +67,6 @@ def test_experience_can_be_made_and_given_by_hand(benchmark, make_strategy):
 
 
 @pytest.mark.parametrize("part", [lambda b: b.train_stream, lambda b: b.train_stream[0]])
-def test_partial_labels_are_refused(benchmark, make_strategy, part):
+def test_partial_labels_are_rejected(benchmark, make_strategy, part):
     with pytest.raises(ValueError, match=r"call train\(benchmark\)"):
         make_strategy().train(part(benchmark))

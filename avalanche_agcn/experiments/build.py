@@ -1,0 +1,190 @@
+"""What a run is made of: the benchmark, network, model, plugins and strategy of its settings."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from avalanche.core import BasePlugin
+from avalanche.logging import BaseLogger
+from avalanche.training.plugins import EvaluationPlugin
+from torch import nn
+
+from avalanche_agcn import benchmarks, models
+from avalanche_agcn.benchmarks import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
+from avalanche_agcn.benchmarks.multilabel import assemble
+from avalanche_agcn.evaluation import ProgressBar, multilabel_evaluator
+from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.settings import CONVENTIONS, Settings, is_b_protocol
+from avalanche_agcn.models.backbones import Backbone
+from avalanche_agcn.models.saved import BACKBONE_SETTINGS
+from avalanche_agcn.training import AsymmetricLoss
+from avalanche_agcn.training.plugins import (
+    DecoupledTrainingPlugin,
+    DriftCompensationPlugin,
+    PseudoLabelPlugin,
+    StatisticalNegativesPlugin,
+)
+from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
+
+MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
+    "coco": benchmarks.SplitCOCO,
+    "wide": benchmarks.SplitWIDE,
+    "voc": benchmarks.SplitVOC,
+    "photos": benchmarks.SplitPhotos,
+}
+BENCHMARK_NAMES = {
+    **{name: make.__name__ for name, make in MAKERS.items()},
+    **{"scenes": "SplitScenes", "own": "OwnBenchmark"},
+}
+"""As results and tables show them."""
+AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def make_benchmark(settings: Settings, log: Callable[[str], None] = print) -> MultiLabelBenchmark:
+    """The benchmark of the settings; `normalise` then fits its images to a network.
+
+    The data are looked at before any weights are loaded.
+    """
+    optional = settings.select("protocol", *CONVENTIONS, "split_lists")
+    given = settings.select("n_classes", "n_experiences", "seed", "validation_size")
+    given |= {name: value for name, value in optional.items() if value is not None}
+    if settings.benchmark == "scenes":
+        scenes = settings.select("image_size", "n_train", "n_test")
+        benchmark: MultiLabelBenchmark = benchmarks.SplitScenes(**given, **scenes)
+    elif settings.dataset_root is None:
+        option = "--images" if settings.benchmark == "photos" else "--data"
+        raise ValueError(
+            f"the benchmark {settings.benchmark!r} needs its images: give their folder by {option}."
+        )
+    else:
+        if settings.benchmark == "photos":
+            given |= {"log": log} | settings.select("labels", "test_labels", "test_size", "separator")
+        given |= _transforms(settings)
+        benchmark = MAKERS[settings.benchmark](settings.dataset_root, **given)
+    return benchmark if settings.limit is None else assemble(benchmark.plan.limited(settings.limit))
+
+
+def _transforms(settings: Settings, **normalisation: Any) -> dict[str, Any]:
+    flip = not is_b_protocol(settings.protocol)
+    return paper_transforms(settings.image_size, flip=flip, **normalisation)
+
+
+def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Settings:
+    """Settings that tell what a user's own benchmark is."""
+    source = benchmark.plan.evaluation["test"].source
+    return replace(
+        settings,
+        benchmark="own",
+        dataset_root=source.root if isinstance(source, ImageFiles) else None,
+        n_classes=benchmark.n_classes,
+        n_experiences=benchmark.n_experiences,
+    )
+
+
+def make_backbone(settings: Settings) -> Backbone:
+    """The network of the settings."""
+    options = settings.select("pretrained", *BACKBONE_SETTINGS, "compile")
+    return models.create_backbone(settings.backbone, **options)
+
+
+def normalise(benchmark: MultiLabelBenchmark, settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:
+    """The benchmark with images as the backbone expects them; drawn scenes and own data stay as they are."""
+    if settings.benchmark in ("scenes", "own"):
+        return benchmark
+    transforms = _transforms(settings, mean=backbone.mean, std=backbone.std)
+    return assemble(replace(benchmark.plan, **transforms))
+
+
+def make_strategy(
+    settings: Settings,
+    backbone: nn.Module,
+    class_names: Sequence[str],
+    *,
+    plugins: Sequence[BasePlugin] = (),
+    evaluator: EvaluationPlugin,
+) -> MultiLabelTemplate:
+    """The method of the settings, over the backbone."""
+    model, parameter_groups = _make_model(settings, backbone, class_names)
+    return METHODS[settings.method].strategy_class(
+        model=model,
+        optimizer=torch.optim.Adam(parameter_groups, fused=True),
+        amp=AMP[settings.amp],
+        criterion=AsymmetricLoss() if settings.loss == "asl" else None,
+        plugins=[*_make_plugins(settings), *plugins],
+        evaluator=evaluator,
+        **settings.select("train_mb_size", "eval_mb_size", "device", "seed"),
+        **settings.method_settings,
+        **({"newer_as_negative": True} if "memory" in settings.negatives else {}),
+    )
+
+
+def _make_model(settings: Settings, backbone: nn.Module, class_names: Sequence[str]) -> tuple[Any, Any]:
+    """The model that the method is for, and its parameters with their learning rates."""
+    kind, decoupled = METHODS[settings.method].model, _is_decoupled(settings)
+    model: Any
+    if kind == "agcn":
+        words = models.load_word_vectors(
+            class_names,
+            settings.word_vectors,
+            missing=settings.missing_words,
+            orthogonal=settings.orthogonal_words,
+        )
+        model = models.AGCNModel(backbone, words, decoupled=decoupled)
+        return model, model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
+    if kind == "random":
+        backbone = models.RandomFeatures(backbone, settings.random_features, seed=settings.seed)
+    model = models.MultiLabelClassifier(backbone, len(class_names), decoupled=decoupled)
+    lr_head = settings.lr if settings.lr_head is None else settings.lr_head
+    return model, model.parameter_groups(lr_backbone=settings.lr, lr_head=lr_head)
+
+
+def _make_plugins(settings: Settings) -> list[BasePlugin]:
+    """Plugins that any method may have, beside its own."""
+    plugins: list[BasePlugin] = [PseudoLabelPlugin()] if settings.pseudo_labels else []
+    if "statistics" in settings.negatives and not _has_statistics_preset(settings):
+        plugins.append(StatisticalNegativesPlugin())
+    if _is_decoupled(settings):
+        decoupled = DecoupledTrainingPlugin(distillation=settings.distillation)
+        drift = DriftCompensationPlugin(
+            n_images=settings.held_images, teacher=decoupled.teacher, seed=settings.seed
+        )
+        plugins += [decoupled, drift]
+    return plugins
+
+
+def _has_statistics_preset(settings: Settings) -> bool:
+    return settings.method_settings.get("preset") == "statistics"
+
+
+def _is_decoupled(settings: Settings) -> bool:
+    """Whether the network is trained apart from its classifiers, which statistics of its features need."""
+    strategy = METHODS[settings.method].strategy_class
+    uses_statistics = _has_statistics_preset(settings) or "statistics" in settings.negatives
+    uses_statistics |= issubclass(strategy, StreamingRidge)
+    return uses_statistics and not settings.freeze_backbone and not issubclass(strategy, TrainsJointly)
+
+
+def make_evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
+    """An evaluator that makes plots and emits AP of each class only if a logger keeps them."""
+    more = any(not isinstance(logger, ProgressBar) for logger in loggers)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
+        return multilabel_evaluator(loggers=list(loggers), train_map=False, per_class=more, plots=more)
+
+
+def check_device(name: str) -> None:
+    """Raise a ValueError for a device that torch does not find here, with the reason."""
+    try:
+        if torch.device(name).type in ("meta", "lazy"):
+            raise RuntimeError("it computes nothing")
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"the device {name!r} cannot be used here ({reason}); --device cpu always can."
+        ) from None
