@@ -62,7 +62,7 @@ def SplitPhotos(
         n_classes: how many of the most frequent classes; all if None.
         n_experiences: number of experiences; if None 5, or fewer with less than two classes each.
         class_order: names or numbers in order of appearance.
-        log: receives one line about the labels.
+        log: receives one line about the labels, and one that names classes without a test photo.
         **options: further ones of `SplitCOCO`.
 
     Raises:
@@ -73,6 +73,9 @@ def SplitPhotos(
     images = ImageOptions.take_from(options)
     reading: dict[str, Any] = {"separator": separator, "truncated": images.truncated, "log": log}
     train, test = _read_both(Path(dataset_root), Path(labels), test_labels, test_size, reading)
+    untested = [name for name, n in zip(test.class_names, test.labels.sum(0).tolist(), strict=True) if not n]
+    if untested:
+        log(f"No test photo shows {', '.join(untested)}; a class without test photos has no AP.")
     n_chosen = n_classes or (
         len(class_order or ()) if is_order_of_names(class_order) else len(train.class_names)
     )

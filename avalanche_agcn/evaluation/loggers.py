@@ -200,6 +200,8 @@ def _wandb_mode() -> dict[str, str]:
 class ProgressBar(BaseLogger, SupervisedPlugin):
     """Shows a progress bar with mean loss and images per second for each epoch and each evaluation.
 
+    The bar of an epoch replaces that of the epoch before: an experience leaves one line, not one per epoch.
+
     Args:
         file: where to write; standard output if None.
         seconds: seconds between updates; if None, 0.1 on a terminal and 30 elsewhere.
@@ -212,9 +214,11 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
         self._bars: list[_LossBar] = []  # of training, and of an evaluation during training
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Start the bar of an epoch."""
+        """Start the bar of an epoch; that of the last epoch remains."""
         label = f"train exp {strategy.experience.current_experience}"
-        self._start_bar(label, len(strategy.dataloader))
+        epoch, n_epochs = strategy.clock.train_exp_epochs + 1, strategy.train_epochs
+        label += f" epoch {epoch}/{n_epochs}" if n_epochs > 1 else ""
+        self._start_bar(label, len(strategy.dataloader), leave=epoch >= n_epochs)
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Count a batch."""
@@ -242,11 +246,11 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
         self._bars.pop().close()
         super().after_eval(strategy, *args, **kwargs)
 
-    def _start_bar(self, label: str, n_batches: int) -> None:
+    def _start_bar(self, label: str, n_batches: int, *, leave: bool = True) -> None:
         # Position 0 also for a bar within another one: else tqdm writes cursor movements, also to files.
         settings = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch"}
         timing = {"mininterval": self._seconds, "miniters": 1}
-        self._bars.append(_LossBar(total=n_batches, desc=label, **settings, **timing))
+        self._bars.append(_LossBar(total=n_batches, desc=label, leave=leave, **settings, **timing))
 
 
 class _LossBar(tqdm):

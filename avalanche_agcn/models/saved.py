@@ -88,7 +88,11 @@ class SavedModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of inputs of the network, ``[B, n]``."""
-        logits = nn.functional.linear(self.backbone(x).to(self.weight.dtype), self.weight, self.bias)
+        return self.classify(self.backbone(x))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits of features of the network, ``[B, n]``."""
+        logits = nn.functional.linear(features.to(self.weight.dtype), self.weight, self.bias)
         return logits if self.refinement is None else self.refinement(logits)
 
     @torch.inference_mode()
@@ -223,12 +227,13 @@ def load_model(
         description = _read_description(path)
         tensors = _read_tensors(path.with_suffix(TENSORS), description["tensors"])
         transform = None if description["transform"] is None else make_transform(description["transform"])
-        return _make_model(description, tensors, transform).to(device)
+        model = _make_model(description, tensors, transform)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
         raise ValueError(
             f"{path} and {path.stem}{TENSORS} are not a model that can be used: {reason}."
         ) from None
+    return model.to(device)
 
 
 def _find(run: Path, after: int | None) -> Path:
@@ -285,6 +290,7 @@ def _make_model(
     weight, names = tensors.pop("weight"), description["class_names"]
     bias, random = tensors.pop("bias", None), tensors.pop("random", None)
     own = {name: tensors.pop(f"refinement.{name}", None) for name in ("origin", "unit", "gain")}
+    _check(len({value is None for value in own.values()}) == 1, "refinement", [*own])
     refinement = None if own["origin"] is None else LogitRefinement(**own)  # type: ignore[arg-type]
     backbone: Any = _make_backbone(description["backbone"], tensors)
     n_features = backbone.num_features
@@ -294,7 +300,7 @@ def _make_model(
         backbone.weight = random
     _check(weight.shape == (len(names), n_features), "weight", tuple(weight.shape))
     _check(bias is None or bias.shape == (len(names),), "bias", bias)
-    return SavedModel(
+    model = SavedModel(
         backbone,
         weight,
         bias,
@@ -304,6 +310,20 @@ def _make_model(
         transform=transform,
         description=description,
     )
+    _try_out(model, n_features)
+    return model
+
+
+def _try_out(model: SavedModel, n_features: int) -> None:
+    """Raise a ValueError if types or shapes in the files do not fit each other, before a photo is read."""
+    try:
+        logits = model.classify(torch.zeros(1, n_features))
+        image = None if model.transform is None else model.transform(Image.new("RGB", (64, 48)))
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+    _check(logits.shape == (1, len(model.class_names)), "refinement", tuple(logits.shape))
+    _check(logits.is_floating_point() and logits.isfinite().all(), "weight", model.weight)
+    _check(image is None or (image.ndim == 3 and image.is_floating_point()), "transform", image)
 
 
 def _make_backbone(network: Mapping[str, Any], tensors: dict[str, Tensor]) -> nn.Module:

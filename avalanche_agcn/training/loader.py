@@ -259,7 +259,7 @@ def make_generator(*seeds: int) -> torch.Generator:
         False
     """
     state = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(state[0] >> 1))
+    return torch.Generator().manual_seed(int(state[0]) >> 1)
 
 
 def draw_shared_seed() -> int:

@@ -45,6 +45,16 @@ def write_coco(path, shown):
     path.write_text(json.dumps(content))
 
 
+def test_classes_without_a_test_photo_are_named(folder):
+    lines = []
+    data = {"dataset_root": folder / "images", "labels": folder / "labels.csv", "log": lines.append}
+    SplitPhotos(**data)
+    assert len(lines) == 1
+    (folder / "test.csv").write_text("file,labels\n0.jpg,bird;car\n1.jpg,tree")
+    SplitPhotos(**data, test_labels=folder / "test.csv")
+    assert lines[3:] == ["No test photo shows dog, person; a class without test photos has no AP."]
+
+
 @pytest.mark.parametrize("labels", ["labels.csv", "labels.json", "xml"])
 def test_labels_of_every_form_are_recognised(folder, labels):
     photos = read_photos(folder / "images", folder / labels)

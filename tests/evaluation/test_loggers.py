@@ -230,6 +230,18 @@ def test_an_evaluation_has_one_bar_for_all_experiences(make_strategy, benchmark)
         assert "Starting eval on experience" not in file.getvalue()
 
 
+def test_the_epochs_of_an_experience_leave_one_line(make_strategy, benchmark):
+    file = io.StringIO()
+    strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[ProgressBar(file)]), train_epochs=3)
+    strategy.train(benchmark.train_stream[0], eval_streams=[])
+    strategy.train(benchmark.train_stream[1], eval_streams=[])
+    left = [line.rpartition("\r")[2] for line in re.split("\n", file.getvalue()) if line]
+    assert [re.match(r"train exp \d epoch \d/\d: 100%", line)[0] for line in left] == [
+        "train exp 0 epoch 3/3: 100%",
+        "train exp 1 epoch 3/3: 100%",
+    ]
+
+
 def test_metrics_of_all_nested_sets_share_a_line(make_strategy, benchmark):
     file = io.StringIO()
     strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[ProgressLogger(file)], per_class=True))

@@ -19,6 +19,7 @@ from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 from avalanche_agcn.models import load_model
+from avalanche_agcn.training.strategies.agcn import PRESETS
 
 ROOT = Path(__file__).parents[2]
 TINY = {**SMOKE, "n_train": 40, "n_test": 16, "limit": None, "image_size": 32}
@@ -45,6 +46,12 @@ def probabilities(run):
     return run.strategy.model.eval()(torch.stack(data)).double().sigmoid()
 
 
+def with_preset(name):
+    """Method and settings of a name such as "agcn statistics"."""
+    method, _, preset = name.partition(" ")
+    return {"method": method, **({"preset": preset} if preset else {})}
+
+
 def rows(predictions):
     return torch.tensor([list(own.probabilities.values()) for own in predictions], dtype=torch.float64)
 
@@ -54,10 +61,7 @@ def rows(predictions):
     [(m, True) for m in METHODS] + [(m, False) for m in WHOLE] + [("agcn statistics", True)],
 )
 def test_a_saved_model_has_the_probabilities_of_its_run(tmp_path, method, frozen):
-    method, _, preset = method.partition(" ")
-    run = make_run(
-        tmp_path, method, freeze_backbone=frozen, pretrained=False, **({"preset": preset} if preset else {})
-    )
+    run = make_run(tmp_path, freeze_backbone=frozen, pretrained=False, **with_preset(method))
     model = load_model(run.folder)
     torch.testing.assert_close(rows(model.predict(images_of(run))), probabilities(run), atol=1e-5, rtol=0)
     assert model.class_names == run.benchmark.class_names
@@ -94,6 +98,48 @@ def test_predict_in_a_new_process_prints_the_probabilities_of_the_run(finished, 
     assert set(found["labels"]) == {name for name, p in found["probabilities"].items() if p >= 0.5}
 
 
+PREDICT_ALL = """
+import sys
+from avalanche_agcn.__main__ import main
+folders, photos = sys.argv[1].split(":"), sys.argv[2:]
+for folder in folders:
+    assert main(["predict", folder, *photos, "--json"]) == 0
+    print("end of", folder)
+"""
+
+
+@pytest.mark.slow
+def test_predict_in_a_new_process_has_the_probabilities_of_every_method(tmp_path):
+    runs = [
+        make_run(tmp_path / f"{name}-{frozen}", freeze_backbone=frozen, pretrained=True, **with_preset(name))
+        for name in (*METHODS, *(f"agcn {preset}" for preset in PRESETS if preset != "paper"))
+        for frozen in (True, False)
+    ]
+    photos = [tmp_path / f"{k}.png" for k in range(16)]
+    for image, photo in zip(images_of(runs[0]), photos, strict=True):
+        image.save(photo)
+    arguments = [":".join(str(run.folder) for run in runs), *map(str, photos)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", PREDICT_ALL, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=True,
+    )
+    *printed, rest = re.split(r"^end of .*\n", done.stdout, flags=re.MULTILINE)
+    assert rest == ""
+    for run, text in zip(runs, printed, strict=True):
+        found = [list(own["probabilities"].values()) for own in json.loads(text)]
+        expected = probabilities(run)
+        label = f"{run.folder}: {{}}".format
+        torch.testing.assert_close(
+            torch.tensor(found, dtype=torch.float64), expected, atol=1e-5, rtol=0, msg=label
+        )
+        assert expected.std() > 1e-4, run.folder  # probabilities that tell images or classes apart
+
+
 def test_a_table_has_what_is_found_the_most_probable_first(finished, capsys):
     run, photo = finished
     assert main(["predict", str(run.folder), str(photo), str(photo), "--after", "1"]) == 0
@@ -107,6 +153,12 @@ def test_a_table_has_what_is_found_the_most_probable_first(finished, capsys):
     header, row = capsys.readouterr().out.splitlines()
     assert header == "image,labels," + ",".join(run.benchmark.class_names)
     assert len(row.split(",")) == len(header.split(","))
+
+
+def test_a_name_with_control_characters_does_not_reach_the_terminal(copy, finished, capsys):
+    rewrite(copy, lambda c: {**c, "class_names": ["\x1b[31mred\n", "b", "c", "d"], "thresholds": [0.0] * 4})
+    assert main(["predict", str(copy), str(finished[1])]) == 0
+    assert r"'\x1b[31mred\n'" in capsys.readouterr().out
 
 
 def test_paths_images_and_tensors_give_the_same(finished):
@@ -152,6 +204,8 @@ def without(name):
     return lambda content: {key: value for key, value in content.items() if key != name}
 
 
+NORMALIZE = {"name": "v2.Normalize", "mean": [0.5] * 3, "std": [0.5] * 3}
+TO_FLOAT = {"name": "v2.ToDtype", "dtype": "float32", "scale": True}
 BAD = {
     "format": lambda c: {**c, "format": 7},
     "no names": without("class_names"),
@@ -182,6 +236,12 @@ BAD = {
         ],
     },
     "no transform list": lambda c: {**c, "transform": 3},
+    "a transform that takes no photo": lambda c: {**c, "transform": [NORMALIZE]},
+    "a transform without numbers": lambda c: {**c, "transform": [{"name": "v2.ToImage"}]},
+    "a normalisation of two channels": lambda c: {
+        **c,
+        "transform": [{"name": "v2.ToImage"}, TO_FLOAT, {**NORMALIZE, "mean": [0.5] * 2, "std": [0.5] * 2}],
+    },
 }
 
 
@@ -191,7 +251,16 @@ def test_a_description_that_does_not_fit_gives_one_sentence(copy, kind):
     with pytest.raises(ValueError, match=r"model.json and model.safetensors are not a model") as raised:
         load_model(copy)
     assert "\n" not in str(raised.value)
-    assert str(raised.value).endswith(".")
+    assert re.search(r"[^.]\.$", str(raised.value))
+
+
+def refined(origin=4, gain=(4, 4)):
+    """Tensors of a refinement of four logits."""
+    return {
+        "refinement.origin": torch.zeros(origin),
+        "refinement.unit": torch.ones(4),
+        "refinement.gain": torch.zeros(gain),
+    }
 
 
 @pytest.mark.parametrize(
@@ -201,6 +270,12 @@ def test_a_description_that_does_not_fit_gives_one_sentence(copy, kind):
         lambda tensors: {**tensors, "weight": tensors["weight"][:, :5]},
         lambda tensors: {**tensors, "backbone.more": torch.zeros(3)},
         lambda tensors: {**tensors, "random": torch.zeros(3, 4)},
+        lambda tensors: {**tensors, "weight": tensors["weight"].long()},
+        lambda tensors: {**tensors, "weight": tensors["weight"] * float("nan")},
+        lambda tensors: {**tensors, "bias": torch.zeros(4, dtype=torch.int64)},
+        lambda tensors: {**tensors, "refinement.origin": torch.zeros(4)},
+        lambda tensors: {**tensors, **refined(gain=(3, 4))},
+        lambda tensors: {**tensors, **refined(origin=3)},
     ],
 )
 def test_tensors_that_do_not_fit_give_one_sentence(copy, change):
