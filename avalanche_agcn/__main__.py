@@ -112,9 +112,14 @@ def format_predictions(
 
 def _labels(found: Prediction) -> str:
     if found.names:
-        return ", ".join(f"{name} {found.probabilities[name]:.2f}" for name in found.names)
+        return ", ".join(f"{_printable(name)} {found.probabilities[name]:.2f}" for name in found.names)
     name, p = max(found.probabilities.items(), key=lambda item: item[1])
-    return f"nothing found; most probable is {name} {p:.2f}"
+    return f"nothing found; most probable is {_printable(name)} {p:.2f}"
+
+
+def _printable(name: str) -> str:
+    """A name without control characters, which would change what a terminal shows."""
+    return name if name.isprintable() else ascii(name)
 
 
 def methods(argv: Sequence[str]) -> int:

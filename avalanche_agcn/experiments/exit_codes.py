@@ -56,12 +56,19 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
                 print(f"\nStopped. {error}".rstrip(), file=sys.stderr)
             return getattr(error, "exit_code", INTERRUPTED)
         except Exception as error:
+            if _is_dead_worker(error):
+                error = OSError(f"{error}, perhaps for lack of memory: use fewer --workers.")
             if not isinstance(error, expected_errors()):
                 raise
             print(f"Stopped: {one_sentence(error)}", file=sys.stderr)
             return FAILED
 
     return wrapped
+
+
+def _is_dead_worker(error: Exception) -> bool:
+    """Whether torch found that a loader worker was ended from outside, for which it has no type."""
+    return type(error) is RuntimeError and str(error).startswith("DataLoader worker")
 
 
 def one_sentence(error: BaseException) -> str:

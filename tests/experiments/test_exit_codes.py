@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from avalanche_agcn.experiments.checkpoint import Diverged, load_state
 from avalanche_agcn.experiments.cli import main
+from avalanche_agcn.experiments.exit_codes import returns_exit_code
 from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
@@ -129,3 +132,25 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(tmp_pa
 def test_a_learning_rate_that_is_too_high_ends_in_one_sentence(tmp_path, capsys):
     assert main("coco", None, [*OPTIONS, "--lr", "1e30", "--out", str(tmp_path)]) == 1
     assert "the learning rate is probably too high" in capsys.readouterr().err
+
+
+class EndsItsWorker(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@returns_exit_code
+def load_all():
+    list(DataLoader(EndsItsWorker(), num_workers=1))
+    return 0
+
+
+def test_a_loader_worker_that_is_killed_ends_in_one_sentence(capsys):
+    assert load_all() == 1
+    assert re.fullmatch(
+        r"Stopped: DataLoader worker .*, perhaps for lack of memory: use fewer --workers\.\n",
+        capsys.readouterr().err,
+    )
