@@ -117,6 +117,9 @@ def _check_details(content: Mapping[str, Any], place: str) -> None:
     """Shapes of what is recorded beside the scores."""
     n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
     check_fields(content["seconds"], {"total": float}, f"{place}: seconds")
+    packages = content["environment"].get("packages", {})
+    if not isinstance(packages, dict):
+        fail(f"{place}: environment.packages", "versions by name", packages)
     _check_rows(content.get("class_ap"), content, f"{place}: class_ap")
     for name in ("acm", "cooccurrence"):
         rows = content.get(name)

@@ -403,6 +403,8 @@ class Run:
             restore(self.strategy, state, self.benchmark.train_stream)
             if self._within is not None:
                 self._resume_within(self._within, state)
+            if self.experience:
+                self.results()  # fails now, not after the next experience, if scores are missing
         self._log(f"continuing with experience {self.experience + 1}")
 
     def _resume_within(self, within: State, state: State) -> None:

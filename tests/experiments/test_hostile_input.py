@@ -286,6 +286,7 @@ def results_of(finished):
         ({"classes_per_experience": [0, 4]}, "classes_per_experience must be positive"),
         ({"per_class_ap": {}}, "per_class_ap must have each of the class_names"),
         ({"seconds": {"train": 1.0}}, "seconds has no 'total'"),
+        ({"environment": {"packages": None}}, "environment.packages must be versions by name"),
         ({"acm": [[1.0]]}, "acm must be a matrix of 4 × 4"),
         ({"seed": "a"}, "seed must be a whole number, but is 'a'"),
         ({"more": 1}, "has 'more', which results do not have"),
@@ -360,6 +361,12 @@ def test_a_state_with_a_valid_checksum_and_wrong_content_is_named_and_kept(
     finished, tmp_path, capsys, change
 ):
     check_named_and_kept(load_state(finished / STATE_FILE) | change, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("value", [{}, {"test": None}, {"test": torch.zeros(())}])
+def test_a_state_without_scores_of_what_was_learned_is_named_and_kept(finished, tmp_path, capsys, value):
+    state = replaced(load_state(finished / STATE_FILE), ("nested", "average_precision"), value)
+    check_named_and_kept(state, tmp_path, capsys)
 
 
 def check_named_and_kept(state, tmp_path, capsys):
