@@ -123,7 +123,7 @@ def measure_frozen(*, quick: bool) -> list[Row]:
 
 
 def _run(settings: Settings, folder: str) -> Callable[[], object]:
-    return lambda: Run(settings, folder, log=lambda message: None).run()
+    return lambda: Run(settings, folder, overwrite=True, log=lambda message: None).run()
 
 
 if __name__ == "__main__":
