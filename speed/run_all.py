@@ -71,8 +71,9 @@ CONCLUSION = """## What bounds it
 - Small batches pay for what does not depend on them: Adam and the GCN go over all their weights in each step.
 - Folding the teacher's normalisations alone, while the student's stay, was tried: it gained a
   few per cent of a step at most, and would make the teacher another network than the student.
-- Of the bounds that are missed, those on peak memory, nested evaluation and the first batch are missed by at most
-  2 per cent. The lead over torchmetrics was 30 times when its bound was set; why it is less now was not found out.
+- Of the bounds that are missed, those on peak memory, nested evaluation and the first batch are missed by
+  at most 2 per cent. The lead over torchmetrics was 30 times when its bound was set; why it is less now was
+  not found out.
 - A switch that gains for both networks and both batches is worth being a default. Adam(fused=True) is one,
   too, though here it gains with EfficientNet-Lite0 in small batches alone: the published results were made
   with it. bf16 needs a processor with instructions for it, and torch.compile a run long enough to pay for
