@@ -1,7 +1,10 @@
 """The committed page of results, against the committed tables of results."""
 
+import json
 import runpy
 from pathlib import Path
+
+import pytest
 
 from avalanche_agcn.experiments.results import find_results
 
@@ -41,3 +44,19 @@ def test_readmes_table_is_what_the_results_give(tmp_path):
 def test_the_page_on_reproduction_is_what_the_results_give():
     reproduction = runpy.run_path(str(ROOT / "runs" / "reproduction.py"))
     assert reproduction["make_page"]() == (ROOT / "REPRODUCTION.md").read_text()
+
+
+def test_relations_were_measured_on_the_row_that_is_not_tuned():
+    """With its own β the strategy is that row, so that both must have the same score in every class order."""
+    stored = {
+        result.settings["class_order"]: result.summary["mAP"]["last"]
+        for result in find_results([ROOT / "runs" / "coco18" / "frozen"])
+        if result.label == "streaming_ridge, not tuned"
+    }
+    rows = json.loads((ROOT / "runs" / "coco18" / "relations.json").read_text())
+    found = {
+        row["class_order"]: row["mAP"]
+        for row in rows
+        if (row["relations"], row["beta"]) == ("estimated", 0.2)
+    }
+    assert found == pytest.approx(stored, abs=1e-3)

@@ -15,7 +15,7 @@ from avalanche_agcn.experiments.results import train_cooccurrence
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import Settings, change_settings
 from avalanche_agcn.training.label_relations import LabelRelations, estimate_relations, make_refinement
-from avalanche_agcn.training.ridge import solve_ridge
+from avalanche_agcn.training.ridge import RidgeClassifiers, solve_ridge
 
 BETAS = (0.1, 0.2, 0.4, 0.8)
 SCORE = "mAP_Last/eval_phase/test_stream"
@@ -23,32 +23,29 @@ SCORE = "mAP_Last/eval_phase/test_stream"
 
 def measure(base: Settings, orders: Sequence[str]) -> list[dict[str, Any]]:
     """MAP after the last experience for each class order, kind of relations and β, in percent."""
-    rows = []
-    for order in orders:
-        settings = change_settings(base, method="streaming_ridge", class_order=order)
-        with tempfile.TemporaryDirectory() as folder:
-            run = Run(settings, folder)
-            run.run()
-        for kind, beta, refinement in _refinements(run):
-            strategy: Any = run.strategy
-            solution = solve_ridge(strategy.statistics, gamma=strategy.gamma, ridge=strategy.ridge)
-            strategy.model.set_classifiers(*solution.calibrated(), refinement)
-            score = 100 * strategy.eval(run.benchmark.test_stream[:])[SCORE]
-            rows.append({"class_order": order, "relations": kind, "beta": beta, "mAP": score})
-    return rows
+    return [row for order in orders for row in _measure_order(change_settings(base, class_order=order))]
 
 
-def _refinements(run: Run) -> Iterator[tuple[str, float, Any]]:
+def _measure_order(settings: Settings) -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(settings, folder)
+        run.run()
     strategy: Any = run.strategy
     solution = solve_ridge(strategy.statistics, gamma=strategy.gamma, ridge=strategy.ridge)
+    for kind, beta, relations in _relations(run, solution):
+        refinement = make_refinement(solution, relations, beta) if relations else None
+        strategy.model.set_classifiers(*solution.calibrated(), refinement)
+        score = 100 * strategy.eval(run.benchmark.test_stream[:])[SCORE]
+        yield {"class_order": settings.class_order, "relations": kind, "beta": beta, "mAP": score}
+
+
+def _relations(run: Run, solution: RidgeClassifiers) -> Iterator[tuple[str, float, LabelRelations | None]]:
     yield "none", 0.0, None
-    kinds = {
-        "estimated": estimate_relations(strategy.statistics, solution),
-        "counted in all labels": true_relations(run),
-    }
-    for kind, relations in kinds.items():
+    strategy: Any = run.strategy
+    estimated = estimate_relations(strategy.statistics, solution)
+    for kind, relations in {"estimated": estimated, "counted in all labels": true_relations(run)}.items():
         for beta in BETAS:
-            yield kind, beta, make_refinement(solution, relations, beta)
+            yield kind, beta, relations
 
 
 def true_relations(run: Run) -> LabelRelations:
@@ -67,7 +64,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", required=True, metavar="ROOT", help="folder with COCO's folders")
     parser.add_argument("--cache", metavar="DIR", help="folder for features of the frozen network")
     arguments = parser.parse_args()
-    frozen = base_settings(dataset_root=arguments.data, cache=arguments.cache, freeze_backbone=True)
-    found = measure(frozen, ORDERS)
+    data = {"dataset_root": arguments.data, "cache": arguments.cache}
+    found = measure(base_settings(method="streaming_ridge", freeze_backbone=True, **data), ORDERS)
     write_json(RELATIONS, found)
     print(relations_table(found).markdown())

@@ -103,7 +103,7 @@ DEPENDENCE = {
 """Setting that varies in a part, and what it is."""
 HEADS = HERE / "heads"
 """What trials over the frozen network had chosen when the baselines' whole networks were trained."""
-RELATIONS = HERE / "relations.json"
+RELATIONS, DRIFT = HERE / "relations.json", HERE / "drift.json"
 HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
 SMALL_NETWORKS = {
     "photos": {
@@ -206,9 +206,15 @@ def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[s
         tables["Paired differences, same seed and class order"] = paired_table(results, *PAIRS)
     if part in ("frozen", "agcn"):
         tables["The correlation matrix against the train images"] = quality_table(in_data_order(results))
-    if part == "agcn" and RELATIONS.is_file():
+    if part == "agcn":
         rows = json.loads(RELATIONS.read_text(encoding="utf-8"))
         tables["Label relations in StreamingRidge, not tuned: mAP by class order"] = relations_table(rows)
+    if part == "whole":
+        rows = json.loads(DRIFT.read_text(encoding="utf-8"))
+        cells = [[row["what"], f"{row['mAP']:.1f}"] for row in rows]
+        tables["Drifting features, on held-out photos"] = Table(
+            ["StreamingRidge, whole network", "mAP"], cells
+        )
     if choices:
         tables["Chosen settings"] = choices_table(choices)
     return tables

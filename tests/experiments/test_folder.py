@@ -149,6 +149,7 @@ def test_the_lock_of_another_host_is_kept(tmp_path, monkeypatch):
 def test_a_lock_that_names_nobody_is_taken_over(tmp_path, text):
     (tmp_path / LOCK_FILE).write_text(text)
     RunLock(tmp_path)
+    assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

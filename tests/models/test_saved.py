@@ -219,7 +219,7 @@ BAD = {
     "a path": lambda c: {**c, "backbone": {**c["backbone"], "name": "../../evil"}},
     "another network": lambda c: {**c, "backbone": {**c["backbone"], "name": "resnet18"}},
     "other weights": lambda c: {**c, "backbone": {**c["backbone"], "digest": "0" * 64}},
-    "weights": lambda c: {**c, "backbone": {**c["backbone"], "weights": "/tmp/evil.pt"}},
+    "weights": lambda c: {**c, "backbone": {**c["backbone"], "weights": "evil.pt"}},
     "a switch": lambda c: {**c, "backbone": {**c["backbone"], "channels_last": "__import__('os')"}},
     "a pooling": lambda c: {**c, "backbone": {**c["backbone"], "pool": "none"}},
     "a transform": lambda c: {**c, "transform": [{"name": "v2.Lambda", "lambd": "print"}]},
