@@ -5,10 +5,12 @@
 Each run leaves its folder in OUT/NAME/out and, of each process, OUT/NAME/trace-<rank>.pt.
 """
 
+import contextlib
 import itertools
 import json
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from avalanche.distributed.distributed_helper import DistributedHelper
@@ -61,18 +63,18 @@ def trace(case: dict, out: Path, *, resume: bool = False) -> dict:
         steps.append([tuple(key) for key in rows if not key.padding])
         return rows
 
-    StreamSampler._own_rows, run_module.make_strategy = record, make_double
-    try:
+    stopped = not resume and "stop_after" in case
+    save = save_and_stop(Run._save, case["stop_after"]) if stopped else Run._save
+    with (
+        patch.object(StreamSampler, "_own_rows", record),
+        patch.object(run_module, "make_strategy", make_double),
+        patch.object(Run, "_save", save),
+        contextlib.suppress(Stop),
+    ):
         run = Run(settings_of(case), out, resume=resume, log=lambda message: None)
-        if "stop_after" in case and not resume:
-            _stop_after(run, case["stop_after"])
-        try:
-            results = run.run()
-        except Stop:
-            return {}
-    finally:
-        StreamSampler._own_rows, run_module.make_strategy = draw, make_strategy
-    return {"steps": steps, "nested": results.nested, **describe(run.strategy)}
+        results = run.run()
+        return {"steps": steps, "nested": results.nested, **describe(run.strategy)}
+    return {}
 
 
 def describe(strategy) -> dict:
@@ -122,15 +124,16 @@ def _to_double(module, inputs):
     return tuple(x.double() for x in inputs)
 
 
-def _stop_after(run: Run, n_saves: int) -> None:
-    saves, save = itertools.count(1), run._save
+def save_and_stop(save, n_saves: int):
+    """A way to save that ends the run after it has been used a number of times."""
+    saves = itertools.count(1)
 
-    def save_and_stop(*args):
+    def save_or_stop(*args):
         save(*args)
         if next(saves) == n_saves:
             raise Stop
 
-    run._save = save_and_stop
+    return save_or_stop
 
 
 def main(out: Path, cases: dict[str, dict], *, resume: bool = False) -> None:

@@ -215,6 +215,7 @@ def test_run_is_resumed_with_another_number_of_processes(tmp_path, before, after
     run_cases(1, tmp_path / "whole", {name: MANY[name] for name in RESUMED})
     run_cases(before, tmp_path / "parts", RESUMED)
     for trace in (tmp_path / "parts").glob("*/trace-*.pt"):
+        assert torch.load(trace) == {}  # it was stopped
         trace.unlink()
     run_cases(after, tmp_path / "parts", RESUMED, "--resume")
     for name in RESUMED:
