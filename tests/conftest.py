@@ -32,3 +32,20 @@ def shared_data():
     if not SHARED_DATA.is_dir():
         pytest.skip("the real data beside the project is absent")
     return SHARED_DATA
+
+
+@pytest.fixture
+def boxes_inside():
+    """A function that returns the boxes of a plot's texts, none of which is cut off."""
+
+    def boxes_inside(plot, artists):
+        plot.draw_without_rendering()
+        width, height = plot.canvas.get_width_height()
+        boxes = [artist.get_window_extent() for artist in artists if artist.get_text()]
+        for box in boxes:
+            assert min(box.x0, box.y0) >= -1
+            assert box.x1 <= width + 1
+            assert box.y1 <= height + 1
+        return boxes
+
+    return boxes_inside

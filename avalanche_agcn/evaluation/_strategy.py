@@ -15,10 +15,7 @@ from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics
 
 
 def check_no_joint_training(strategy: Any) -> None:
-    """Reject Avalanche's strategies for an upper bound, which train on partial labels here.
-
-    They put the experiences of the train stream together, where images have partial labels.
-    """
+    """Reject Avalanche's strategies for an upper bound, which train on partial labels here."""
     if isinstance(strategy, (JointTraining, Cumulative)):
         raise ValueError(
             f"Avalanche's {type(strategy).__name__} trains on partial labels, those of each image's own "

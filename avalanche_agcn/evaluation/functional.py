@@ -296,9 +296,6 @@ def tail_scores(
     return TailScores(*(_mean(part.tolist()) if len(part) else math.nan for part in known))
 
 
-# Steps that the standalone metrics share with the functions above.
-
-
 def count_predictions(
     scores: Tensor, targets: Tensor, *, threshold: float, top_k: int | None = None
 ) -> Counts:
@@ -382,9 +379,6 @@ def _harmonic_mean(a: float, b: float) -> float:
 def _mean(values: Sequence[float]) -> float:
     """Mean; 0 of nothing, as nothing can be forgotten before the second experience."""
     return math.fsum(values) / len(values) if values else 0.0
-
-
-# Checks of the inputs, and their conversion to arrays.
 
 
 def make_batch(scores: Tensor, targets: Tensor) -> Batch:

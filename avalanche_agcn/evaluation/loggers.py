@@ -1,21 +1,20 @@
-"""Loggers, for the main process: CSV files, TensorBoard, Weights & Biases, and progress."""
+"""Loggers, for the main process: CSV files, Weights & Biases, and progress."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import os
 import re
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metric_results import AlternativeValues, MetricValue
-from avalanche.logging import BaseLogger, TensorboardLogger, TextLogger, WandBLogger
+from avalanche.logging import BaseLogger, TextLogger, WandBLogger
 from avalanche.training.templates import SupervisedTemplate
 from matplotlib.figure import Figure
 from PIL import Image
@@ -146,55 +145,6 @@ class MultiLabelWandBLogger(WandBLogger):
         elif not isinstance(value, (float, int)):
             return
         self.wandb.log({name: value}, step=x_plot)
-
-
-@contextlib.contextmanager
-def open_loggers(
-    name: str,
-    folder: str | os.PathLike[str],
-    *,
-    tensorboard: str | None = None,
-    wandb: str | None = None,
-    csv_log: bool = False,
-    append: bool = False,
-    config: Mapping[str, Any] | None = None,
-) -> Iterator[list[BaseLogger]]:
-    """Open the loggers of one run, and close them at its end, so that nothing is lost.
-
-    Args:
-        name: name of the run.
-        folder: folder for the files of loggers; CSV files are in that of the run.
-        tensorboard: another folder for TensorBoard, where each run has its own; ``""`` for ``tensorboard``.
-        wandb: project of Weights & Biases. Without an account on this machine (``wandb login``), the run is
-            logged to a folder, which ``wandb sync`` uploads later; so it is with ``WANDB_MODE=offline``.
-        csv_log: whether to write CSV files.
-        append: whether to continue CSV files.
-        config: settings of the run, for Weights & Biases.
-    """
-    with contextlib.ExitStack() as stack:
-        loggers: list[BaseLogger] = []
-        if tensorboard is not None:
-            board = TensorboardLogger(Path(tensorboard or Path(folder) / "tensorboard") / name)
-            stack.callback(board.writer.close)
-            loggers.append(board)
-        if wandb is not None:
-            params = {"config": dict(config or {}), **_wandb_mode()}
-            project = MultiLabelWandBLogger(wandb, name, params=params, dir=str(folder), save_code=False)
-            stack.callback(project.wandb.finish)
-            loggers.append(project)
-        if csv_log:
-            loggers.append(MultiLabelCSVLogger(Path(folder) / name / "logs", append=append))
-        yield loggers
-
-
-def _wandb_mode() -> dict[str, str]:
-    """Arguments of ``wandb.init`` by which it never asks for an account."""
-    import wandb
-
-    asked = os.environ.get("WANDB_MODE")  # wandb itself reads it once in a process
-    if asked:
-        return {"mode": asked}
-    return {} if wandb.login(prompt=False) else {"mode": "offline"}
 
 
 class ProgressBar(BaseLogger, SupervisedPlugin):

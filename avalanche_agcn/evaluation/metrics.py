@@ -10,16 +10,15 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from avalanche_agcn.evaluation import functional
-from avalanche_agcn.evaluation._ranking import Batch, Counts, count_sets
+from avalanche_agcn.evaluation._ranking import Counts, count_sets
 from avalanche_agcn.evaluation.functional import NestedScores, PrecisionRecallF1
 
 
@@ -31,11 +30,9 @@ class MultiLabelMetric(ABC):
 
     To write a metric: ``update(scores, targets)`` keeps what it needs, by
     ``self._keep_scores(0, scores, targets)`` a `Batch`, or by ``self._keep(0, [record])`` a record of its
-    own, whose arrays end in an axis of classes and which ``_make_record`` makes from them. `_result` computes
-    the value from ``self._increments[0]``, the records of all batches and of all processes.
+    own, an array or a tuple of arrays that end in an axis of classes. `_result` computes the value from
+    ``self._increments[0]``, the records of all batches and of all processes.
     """
-
-    _make_record: Callable[..., Any] = Batch  # from the arrays of a record
 
     def __init__(self) -> None:
         self.reset()
@@ -78,22 +75,6 @@ class MultiLabelMetric(ABC):
         for metric in metrics:
             merged.merge_state(metric)
         return merged
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain lists and tensors."""
-        tensors = [
-            [[None if array is None else torch.from_numpy(array) for array in record] for record in records]
-            for records in self._increments
-        ]
-        return {"class_counts": list(self.class_counts), "increments": tensors}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the state by that of another metric with the same settings."""
-        self.class_counts = list(state["class_counts"])
-        self._increments = [
-            [self._make_record(*(None if t is None else t.numpy() for t in record)) for record in records]
-            for records in state["increments"]
-        ]
 
     def _keep(self, increment: int, records: Iterable[Any]) -> None:
         """Append records to an increment, which is created if needed."""
@@ -148,8 +129,6 @@ class MultiLabelF1(MultiLabelMetric):
             and 0.5 for probabilities. Not NaN.
         top_k: keep only the k ≥ 1 highest scores of an image.
     """
-
-    _make_record = staticmethod(lambda *counts: np.stack(counts))
 
     def __init__(self, *, threshold: float, top_k: int | None = None) -> None:
         functional.check_decision(threshold, top_k)

@@ -1,15 +1,18 @@
-"""What a run is made of: the benchmark, network, model, plugins and strategy of its settings."""
+"""What a run is made of: the benchmark, network, model, plugins and strategy of its settings, and loggers."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from avalanche.core import BasePlugin
-from avalanche.logging import BaseLogger
+from avalanche.logging import BaseLogger, TensorboardLogger
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
@@ -17,7 +20,12 @@ from avalanche_agcn import benchmarks, models
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
-from avalanche_agcn.evaluation import ProgressBar, multilabel_evaluator
+from avalanche_agcn.evaluation import (
+    MultiLabelCSVLogger,
+    MultiLabelWandBLogger,
+    ProgressBar,
+    multilabel_evaluator,
+)
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.settings import CONVENTIONS, Settings, is_b_protocol
 from avalanche_agcn.models.backbones import Backbone
@@ -175,6 +183,55 @@ def make_evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
         return multilabel_evaluator(loggers=list(loggers), train_map=False, per_class=more, plots=more)
+
+
+@contextlib.contextmanager
+def open_loggers(
+    name: str,
+    folder: str | os.PathLike[str],
+    *,
+    tensorboard: str | None = None,
+    wandb: str | None = None,
+    csv_log: bool = False,
+    append: bool = False,
+    config: Mapping[str, Any] | None = None,
+) -> Iterator[list[BaseLogger]]:
+    """Open the loggers of one run, and close them at its end, so that nothing is lost.
+
+    Args:
+        name: name of the run.
+        folder: folder for the files of loggers; CSV files are in that of the run.
+        tensorboard: another folder for TensorBoard, where each run has its own; ``""`` for ``tensorboard``.
+        wandb: project of Weights & Biases. Without an account on this machine (``wandb login``), the run is
+            logged to a folder, which ``wandb sync`` uploads later; so it is with ``WANDB_MODE=offline``.
+        csv_log: whether to write CSV files.
+        append: whether to continue CSV files.
+        config: settings of the run, for Weights & Biases.
+    """
+    with contextlib.ExitStack() as stack:
+        loggers: list[BaseLogger] = []
+        if tensorboard is not None:
+            board = TensorboardLogger(Path(tensorboard or Path(folder) / "tensorboard") / name)
+            stack.callback(board.writer.close)
+            loggers.append(board)
+        if wandb is not None:
+            params = {"config": dict(config or {}), **_wandb_mode()}
+            project = MultiLabelWandBLogger(wandb, name, params=params, dir=str(folder), save_code=False)
+            stack.callback(project.wandb.finish)
+            loggers.append(project)
+        if csv_log:
+            loggers.append(MultiLabelCSVLogger(Path(folder) / name / "logs", append=append))
+        yield loggers
+
+
+def _wandb_mode() -> dict[str, str]:
+    """Arguments of ``wandb.init`` by which it never asks for an account."""
+    import wandb
+
+    asked = os.environ.get("WANDB_MODE")  # wandb itself reads it once in a process
+    if asked:
+        return {"mode": asked}
+    return {} if wandb.login(prompt=False) else {"mode": "offline"}
 
 
 def check_device(name: str) -> None:

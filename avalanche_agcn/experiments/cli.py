@@ -87,7 +87,8 @@ def main(
 def _run_all(
     wanted: Sequence[Settings], out: Path, *, resume: bool, overwrite: bool, loggers: Mapping[str, Any]
 ) -> None:
-    from avalanche_agcn.evaluation.loggers import ProgressBar, open_loggers
+    from avalanche_agcn.evaluation.loggers import ProgressBar
+    from avalanche_agcn.experiments.build import open_loggers
     from avalanche_agcn.experiments.report import refresh_page, write_report
     from avalanche_agcn.experiments.results import RESULTS_FILE, Results
     from avalanche_agcn.experiments.run import Run, keep_freed_memory

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 from avalanche_agcn.benchmarks.image_files import check_inside, load_image
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, true_cooccurrence
-from avalanche_agcn.evaluation.plots import (
-    LabelledPicture,
-    class_heatmap,
-    correlation_heatmap,
-    labelled_pictures,
-    learning_curve,
-)
+from avalanche_agcn.evaluation.plots import Plot, class_heatmap, correlation_heatmap, learning_curve
 from avalanche_agcn.experiments.methods import name_of, style_of
 from avalanche_agcn.experiments.results import Results, group_by_label
 
@@ -197,3 +194,119 @@ def describe_stream(result: Results) -> str:
 
 def _fraction(percent: float | None) -> float:
     return math.nan if percent is None else percent / 100
+
+
+# Images with the labels found in them as more experiences are learned: the AGCN paper's Fig. 1.
+
+PAPER_THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels of a higher probability are shown
+MAX_COLUMNS = 4
+MAX_LINES = 8  # of a cell; the last one counts those that do not fit
+# Kinds of labels are told apart by a sign as well as by colour.
+SIGNS = {"right": "✓", "missed": "○", "wrong": "✗"}
+LOOKS = {"right": ("#0072B2", "bold"), "missed": ("#707070", "normal"), "wrong": ("#D55E00", "normal")}
+# Inches: side of an image, height of a line, width of a letter, of the title, height above and below.
+_IMAGE, _LINE, _LETTER, _TITLE, _HEAD, _FOOT = 1.3, 0.16, 0.085, 4.6, 0.9, 0.3
+
+
+class LabelledPicture(NamedTuple):
+    """An image, the names of its true classes, and its scores.
+
+    Row t of the scores has, after experience t, the probability of each class seen by then, in the order of
+    the columns; it is empty if there was no evaluation then.
+    """
+
+    image: Any  # PIL image or array [H, W, 3]
+    labels: Sequence[str]
+    scores: Sequence[Sequence[float]]
+
+
+def found_labels(
+    scores: Sequence[float], labels: Sequence[str], class_names: Sequence[str], threshold: float
+) -> list[tuple[str, str]]:
+    """Sort the classes that ``scores`` covers into right, missed and wrong; the most probable first.
+
+    Example:
+        >>> found_labels([0.9, 0.1, 0.8], ["cat", "dog", "sea"], ["cat", "dog", "car", "sea"], threshold=0.7)
+        [('right', 'cat'), ('missed', 'dog'), ('wrong', 'car')]
+    """
+    kinds = {(True, True): "right", (False, True): "missed", (True, False): "wrong"}  # (found, true)
+    named = sorted(zip(scores, class_names, strict=False), key=lambda pair: -pair[0])
+    kind_of = {name: kinds.get((score >= threshold, name in labels)) for score, name in named}
+    return [(kind, name) for kind in SIGNS for name, own in kind_of.items() if own == kind]
+
+
+def labelled_pictures(
+    pictures: Sequence[LabelledPicture],
+    *,
+    class_names: Sequence[str],
+    threshold: float = PAPER_THRESHOLD,
+    title: str | None = None,
+) -> Plot:
+    """Draw images, each beside the labels found in it after some experiences, the first and last included.
+
+    Args:
+        pictures: the images, all evaluated after the same experiences.
+        class_names: names of all classes.
+        threshold: a label of this probability or more is found.
+        title: title of the plot.
+    """
+    evaluated = [t for t, row in enumerate(pictures[0].scores) if len(row)] if pictures else []
+    if not evaluated:
+        raise ValueError("There is no picture to draw; pass at least one that was evaluated.")
+    spaced = np.linspace(0, len(evaluated) - 1, min(MAX_COLUMNS, len(evaluated))).round()
+    columns = [evaluated[int(k)] for k in spaced]
+    plot, grid = _picture_grid(len(pictures), len(columns), longest=max(map(len, class_names)))
+    plot.suptitle(title or "", fontsize=10)
+    for axes, t in zip(grid[0, 1:], columns, strict=True):
+        heading = f"after experience {t + 1}\n{len(pictures[0].scores[t])} classes"
+        axes.set_title(heading, fontsize=8.5, loc="left")
+    at_end: Counter[str] = Counter()
+    for (image_axes, *text_axes), picture in zip(grid, pictures, strict=True):
+        image_axes.imshow(np.asarray(picture.image))
+        image_axes.set_anchor("N")  # level with the first label, whatever its shape
+        found = [found_labels(picture.scores[t], picture.labels, class_names, threshold) for t in columns]
+        for axes, labels in zip(text_axes, found, strict=True):
+            _write_labels(axes, labels)
+        at_end.update(kind for kind, _ in found[-1])
+    _explain_signs(plot, threshold)
+    after = ", ".join(str(t + 1) for t in columns)
+    counts = ", ".join(f"{at_end[kind]} {kind}" for kind in SIGNS)
+    where = f"in {len(pictures)} images after experiences {after}"
+    plot.caption = f"labels found at p ≥ {threshold:g} {where}: {counts} at the end"
+    return plot
+
+
+def _picture_grid(n_pictures: int, n_columns: int, *, longest: int) -> tuple[Plot, np.ndarray]:
+    """Return empty axes [pictures, 1 + columns], large enough for names of ``longest`` letters."""
+    width = max(1.3, _LETTER * (2 + longest))
+    height = max(_IMAGE, _LINE * MAX_LINES) + 0.1
+    size = (max(_TITLE, _IMAGE + 0.3 + width * n_columns), _HEAD + height * n_pictures + _FOOT)
+    foot = _FOOT / size[1]
+    plot = Plot(figsize=size, layout=ConstrainedLayoutEngine(rect=(0, foot, 1, 1 - foot)))
+    ratios = [_IMAGE, *[width] * n_columns]
+    grid = plot.subplots(n_pictures, 1 + n_columns, squeeze=False, width_ratios=ratios)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    return plot, grid
+
+
+def _write_labels(axes: Axes, lines: list[tuple[str, str]]) -> None:
+    if len(lines) > MAX_LINES:
+        more = f"… {len(lines) - MAX_LINES + 1} more"
+        lines = [*lines[: MAX_LINES - 1], (lines[MAX_LINES - 1][0], more)]
+    for k, (kind, name) in enumerate(lines):
+        place = {"x": 0.0, "y": 1 - (k + 0.5) / MAX_LINES, "transform": axes.transAxes, "va": "center"}
+        _write_sign(axes, kind, name, **place)
+
+
+def _explain_signs(plot: Plot, threshold: float) -> None:
+    """Write the meaning of the signs below the images."""
+    texts = {"right": "right", "wrong": "wrong", "missed": f"missed: learned by then, but p < {threshold:g}"}
+    for k, (kind, text) in enumerate(texts.items()):
+        place = {"x": (0.1 + 0.8 * k) / plot.get_figwidth(), "y": 0.1 / plot.get_figheight()}
+        _write_sign(plot, kind, text, **place)
+
+
+def _write_sign(where: Axes | Plot, kind: str, text: str, **place: Any) -> None:
+    colour, weight = LOOKS[kind]
+    where.text(s=f"{SIGNS[kind]} {text}", fontsize=8.5, color=colour, weight=weight, **place)

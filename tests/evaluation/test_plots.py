@@ -1,28 +1,19 @@
 import io
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from avalanche_agcn.evaluation.plots import (
-    LOOKS,
-    MAX_LINES,
-    SIGNS,
-    LabelledPicture,
     Style,
     class_heatmap,
     correlation_heatmap,
-    found_labels,
-    labelled_pictures,
     learning_curve,
 )
 
 NAN = float("nan")
-NAMES = ["cat", "dog", "car", "bus", "tree", "sea"]
 TITLE = "SplitScenes (drawn scenes): 40 classes in 10 experiences\nat most 24 images\nlabels found at p ≥ 0.7"
 
 
@@ -30,19 +21,7 @@ def texts(artists):
     return [artist.get_text() for artist in artists]
 
 
-def boxes_inside(plot, artists):
-    """Boxes of the texts, none of which is cut off."""
-    plot.draw_without_rendering()
-    width, height = plot.canvas.get_width_height()
-    boxes = [artist.get_window_extent() for artist in artists if artist.get_text()]
-    for box in boxes:
-        assert min(box.x0, box.y0) >= -1
-        assert box.x1 <= width + 1
-        assert box.y1 <= height + 1
-    return boxes
-
-
-def names_are_readable(plot):
+def check_names_are_readable(plot, boxes_inside):
     """Names of rows and columns are not cut off and do not overlap."""
     axes = plot.axes[0]
     boxes_inside(plot, [plot._suptitle, axes.title, *axes.get_xticklabels(), *axes.get_yticklabels()])
@@ -126,12 +105,13 @@ def test_correlation_heatmap_shows_matrix_names_and_borders():
 
 
 @pytest.mark.parametrize("n", [1, 40, 81])
-def test_long_names_are_readable_and_not_cut_off(n):
+def test_long_names_are_readable_and_not_cut_off(n, boxes_inside):
     names = [f"a rather long name {i}" for i in range(n)]
-    names_are_readable(correlation_heatmap({"ACM": np.eye(n), "truth": np.eye(n)}, class_names=names))
+    matrices = correlation_heatmap({"ACM": np.eye(n), "truth": np.eye(n)}, class_names=names)
+    check_names_are_readable(matrices, boxes_inside)
     scores = {f"Fine-Tuning {k}": [1.0] * n for k in range(min(n, 10))}
     plot = class_heatmap(scores, class_names=names, title=TITLE)
-    names_are_readable(plot)
+    check_names_are_readable(plot, boxes_inside)
     axes = plot.axes[0]
     width, height = np.abs(np.subtract(*axes.transData.transform([[0, 0], [1, 1]])))
     boxes = [text.get_window_extent() for text in axes.texts]
@@ -167,74 +147,3 @@ def test_a_notebook_shows_the_picture():
     image = Image.open(io.BytesIO(plot._repr_png_()))
     assert image.format == "PNG"
     assert image.size == tuple((plot.get_size_inches() * plot.dpi).astype(int))
-
-
-# Labelled pictures
-
-
-def picture(labels, *scores):
-    return LabelledPicture(np.zeros((8, 6, 3)), labels, scores)
-
-
-@given(st.lists(st.floats(0, 1), max_size=len(NAMES)), st.sets(st.sampled_from(NAMES)), st.floats(0, 1))
-def test_found_labels_are_a_partition_by_threshold_and_truth(scores, labels, threshold):
-    seen = dict(zip(NAMES, scores, strict=False))
-    found = {kind: [] for kind in SIGNS}
-    for kind, name in found_labels(scores, labels, NAMES, threshold):
-        found[kind].append(name)
-    assert set(found["right"]) == {name for name, p in seen.items() if p >= threshold and name in labels}
-    assert set(found["wrong"]) == {name for name, p in seen.items() if p >= threshold and name not in labels}
-    assert set(found["missed"]) == {name for name, p in seen.items() if p < threshold and name in labels}
-    for names in found.values():
-        assert [seen[name] for name in names] == sorted((seen[name] for name in names), reverse=True)
-
-
-def test_cells_tell_right_missed_and_wrong_by_sign_and_colour():
-    plot = labelled_pictures([picture(["cat", "sea"], [0.7], [0.2, 0.9, 0.69])], class_names=NAMES)
-    first, second = plot.axes[1:]
-    assert (texts(first.texts), texts(second.texts)) == (["✓ cat"], ["○ cat", "✗ dog"])
-    assert [text.get_color() for text in second.texts] == [LOOKS["missed"][0], LOOKS["wrong"][0]]
-    assert len({colour for colour, _ in LOOKS.values()}) == len(set(SIGNS.values())) == 3
-    assert first.get_title(loc="left") == "after experience 1\n1 classes"
-    assert second.get_title(loc="left") == "after experience 2\n3 classes"
-    assert all(sign in " ".join(texts(plot.texts)) for sign in SIGNS.values())
-    assert str(plot) == (
-        "labels found at p ≥ 0.7 in 1 images after experiences 1, 2: 0 right, 1 missed, 1 wrong at the end"
-    )
-
-
-@pytest.mark.parametrize(
-    ("scores", "columns"),
-    [
-        ([[0.1] * (t + 1) for t in range(6)], [1, 3, 4, 6]),  # few, with the first and the last
-        ([[], [], [0.9, 0.1]], [3]),  # only those that were evaluated
-    ],
-)
-def test_columns_are_of_few_evaluated_experiences(scores, columns):
-    plot = labelled_pictures([picture(["cat"], *scores)], class_names=NAMES)
-    titles = [axes.get_title(loc="left").split("\n")[0] for axes in plot.axes[1:]]
-    assert titles == [f"after experience {t}" for t in columns]
-
-
-@pytest.mark.parametrize("pictures", [[], [picture(["cat"])], [picture(["cat"], [], [])]])
-def test_nothing_to_show_is_rejected(pictures):
-    with pytest.raises(ValueError, match="no picture to draw"):
-        labelled_pictures(pictures, class_names=NAMES)
-
-
-@pytest.mark.parametrize("n_columns", [1, 4])
-@pytest.mark.parametrize("n_pictures", [1, 6])
-def test_texts_do_not_overlap_and_are_not_cut_off(n_columns, n_pictures):
-    names = [f"tennis racket {k}" for k in range(20)]
-    pictures = [picture(names[3:4], *[[0.9] * 20] * n_columns) for _ in range(n_pictures)]
-    plot = labelled_pictures(pictures, class_names=names, title=TITLE)
-    written = texts(plot.axes[1].texts)
-    assert (len(written), written[0]) == (MAX_LINES, "✓ tennis racket 3")
-    assert written[-1] == f"✗ … {20 - (MAX_LINES - 1)} more"  # what does not fit is counted
-    headings = [axes._left_title for axes in plot.axes]
-    boxes = boxes_inside(plot, [*plot.texts, *headings, *(text for axes in plot.axes for text in axes.texts)])
-    images = [axes.images[0].get_window_extent() for axes in plot.axes if axes.images]
-    for box, other in combinations([*boxes, *images], 2):
-        apart_x = min(box.x1, other.x1) - max(box.x0, other.x0) <= 1
-        apart_y = min(box.y1, other.y1) - max(box.y0, other.y0) <= 1
-        assert apart_x or apart_y

@@ -1,10 +1,31 @@
+from itertools import combinations
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from avalanche_agcn.experiments.plots import class_precision, correlation, curves, describe_stream
+from avalanche_agcn.experiments.plots import (
+    LOOKS,
+    MAX_LINES,
+    SIGNS,
+    LabelledPicture,
+    class_precision,
+    correlation,
+    curves,
+    describe_stream,
+    found_labels,
+    labelled_pictures,
+)
 from avalanche_agcn.experiments.results import METRICS
 
 NAMES = ["person", "bicycle", "car", "motorcycle", "airplane"]
+WORDS = ["cat", "dog", "car", "bus", "tree", "sea"]
+TITLE = "SplitScenes (drawn scenes): 40 classes in 10 experiences\nat most 24 images\nlabels found at p ≥ 0.7"
+
+
+def texts(artists):
+    return [artist.get_text() for artist in artists]
 
 
 @pytest.fixture
@@ -65,3 +86,71 @@ def test_true_cooccurrence_is_shown_for_drawn_scenes_only(make):
     titles = [axes.get_title() for axes in correlation(make(benchmark="SplitScenes")).axes]
     assert titles[:2] == ["ACM of AGCN", "true co-occurrence"]
     assert "true co-occurrence" not in [axes.get_title() for axes in correlation(make()).axes]
+
+
+def picture(labels, *scores):
+    return LabelledPicture(np.zeros((8, 6, 3)), labels, scores)
+
+
+@given(st.lists(st.floats(0, 1), max_size=len(WORDS)), st.sets(st.sampled_from(WORDS)), st.floats(0, 1))
+def test_found_labels_are_a_partition_by_threshold_and_truth(scores, labels, threshold):
+    seen = dict(zip(WORDS, scores, strict=False))
+    found = {kind: [] for kind in SIGNS}
+    for kind, name in found_labels(scores, labels, WORDS, threshold):
+        found[kind].append(name)
+    assert set(found["right"]) == {name for name, p in seen.items() if p >= threshold and name in labels}
+    assert set(found["wrong"]) == {name for name, p in seen.items() if p >= threshold and name not in labels}
+    assert set(found["missed"]) == {name for name, p in seen.items() if p < threshold and name in labels}
+    for names in found.values():
+        assert [seen[name] for name in names] == sorted((seen[name] for name in names), reverse=True)
+
+
+def test_cells_tell_right_missed_and_wrong_by_sign_and_colour():
+    plot = labelled_pictures([picture(["cat", "sea"], [0.7], [0.2, 0.9, 0.69])], class_names=WORDS)
+    first, second = plot.axes[1:]
+    assert (texts(first.texts), texts(second.texts)) == (["✓ cat"], ["○ cat", "✗ dog"])
+    assert [text.get_color() for text in second.texts] == [LOOKS["missed"][0], LOOKS["wrong"][0]]
+    assert len({colour for colour, _ in LOOKS.values()}) == len(set(SIGNS.values())) == 3
+    assert first.get_title(loc="left") == "after experience 1\n1 classes"
+    assert second.get_title(loc="left") == "after experience 2\n3 classes"
+    assert all(sign in " ".join(texts(plot.texts)) for sign in SIGNS.values())
+    assert str(plot) == (
+        "labels found at p ≥ 0.7 in 1 images after experiences 1, 2: 0 right, 1 missed, 1 wrong at the end"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "columns"),
+    [
+        ([[0.1] * (t + 1) for t in range(6)], [1, 3, 4, 6]),  # few, with the first and the last
+        ([[], [], [0.9, 0.1]], [3]),  # only those that were evaluated
+    ],
+)
+def test_columns_are_of_few_evaluated_experiences(scores, columns):
+    plot = labelled_pictures([picture(["cat"], *scores)], class_names=WORDS)
+    titles = [axes.get_title(loc="left").split("\n")[0] for axes in plot.axes[1:]]
+    assert titles == [f"after experience {t}" for t in columns]
+
+
+@pytest.mark.parametrize("pictures", [[], [picture(["cat"])], [picture(["cat"], [], [])]])
+def test_nothing_to_show_is_rejected(pictures):
+    with pytest.raises(ValueError, match="no picture to draw"):
+        labelled_pictures(pictures, class_names=WORDS)
+
+
+@pytest.mark.parametrize("n_columns", [1, 4])
+@pytest.mark.parametrize("n_pictures", [1, 6])
+def test_texts_do_not_overlap_and_are_not_cut_off(n_columns, n_pictures, boxes_inside):
+    names = [f"tennis racket {k}" for k in range(20)]
+    pictures = [picture(names[3:4], *[[0.9] * 20] * n_columns) for _ in range(n_pictures)]
+    plot = labelled_pictures(pictures, class_names=names, title=TITLE)
+    written = texts(plot.axes[1].texts)
+    assert (len(written), written[0]) == (MAX_LINES, "✓ tennis racket 3")
+    assert written[-1] == f"✗ … {20 - (MAX_LINES - 1)} more"  # what does not fit is counted
+    headings = [axes._left_title for axes in plot.axes]
+    boxes = boxes_inside(plot, [*plot.texts, *headings, *(text for axes in plot.axes for text in axes.texts)])
+    images = [axes.images[0].get_window_extent() for axes in plot.axes if axes.images]
+    for box, other in combinations([*boxes, *images], 2):
+        apart_x = min(box.x1, other.x1) - max(box.x0, other.x0) <= 1
+        apart_y = min(box.y1, other.y1) - max(box.y0, other.y0) <= 1
+        assert apart_x or apart_y
