@@ -1,5 +1,6 @@
 """Fixtures and settings that several test files share."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,12 @@ def boxes_inside():
         return boxes
 
     return boxes_inside
+
+
+@pytest.fixture(scope="session")
+def coco18():
+    """All names of the scripts of the study on photos."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[1] / "runs" / "coco18")
+        modules = [importlib.import_module(name) for name in ("parts", "page", "study")]
+    return {name: value for module in modules for name, value in vars(module).items()}

@@ -11,11 +11,9 @@ from avalanche_agcn.experiments.results import find_results
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_page_is_what_the_results_give(tmp_path):
-    study = runpy.run_path(str(ROOT / "runs" / "coco18" / "study.py"))
-    assert (
-        study["main"](["--page", str(tmp_path / "RESULTS.md"), "--figures", str(tmp_path / "figures")]) == 0
-    )
+def test_the_page_is_what_the_results_give(coco18, tmp_path):
+    written = ["--page", str(tmp_path / "RESULTS.md"), "--figures", str(tmp_path / "figures")]
+    assert coco18["main"](written) == 0
     assert (tmp_path / "RESULTS.md").read_text() == (ROOT / "RESULTS.md").read_text()
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert len(drawn) == 7
@@ -31,13 +29,12 @@ def test_no_result_is_of_a_part_of_the_photos_or_of_validation():
         assert result.seed in (0, 1, 2)
 
 
-def test_readmes_table_is_what_the_results_give(tmp_path):
-    study = runpy.run_path(str(ROOT / "runs" / "coco18" / "study.py"))
-    start, end = study["README_MARKS"]
+def test_readmes_table_is_what_the_results_give(coco18, tmp_path):
+    start, end = coco18["README_MARKS"]
     (tmp_path / "README.md").write_text(f"{start}{end}\n")
-    study["fill_readme"](tmp_path / "README.md", find_results([ROOT / "runs" / "coco18" / "frozen"]))
+    coco18["fill_readme"](tmp_path / "README.md", find_results([ROOT / "runs" / "coco18" / "frozen"]))
     filled = (tmp_path / "README.md").read_text()
-    assert filled.count("\n") == len(study["README_ROWS"]) + 4
+    assert filled.count("\n") == len(coco18["README_ROWS"]) + 4
     assert filled.rstrip("\n") in (ROOT / "README.md").read_text()
 
 

@@ -58,7 +58,8 @@ def true_relations(run: Run) -> LabelRelations:
 
 
 if __name__ == "__main__":
-    from study import ORDERS, RELATIONS, base_settings, relations_table
+    from page import RELATIONS, relations_table
+    from parts import ORDERS, base_settings
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, metavar="ROOT", help="folder with COCO's folders")

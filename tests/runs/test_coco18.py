@@ -1,6 +1,5 @@
 """The study on real photos: its entries and stored results, without running it."""
 
-import runpy
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,6 @@ from avalanche_agcn.experiments.search import read_choices
 from avalanche_agcn.experiments.settings import change_settings, differences
 
 FOLDER = Path(__file__).parents[2] / "runs" / "coco18"
-
-
-@pytest.fixture(scope="module")
-def coco18():
-    return runpy.run_path(str(FOLDER / "study.py"))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,250 @@
+"""What the study shows: RESULTS.md, report.html, the table in README.md and the settings it found."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from parts import CONVENTIONS, HEAD, HERE, OF_CONVENTIONS, PARTS, Choices, base_settings, frozen
+
+from avalanche_agcn.experiments import plots
+from avalanche_agcn.experiments.checkpoint import write_json, write_text
+from avalanche_agcn.experiments.comparison import SCORES, comparison_table, paired_table
+from avalanche_agcn.experiments.methods import FULL, METHODS, name_of
+from avalanche_agcn.experiments.page import PAGE_FILE, write_html
+from avalanche_agcn.experiments.report import Part, write_page
+from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation
+from avalanche_agcn.experiments.search import CHOSEN_FILE, read_choices
+from avalanche_agcn.experiments.tables import (
+    Table,
+    choices_table,
+    quality_table,
+    stage_table,
+    summary_text,
+)
+
+TITLE = "Every method on photos of COCO"
+README_ROWS = (
+    "multitask_ridge",
+    "streaming_ridge",
+    "agcn statistics",
+    "finetuning + statistics",
+    "er + negatives",
+    "agcn",
+    "finetuning",
+)
+SPREAD = "In percent, mean ± deviation over seeds"
+README_MARKS = "<!-- results -->\n", "<!-- end of results -->"
+PAIRS = ("streaming_ridge", "agcn statistics"), ("finetuning", "ewc", "lwf", "agcn orthogonal words", "l3a")
+"""Rows whose paired differences are shown: these, compared with those."""
+IN_CURVES = (
+    *("multitask_ridge", "streaming_ridge", "agcn statistics", "finetuning + statistics"),
+    *("er + negatives", "l3a", "csc", "lwf", "agcn", "finetuning"),
+)
+"""Rows of the plots; more could not be told apart."""
+IN_HTML = ("frozen", "b0c3", "memory", "agcn", "whole")
+DEPENDENCE = {
+    "memory": ("mem_size", "number of photos in memory"),
+    "experiences": ("n_experiences", "number of experiences"),
+    "photos": ("limit", "number of photos of each experience"),
+}
+"""Setting that varies in a part, and what it is."""
+RELATIONS, DRIFT = HERE / "relations.json", HERE / "drift.json"
+SMALL_NETWORKS = {
+    "photos": {
+        "backbone": "efficientnet_lite0", "pretrained": True, "pool": "avg", "image_size": 224,
+        "freeze_backbone": True, "lr": 1e-5, "eval_mb_size": 32,
+    },
+    "scenes": {
+        "backbone": "small", "pretrained": True, "image_size": 64, "freeze_backbone": True, "lr": 1e-5,
+        "n_classes": 20, "n_experiences": 5,
+    },
+}  # fmt: skip
+"""Networks of `--defaults small`, frozen. 224 pixels are what the photos' network was trained with; that of
+the scenes was trained on the other 20 drawn classes."""
+SCENE_RATES = {"lr_head": 0.03, "lr_gcn": 1e-3}
+"""Learning rates over the network of the scenes, whose features have another scale: the best of 1e-3 to 0.1
+and 3e-5 to 3e-3 on held-out scenes, for Fine-Tuning and ER, and for AGCN with and without statistics."""
+
+
+def make_page(folder: Path, out: Path, figures: Path) -> None:
+    """Write the page and its plots from the tables of results.
+
+    Args:
+        folder: has a folder for each part that was run.
+        out: the page.
+        figures: folder for the plots.
+
+    Raises:
+        FileNotFoundError: if no part was run.
+    """
+    results = {
+        part: find_results([folder / part]) for part in PARTS if (folder / part / CHOSEN_FILE).is_file()
+    }
+    if "frozen" not in results:
+        raise FileNotFoundError(f"no results in {folder}; run the study first, with --data")
+    parts = {
+        part: Part(
+            PARTS[part][0], own, tables_of(part, own, read_choices(folder / part)), plots_of(part, results)
+        )
+        for part, own in results.items()
+    }
+    text = (HERE / "discussion.md").read_text(encoding="utf-8")
+    write_page(out, text, parts, figures=figures, name=HERE.name)
+    write_html(folder / PAGE_FILE, streams_of(results), title=TITLE)
+    fill_readme(out.parent / "README.md", results["frozen"])
+
+
+def streams_of(results: Mapping[str, Sequence[Results]]) -> dict[str, list[Results]]:
+    """Results for report.html by the title of their stream: each class order has one of its own."""
+    streams: dict[str, list[Results]] = {}
+    for part in (part for part in IN_HTML if part in results):
+        for result in results[part]:
+            order = result.settings.get("class_order")
+            title = f"{PARTS[part][0]}, {order}" if order else PARTS[part][0]
+            streams.setdefault(title, []).append(result)
+    return streams
+
+
+def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[str, Table]:
+    """Tables of a part, by caption."""
+    kinds: dict[str, tuple[str, Callable[[Sequence[Results]], Table]]] = {
+        "frozen": ("All methods, in percent, mean ± deviation over seeds and class orders", comparison_table),
+        "conventions": (SPREAD, conventions_table),
+        "b0c3": ("As the papers report it: CF1 is the mean of per-class F1, at p > 0.8", stage_table),
+    }
+    caption, make = kinds.get(part, (SPREAD, scores_table))
+    tables = {caption: make(results)}
+    if part == "frozen":
+        tables["Paired differences, same seed and class order"] = paired_table(results, *PAIRS)
+    if part in ("frozen", "agcn"):
+        tables["The correlation matrix against the train images"] = quality_table(in_data_order(results))
+    if part == "agcn":
+        rows = json.loads(RELATIONS.read_text(encoding="utf-8"))
+        tables["Label relations in StreamingRidge, not tuned: mAP by class order"] = relations_table(rows)
+    if part == "whole":
+        rows = json.loads(DRIFT.read_text(encoding="utf-8"))
+        cells = [[row["what"], f"{row['mAP']:.1f}"] for row in rows]
+        tables["Drifting features, on held-out photos"] = Table(
+            ["StreamingRidge, whole network", "mAP"], cells
+        )
+    if choices:
+        tables["Chosen settings"] = choices_table(choices)
+    return tables
+
+
+def plots_of(part: str, results: Mapping[str, Sequence[Results]]) -> dict[str, Callable[[], Figure]]:
+    """Functions that draw the plots of a part, by caption."""
+    own = results[part]
+    if part in DEPENDENCE:
+        setting, text = DEPENDENCE[part]
+        levels = [result for result in in_data_order(results["frozen"]) if result.label == "streaming_ridge"]
+        shown = {"StreamingRidge, no photo": levels} if part == "memory" else {}
+        return {f"{part}: mAP by the {text}": partial(plots.dependence, own, setting, text, **shown)}
+    if part not in ("frozen", "whole"):
+        return {}
+    shown_rows = [result for result in in_data_order(own) if result.label in IN_CURVES]
+    return {
+        "mAP: on the classes seen, in COCO's class order": partial(plots.curves, shown_rows),
+        "classes: AP of each class at the end": partial(plots.class_precision, shown_rows),
+    }
+
+
+def in_data_order(results: Sequence[Results]) -> list[Results]:
+    """Results with the classes in COCO's order."""
+    return [result for result in results if (result.settings.get("class_order") or "data") == "data"]
+
+
+def scores_table(results: Sequence[Results]) -> Table:
+    """Scores of each row, in the order in which they were run."""
+    rows = [
+        [name_of(label), str(len(group)), *(summary_text(group, *score) for score in SCORES)]
+        for label, group in group_by_label(results).items()
+    ]
+    return Table(["Method", "runs", "mAP last", "mAP average", "CF1", "OF1", "forgetting"], rows)
+
+
+def conventions_table(results: Sequence[Results]) -> Table:
+    """Each convention alone: scores as this package defines them, and with the F1 of the other papers."""
+    groups = group_by_label(results)
+    rows = []
+    for label in OF_CONVENTIONS:
+        for name in CONVENTIONS:
+            group = groups[f"{label}, {name}"]
+            scores = [summary_text(group, metric, "last") for metric in ("mAP", "CF1", "OF1")]
+            stages = [result.stages for result in group if result.stages]
+            theirs = [
+                mean_and_deviation([own[kind][-1] for own in stages]) for kind in ("mean_class_F1", "OF1")
+            ]
+            rows.append([name_of(label), name, *scores, *theirs])
+    header = ["Method", "convention", "mAP", "CF1", "OF1", "mean of F1, p > 0.8", "OF1, p > 0.8"]
+    return Table(header, rows)
+
+
+def relations_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What `relations.py` measured, by the kind of relations and β."""
+    groups: dict[tuple[str, float], list[float]] = {}
+    for row in rows:
+        groups.setdefault((row["relations"], row["beta"]), []).append(row["mAP"])
+    cells = [
+        [kind, f"{beta:g}", *(f"{score:.1f}" for score in scores), mean_and_deviation(scores)]
+        for (kind, beta), scores in groups.items()
+    ]
+    orders = dict.fromkeys(row["class_order"] for row in rows)
+    return Table(["relations", "β", *orders, "all orders"], cells)
+
+
+def fill_readme(readme: Path, results: Sequence[Results]) -> None:
+    """Replace the table of results in README.md, if there is one between its marks."""
+    groups = group_by_label(results)
+    rows = [
+        [
+            name_of(label),
+            str(groups[label][0].settings["method_settings"].get("mem_size", 0)),
+            *(summary_text(groups[label], metric, "last") for metric in ("mAP", "CF1", "OF1")),
+        ]
+        for label in README_ROWS
+    ]
+    table = Table(["after the last experience, in percent", "stored photos", "mAP", "CF1", "OF1"], rows)
+    text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
+    before, start, rest = text.partition(README_MARKS[0])
+    _, end, after = rest.partition(README_MARKS[1])
+    if end:
+        write_text(readme, before + start + table.markdown() + end + after)
+
+
+def write_small(chosen: Choices, path: Path) -> None:
+    """Write the settings of `--defaults small`: what was chosen for each row over the frozen network.
+
+    AGCN has orthogonal word vectors, with which it is better. StreamingRidge keeps its own defaults: it finds
+    λ by itself, which suits networks and numbers of photos other than the study's.
+
+    Args:
+        chosen: for the part ``frozen``.
+        path: the file, `SMALL_FILE` of the package.
+    """
+    entries = {
+        entry.label: entry.settings for entry in frozen(base_settings(dataset_root="ROOT"), {}).entries
+    }
+    rows = {label: {**own, **chosen.get(label, {}).get("settings", {})} for label, own in entries.items()}
+    rows |= {FULL: rows[f"{FULL} orthogonal words"], "streaming_ridge": {}}
+    found = {label: own for label, own in rows.items() if "orthogonal" not in label and "," not in label}
+    methods = {
+        label: {
+            HEAD.get(name, name): value
+            for name, value in own.items()
+            if name not in ("method", "preset", "negatives", "pseudo_labels")
+        }
+        for label, own in found.items()
+    }
+    order = dict.fromkeys(label for label in (*METHODS, *sorted(methods)) if label in methods)
+    write_json(
+        path,
+        {
+            "networks": SMALL_NETWORKS,
+            "scene_rates": SCENE_RATES,
+            "methods": {label: methods[label] for label in order},
+        },
+    )
