@@ -44,6 +44,7 @@ from avalanche_agcn.training.distributed import (
     own_share,
     process_rank,
 )
+from avalanche_agcn.training.loader import exit_if_orphaned
 
 IMAGES_PER_FILE = 4096
 N_PROBES = 2  # images, and as many of noise, whose features tell what a network computes
@@ -218,6 +219,7 @@ class _Network:
             _Transformed(source, own_share(positions), self.transform),
             batch_size=self.batch_size,
             num_workers=self.num_workers,
+            worker_init_fn=exit_if_orphaned,
             generator=torch.Generator(),  # torch's own must not depend on whether features are cached
         )
         parts = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -223,6 +225,7 @@ def make_train_loader(
         num_workers=num_workers,
         pin_memory=strategy.device.type == "cuda" if pin_memory is None else pin_memory,
         persistent_workers=persistent_workers and num_workers > 0,
+        worker_init_fn=exit_if_orphaned,
         generator=torch.Generator(),  # the loader would otherwise advance torch's global generator
     )
 
@@ -241,8 +244,27 @@ def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
         collate_fn=dataset.collate_fn,
         num_workers=num_workers,
         pin_memory=strategy.device.type == "cuda",
+        worker_init_fn=exit_if_orphaned,
         generator=torch.Generator(),
     )
+
+
+def exit_if_orphaned(worker: int) -> None:
+    """End a loader worker whose process was killed while the worker started.
+
+    Torch only notices the death of a parent after this point. A worker that lived on would keep the dead
+    process's connections open, and the other processes of its group would wait for it.
+
+    Args:
+        worker: number of the worker.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    # A forked worker's siblings may keep the pipe open by which `is_alive` judges.
+    forked = multiprocessing.get_start_method() == "fork"
+    if os.getppid() != parent.pid if forked else not parent.is_alive():
+        os._exit(1)
 
 
 def is_padding(batch: Sequence[Tensor]) -> bool:

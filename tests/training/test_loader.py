@@ -1,6 +1,9 @@
 import random
+import subprocess
+import sys
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +14,7 @@ from avalanche_agcn.training.loader import (
     StreamDataset,
     StreamSampler,
     draw_shared_seed,
+    exit_if_orphaned,
     make_generator,
     make_train_loader,
     preserve_rng_state,
@@ -234,3 +238,32 @@ def test_loader_honours_its_settings():
     assert not loader.pin_memory
     for _ in range(2):
         assert [x[:, 1].tolist() for x, _ in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+KILLED = """
+import os, time
+from torch.utils.data import DataLoader
+from avalanche_agcn.training.loader import exit_if_orphaned
+
+def start_slowly(worker):
+    time.sleep(0.5)
+    exit_if_orphaned(worker)
+
+batches = iter(DataLoader(range(8), num_workers=2, worker_init_fn=start_slowly))
+print(*(worker.pid for worker in batches._workers), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_workers_end_if_their_process_is_killed_while_they_start():
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert process.wait() == -9
+    assert len(pids) == 2
+    workers = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
+
+
+def test_loaders_have_workers_that_end_with_their_process():
+    assert make_train_loader(Strategy(), num_workers=1).worker_init_fn is exit_if_orphaned
+    assert exit_if_orphaned(0) is None  # in a process that is not a worker

@@ -14,6 +14,7 @@ from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import own_share
 from avalanche_agcn.training.gradients import fisher_diagonal
+from avalanche_agcn.training.loader import exit_if_orphaned
 
 Named = dict[str, Tensor]
 
@@ -63,6 +64,7 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             dataset.subset(own_share(order).tolist()),
             num_workers=kwargs.get("num_workers", 0),
             collate_fn=dataset.collate_fn,
+            worker_init_fn=exit_if_orphaned,
         )
         images = ((batch[0].to(strategy.device), batch[1].to(strategy.device)) for batch in loader)
         model = unwrap(strategy.model)
