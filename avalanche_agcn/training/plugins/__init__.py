@@ -3,13 +3,12 @@
 from avalanche_agcn.training.plugins.acm import ACMPlugin
 from avalanche_agcn.training.plugins.agcn import AGCNPlugin
 from avalanche_agcn.training.plugins.agem import AGEMPlugin
-from avalanche_agcn.training.plugins.decoupled import DecoupledTrainingPlugin
 from avalanche_agcn.training.plugins.distillation import (
     ConfidencePenaltyPlugin,
     LwFPlugin,
     PseudoLabelPlugin,
 )
-from avalanche_agcn.training.plugins.drift import DriftCompensationPlugin
+from avalanche_agcn.training.plugins.drift import DecoupledTrainingPlugin, DriftCompensationPlugin
 from avalanche_agcn.training.plugins.ewc import EWCPlugin
 from avalanche_agcn.training.plugins.replay import MemoryPlugin, OnlineReplayPlugin
 from avalanche_agcn.training.plugins.scr import ContrastivePlugin

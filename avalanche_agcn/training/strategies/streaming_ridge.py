@@ -13,7 +13,7 @@ from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import evaluation_mode, unwrap
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.label_relations import estimate_relations, make_refinement
-from avalanche_agcn.training.plugins.decoupled import DecoupledTrainingPlugin
+from avalanche_agcn.training.plugins.drift import DecoupledTrainingPlugin
 from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
 from avalanche_agcn.training.provenance import Provenance, digest_module, is_random
 from avalanche_agcn.training.ridge import check_ridge, solve_ridge
