@@ -28,13 +28,14 @@ def check_range(
     Example:
         >>> check_range("clip", 1.5, least=0, below=1)
         Traceback (most recent call last):
-        ValueError: clip must be a finite number, at least 0 and below 1, but is 1.5.
+        ValueError: clip must be at least 0 and below 1, not 1.5.
     """
     if value is None or (least <= value <= most and above < value < below):
         return
     limits = {"at least": least, "above": above, "at most": most, "below": below}
     words = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
-    raise ValueError(f"{name} must be a finite number, {words}, but is {value}.")
+    parts = [words] if math.isfinite(value) else ["a finite number", *filter(None, [words])]
+    raise ValueError(f"{name} must be {', '.join(parts)}, not {value}.")
 
 
 def check_whole_number(name: str, value: Any, least: int | None = None) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.moment_sums import MomentSums
 
 
@@ -76,8 +77,7 @@ class DriftMap:
         Raises:
             ValueError: if there are no pairs or λ is not above 0.
         """
-        if not ridge > 0:
-            raise ValueError(f"ridge must be above 0, not {ridge}.")
+        check_range("ridge", ridge, above=0)
         total = None if self._sums is None else self._sums.total()
         if total is None or total[0, 0] == 0:
             raise ValueError("The map has no pairs of features: call update(teacher, student) first.")

@@ -100,7 +100,7 @@ def test_photos_are_divided_into_train_and_test_and_classes_into_experiences(fol
         ({"labels": "absent.csv"}, "There is no file .*absent.csv with labels"),
         ({"labels": "absent.json"}, "There is no file .*absent.json with labels"),
         ({"labels": "images"}, "images has 0 JSON files and no XML file"),
-        ({"test_size": 1.5}, "test_size must be a finite number, above 0 and below 1, but is 1.5"),
+        ({"test_size": 1.5}, "test_size must be above 0 and below 1, not 1.5"),
         ({"test_size": 0.01}, "test_size=0.01 of 20 photos leaves no test photo"),
         ({"n_experiences": 9}, "n_experiences=9 must be between 1 and the number of classes, 5"),
     ],

@@ -56,7 +56,7 @@ def test_average_includes_the_base():
 def test_wrong_input_is_rejected():
     with pytest.raises(ValueError, match="no stage to average"):
         stage_average([])
-    with pytest.raises(ValueError, match=r"probability must be .* above 0 and below 1, but is 1\.0"):
+    with pytest.raises(ValueError, match=r"probability must be above 0 and below 1, not 1\.0"):
         stage_scores(*random_stage(), probability=1.0)
 
 

@@ -207,7 +207,7 @@ def test_layer_is_saved_with_the_model():
 
 
 def test_settings_that_do_not_fit_are_rejected():
-    with pytest.raises(ValueError, match="width must be a finite number, at least 1, but is 0"):
+    with pytest.raises(ValueError, match="width must be at least 1, not 0"):
         RandomFeatures(Precomputed(6), 0)
     with pytest.raises(ValueError, match="does not tell the length of its features"):
         RandomFeatures(torch.nn.Identity())

@@ -47,7 +47,7 @@ def test_ranges_have_the_limits_they_name(limits, inside, outside):
     for value in [None, *inside]:
         check_range("weight", value, **limits)
     for value in outside:
-        with pytest.raises(ValueError, match=f"weight must be a finite number, .*, but is {value}"):
+        with pytest.raises(ValueError, match=f"weight must be .*, not {value}"):
             check_range("weight", value, **limits)
 
 
