@@ -23,6 +23,7 @@ from avalanche_agcn.benchmarks.published import (
     benchmark_from_tables,
     load_split_lists,
 )
+from avalanche_agcn.benchmarks.split import ClassOrder
 
 PAPER_SIZES = (21, 7)
 """Classes and experiences, in the paper and in the published lists."""
@@ -35,7 +36,12 @@ def SplitWIDE(
     dataset_root: str | os.PathLike,
     *,
     protocol: str = "paper",
+    n_classes: int | None = None,
+    n_experiences: int | None = None,
+    class_order: ClassOrder | None = None,
     split_lists: str | os.PathLike | None = None,
+    backbone: Any = None,
+    seed: int = 0,
     **options: Any,
 ) -> MultiLabelBenchmark:
     """Split-WIDE: concepts of NUS-WIDE, a few in each experience.
@@ -53,9 +59,13 @@ def SplitWIDE(
         dataset_root: folder with ``ImageList/Imagelist.txt``, ``Groundtruth/AllLabels/Labels_<concept>.txt``
             and the images under ``Flickr``. Images are opened when needed.
         protocol: see `SplitCOCO`.
-        split_lists: folder or zip of published split lists.
-        **options: ``n_classes``, ``n_experiences``, ``class_order`` and all others of `SplitCOCO`; concepts
-            of the data are in alphabetical order.
+        n_classes: how many of the concepts on most train images; the protocol's number if None.
+        n_experiences: number of experiences with equally many classes; the protocol's if None.
+        class_order: concepts in order of appearance; ``"data"`` is alphabetical, too.
+        split_lists: folder or zip of published split lists, which decide classes, experiences and images.
+        backbone: network for which images are normalised.
+        seed: fixes everything that is drawn.
+        **options: further ones of `SplitCOCO`.
 
     Raises:
         FileNotFoundError: if the folder, the image list or the ground truth are missing.
@@ -65,6 +75,8 @@ def SplitWIDE(
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}; give the one with NUS-WIDE's `ImageList`.")
     files = read_image_list(root / "ImageList" / "Imagelist.txt")
+    options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
+    options |= {"backbone": backbone, "seed": seed}
     images = ImageOptions.take_from(options)
     if split_lists is not None:
         validation = images.validation_size

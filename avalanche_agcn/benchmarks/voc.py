@@ -14,6 +14,7 @@ from avalanche_agcn.benchmarks.image_files import ImageOptions
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Difficult, resolve_protocol
 from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
+from avalanche_agcn.benchmarks.split import ClassOrder
 from avalanche_agcn.checks import check_choice
 
 VOC_CLASSES = (
@@ -29,7 +30,17 @@ SUBSETS = {2007: ("trainval", "test"), 2012: ("train", "val")}
 
 
 def SplitVOC(
-    dataset_root: str | os.PathLike, *, protocol: str = "B0-C4", year: int = 2007, **options: Any
+    dataset_root: str | os.PathLike,
+    *,
+    protocol: str = "B0-C4",
+    n_classes: int | None = None,
+    n_experiences: int | None = None,
+    class_order: ClassOrder | None = None,
+    year: int = 2007,
+    difficult: Difficult | None = None,
+    backbone: Any = None,
+    seed: int = 0,
+    **options: Any,
 ) -> MultiLabelBenchmark:
     """Split-VOC: the 20 classes of PASCAL VOC, a few in each experience.
 
@@ -46,10 +57,15 @@ def SplitVOC(
             official folders ``Annotations``, ``ImageSets/Main`` and ``JPEGImages``. Images are opened when
             needed; the annotations are only needed where the label files of ``ImageSets/Main`` are missing.
         protocol: see `SplitCOCO`.
+        n_classes: all if None, also in the protocol ``"paper"``.
+        n_experiences: number of experiences with equally many classes; the protocol's if None.
+        class_order: classes in order of appearance.
         year: 2007 or 2012.
-        **options: ``difficult``, the label of a class whose objects on an image are all marked difficult:
-            ``"negative"`` (they are dropped, as KRT, CSC and L3A do) or ``"positive"``; and ``n_classes``,
-            ``n_experiences``, ``class_order`` and all others of `SplitCOCO`.
+        difficult: label of a class whose objects on an image are all marked difficult: ``"negative"`` (they
+            are dropped, as KRT, CSC and L3A do) or ``"positive"``; the protocol's if None.
+        backbone: network for which images are normalised.
+        seed: fixes everything that is drawn.
+        **options: further ones of `SplitCOCO`.
 
     Raises:
         FileNotFoundError: if a folder or file is missing.
@@ -57,6 +73,8 @@ def SplitVOC(
     """
     check_choice("year", year, [*SUBSETS])
     root = _find_release(Path(dataset_root), year)
+    options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
+    options |= {"difficult": difficult, "backbone": backbone, "seed": seed}
     images = ImageOptions.take_from(options)
     options |= {"image_size": images.image_size}
     rules = resolve_protocol(protocol, paper_sizes=None, without=["crowds"], **options)

@@ -1,3 +1,4 @@
+import inspect
 import json
 import warnings
 
@@ -7,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
-from avalanche_agcn.benchmarks import SplitCOCO, SplitScenes, multilabel_benchmark
+from avalanche_agcn.benchmarks import SplitCOCO, SplitScenes, SplitVOC, SplitWIDE, multilabel_benchmark
 from avalanche_agcn.benchmarks.multilabel import assemble, make_plan
 from avalanche_agcn.benchmarks.protocols import Protocol, b_sizes, resolve_protocol
 
@@ -338,3 +339,10 @@ def test_sizes_of_the_published_protocols():
 def test_unknown_protocols_and_settings_are_rejected(name, explicit, error, message):
     with pytest.raises(error, match=message):
         resolve_protocol(name, paper_sizes=(40, 10), **explicit)
+
+
+@pytest.mark.parametrize("make", [SplitCOCO, SplitWIDE, SplitVOC, SplitScenes])
+def test_shared_arguments_are_in_every_signature(make):
+    shared = {"protocol", "n_classes", "n_experiences", "class_order", "seed"}
+    shared |= set() if make is SplitScenes else {"dataset_root", "backbone"}  # scenes have their own mean
+    assert shared <= inspect.signature(make).parameters.keys()
