@@ -125,10 +125,15 @@ def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
 
 
 def _padded(result: Results) -> Results:
-    """Results with an empty row for each experience that a run has yet to learn."""
+    """Results with empty rows and counts of 0 for the experiences that a run has yet to learn."""
     missing = len(result.classes_per_experience) - len(result.nested[METRICS[0]])
     nested = {metric: [*rows, *([] for _ in range(missing))] for metric, rows in result.nested.items()}
-    return replace(result, nested=nested)
+    decisions = result.decisions
+    if decisions is not None:
+        to_come = [0] * (len(result.class_names) - len(decisions["true"]))
+        counts = {kind: [row + to_come for row in decisions[kind]] for kind in ("found", "right")}
+        decisions = {**decisions, "true": decisions["true"] + to_come, **counts}
+    return replace(result, nested=nested, decisions=decisions)
 
 
 def _experiences(result: Results) -> list[dict[str, Any]]:

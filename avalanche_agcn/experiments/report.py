@@ -78,7 +78,7 @@ def refresh_page(out: Path, finished: Sequence[Results], n_runs: int, running: R
     results = [*finished, replace(running, worst=None)]
     try:
         write_html(out / PAGE_FILE, _by_benchmark(results), progress=progress)
-    except OSError as error:
+    except Exception as error:  # of any type: a run must not end because of its page
         print(f"{out / PAGE_FILE} was not written: {error}")
 
 

@@ -292,3 +292,11 @@ def test_flags_log_metrics_classes_and_plots_everywhere(tmp_path, monkeypatch):
     images = {path.parent.parent.name for path in out.glob("wandb/offline-run-*/files/media/images/**/*.png")}
     assert {"LearningCurve", "ACM"} <= images
     assert len(list(out.glob("wandb/offline-run-*/*.wandb"))) == 1
+
+
+def test_seeds_of_one_method_run_one_after_the_other_and_share_a_page(tmp_path, capsys):
+    options = ["--smoke", "--method", "finetuning", "--seed", "0", "1", "--out", str(tmp_path)]
+    assert main("coco", None, options) == 0
+    printed = capsys.readouterr().out
+    assert "was not written" not in printed  # nor while the second seed had learned a part of the classes
+    assert "| Fine-Tuning | 2 |" in printed
