@@ -5,6 +5,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import torch
 from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.scenarios.generic_scenario import CLExperience
 from avalanche.benchmarks.utils.data import AvalancheDataset
@@ -127,6 +128,32 @@ def check_whole_experience(experience: Any, method: str) -> None:
             f"{len(experience.dataset)} images, from an online stream. Train on the benchmark's own "
             "train_stream with train_epochs=1: that is online too, batch by batch."
         )
+
+
+def check_no_skipped_experience(experience: Any, n_counted: int, counter: str) -> None:
+    """Check that what counts classes batch by batch was there in all earlier experiences.
+
+    Args:
+        experience: what is to be trained on.
+        n_counted: number of classes counted so far.
+        counter: what counts them, for the message.
+    """
+    n_seen, n_own = count_seen(experience), _count_labelled(experience)
+    if n_own is not None and n_seen - n_counted > n_own:
+        raise ValueError(
+            f"{n_seen} classes were seen so far, {n_own} of them in this experience, but {counter} has "
+            f"counted {n_counted}: train on all experiences with this plugin, or load its state_dict with "
+            "that of the model."
+        )
+
+
+def _count_labelled(experience: Any) -> int | None:
+    """Number of classes that the images of an experience are labelled for; None without images."""
+    origin = origin_of(experience)
+    if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
+        return origin.n_own_classes
+    targets: Any = getattr(experience.dataset, "targets", ())
+    return int((~torch.as_tensor(targets[0]).isnan()).sum()) if len(targets) else None
 
 
 def check_no_argmax_metrics(source: Any) -> None:

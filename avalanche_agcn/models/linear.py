@@ -105,7 +105,8 @@ class MultiLabelClassifier(MultiLabelModel):
                 f"The stream has {seen} classes by now, but the model was made for "
                 f"{self.classifier.out_features}: give it n_classes=benchmark.n_classes."
             )
-        self._seen = max(seen, self._seen or 0)
+        if seen > (self._seen or 0):
+            self._seen, self.refinement = seen, None  # which covers the classes before only
 
     def get_extra_state(self) -> Tensor:
         """The number of classes seen, for ``state_dict``."""

@@ -90,6 +90,10 @@ class FeatureStatistics:
         check_range("n_new", n_new, least=0)
         self._sums.append(MomentSums(n_new))
 
+    def restart(self) -> None:
+        """Discard the images of the open experience."""
+        self._sums[-1] = MomentSums(self.block_sizes[-1])
+
     def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
         """Add images. Nothing is added if the input is rejected.
 

@@ -112,8 +112,12 @@ class L3AStatistics:
         self._closed = self._sums()
         self.counts = torch.cat([self.counts, counts_new.detach().double().to(self.counts.device)])
         self._sizes.append(len(counts_new))
-        self._open = MomentSums(self.n_seen, target_products=False)
+        self.restart()
         self._old_classifiers = None
+
+    def restart(self) -> None:
+        """Discard the images of the open experience."""
+        self._open = MomentSums(self.n_seen, target_products=False)
 
     def update(self, features: Tensor, targets_new: Tensor) -> None:
         """Add images; those whose own labels are unknown (NaN) are left out.

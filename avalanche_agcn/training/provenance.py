@@ -12,7 +12,7 @@ from avalanche_agcn.training.loader import Key, StreamDataset
 
 
 class Provenance(NamedTuple):
-    """Network, transform and classes behind sums of features, as plain values."""
+    """Network, transform, classes and precision behind sums of features, as plain values."""
 
     network: str
     """Digest of the backbone's structure and weights."""
@@ -20,12 +20,14 @@ class Provenance(NamedTuple):
     """Description of the transform of training images."""
     classes: str
     """Names of the classes in order of appearance."""
+    precision: str
+    """Type of half precision that the features were computed in, or None."""
     random: bool
     """Whether the transform draws random numbers."""
 
     def check_same(self, other: "Provenance") -> None:
         """Check that the features of two sets of sums are comparable."""
-        for name in ("network", "transform", "classes"):
+        for name in ("network", "transform", "classes", "precision"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise ValueError(
@@ -34,7 +36,7 @@ class Provenance(NamedTuple):
                 )
 
 
-def describe_provenance(backbone: nn.Module, experience: Any) -> Provenance:
+def describe_provenance(backbone: nn.Module, experience: Any, amp: torch.dtype | None) -> Provenance:
     """Describe what an experience's features are computed with."""
     benchmark = getattr(getattr(origin_of(experience), "origin_stream", None), "benchmark", None)
     names = getattr(benchmark, "class_names", None)
@@ -42,6 +44,7 @@ def describe_provenance(backbone: nn.Module, experience: Any) -> Provenance:
         network=digest_module(backbone),
         transform=repr(getattr(getattr(benchmark, "plan", None), "train_transform", None)),
         classes=", ".join(names) if names else "unnamed",
+        precision=str(amp),
         random=is_random(experience.dataset.train()),
     )
 

@@ -7,7 +7,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen, origin_of
+from avalanche_agcn.benchmarks.experience import check_no_skipped_experience, count_seen
 from avalanche_agcn.checks import check_choice
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import unwrap
@@ -99,7 +99,7 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         """
         n_new = count_seen(strategy.experience) - self.acm.n_seen
         if n_new > 0:
-            _check_no_skipped_experience(strategy.experience, self.acm.n_seen)
+            check_no_skipped_experience(strategy.experience, self.acm.n_seen, "the correlation matrix")
             self.acm.begin(n_new)
             self._update_graph(strategy)
 
@@ -144,22 +144,3 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         model = unwrap(strategy.model)
         if isinstance(model, AGCNModel):
             model.set_graph(adjacency(self.acm, self.graph, **self.graph_settings))
-
-
-def _check_no_skipped_experience(experience: Any, n_counted: int) -> None:
-    n_seen, n_own = count_seen(experience), _count_labelled(experience)
-    if n_own is not None and n_seen - n_counted > n_own:
-        raise ValueError(
-            f"{n_seen} classes were seen so far, {n_own} of them in this experience, but the correlation "
-            f"matrix has counted {n_counted}: train on all experiences with this plugin, or "
-            "load its state_dict with that of the model."
-        )
-
-
-def _count_labelled(experience: Any) -> int | None:
-    """Number of classes that the images of an experience are labelled for; None without images."""
-    origin = origin_of(experience)
-    if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
-        return origin.n_own_classes
-    targets: Any = getattr(experience.dataset, "targets", ())
-    return int((~torch.as_tensor(targets[0]).isnan()).sum()) if len(targets) else None

@@ -1,5 +1,6 @@
 """Sums of features of the stream, and what they supply: negatives of new classes, L3A's classifiers."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import count_seen, origin_of
+from avalanche_agcn.benchmarks.experience import check_no_skipped_experience, count_seen, origin_of
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
@@ -31,6 +32,33 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         self._recorder = OutputRecorder()
         self._features: Tensor | None = None  # of the current batch, [B, D]
         self._counted: list[int] = []  # experiences whose images are all in the sums
+        self._begun: int | None = None  # experience that this process has begun and not ended
+        self._ended: set[int] = set()  # experiences that it has ended
+
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Open the experience, unless it is open already; one that was interrupted starts again.
+
+        Raises:
+            ValueError: if earlier experiences were not counted.
+        """
+        experience = strategy.experience
+        number, n_counted = experience.current_experience, self._n_counted()
+        if count_seen(experience) > n_counted:
+            check_no_skipped_experience(experience, n_counted, type(self).__name__)
+            self._open(experience, n_counted)
+        elif number == self._begun and not self._is_counted(strategy) and origin_of(experience) is experience:
+            self.statistics.restart()
+        elif number in self._ended:
+            warnings.warn(
+                f"The images of experience {number} are in the sums already; they are not added again.",
+                stacklevel=2,
+            )
+        self._begun = number
+
+    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """The experience has ended."""
+        self._ended.add(strategy.experience.current_experience)
+        self._begun = None
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Record the features of the batch."""
@@ -53,6 +81,14 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
     def synchronize(self, strategy: SupervisedTemplate) -> None:
         """Add up the sums of all processes: a collective call."""
         self.statistics.synchronize()
+
+    def _n_counted(self) -> int:
+        """Number of classes in the sums."""
+        raise NotImplementedError
+
+    def _open(self, experience: Any, n_old: int) -> None:
+        """Open an experience in the sums, which have the first ``n_old`` classes."""
+        raise NotImplementedError
 
     def _is_counted(self, strategy: SupervisedTemplate) -> bool:
         return strategy.experience.current_experience in self._counted
@@ -77,13 +113,18 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
         self.provenance: Provenance | None = None
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Open the experience, unless it is open already."""
+        """Open the experience, and note where its features come from."""
         check_has_classifiers(strategy.model, type(self).__name__)
-        n_new = count_seen(strategy.experience) - self.statistics.n_classes
-        if n_new > 0:
-            self.statistics.begin(n_new)
+        super().before_training_exp(strategy, *args, **kwargs)
         if self.provenance is None:
-            self.provenance = describe_provenance(unwrap(strategy.model).backbone, strategy.experience)
+            backbone, amp = unwrap(strategy.model).backbone, getattr(strategy, "amp", None)
+            self.provenance = describe_provenance(backbone, strategy.experience, amp)
+
+    def _n_counted(self) -> int:
+        return self.statistics.n_classes
+
+    def _open(self, experience: Any, n_old: int) -> None:
+        self.statistics.begin(count_seen(experience) - n_old)
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Add the batch to the sums."""
@@ -123,12 +164,12 @@ class L3APlugin(FeatureCollector, supports_distributed=True):  # type: ignore[ca
         super().__init__()
         self.statistics = L3AStatistics(ridge=ridge, threshold=threshold)
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Open the experience with the counts of its labels, unless it is open already."""
-        n_old, n_seen = self.statistics.n_seen, count_seen(strategy.experience)
-        if n_seen > n_old:
-            targets = origin_of(strategy.experience).dataset.targets[:]
-            self.statistics.begin((targets[:, n_old:n_seen] == 1).sum(0))
+    def _n_counted(self) -> int:
+        return self.statistics.n_seen
+
+    def _open(self, experience: Any, n_old: int) -> None:
+        targets = origin_of(experience).dataset.targets[:]
+        self.statistics.begin((targets[:, n_old : count_seen(experience)] == 1).sum(0))
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Add the batch to the sums."""
@@ -181,6 +222,7 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
 
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Free the covariances."""
+        super().after_training_exp(strategy, *args, **kwargs)
         self._older = None
 
     def _gaussians(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor] | None:

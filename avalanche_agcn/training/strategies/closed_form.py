@@ -11,7 +11,7 @@ from torch.optim import SGD, Optimizer
 from avalanche_agcn.models.forward import evaluation_mode, unwrap
 from avalanche_agcn.models.linear import MultiLabelClassifier
 from avalanche_agcn.training.l3a import RIDGE, THRESHOLD
-from avalanche_agcn.training.plugins.statistics import L3APlugin
+from avalanche_agcn.training.plugins.statistics import FeatureCollector, L3APlugin
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
 L3A_DECISION = 0.1  # L3A's program predicts a class where sigmoid(z·w) is above 0.525: z·w above 0.1
@@ -20,7 +20,7 @@ L3A_DECISION = 0.1  # L3A's program predicts a class where sigmoid(z·w) is abov
 class ClosedForm(MultiLabelTemplate):
     """Collects sums in training and solves the classifiers when `train` ends or evaluation begins.
 
-    Subclasses implement `_set_solution`, and a plugin of theirs collects the sums.
+    Subclasses implement `_set_solution` and have a ``collector``.
 
     Args:
         model: a `MultiLabelClassifier`, whose classifier is replaced by the solution.
@@ -33,6 +33,8 @@ class ClosedForm(MultiLabelTemplate):
     """
 
     trains_network = False  # unless plugins add a loss that does; it is frozen otherwise
+    collector: FeatureCollector
+    """The plugin that collects the sums."""
 
     def __init__(
         self,
@@ -49,12 +51,12 @@ class ClosedForm(MultiLabelTemplate):
         if self.trains_network and optimizer is None:
             raise ValueError("A network that is trained needs an optimizer: pass optimizer=.")
         self._solved = True
-        unwrap(model).classifier.requires_grad_(False)
         optimizer = optimizer or SGD(model.parameters(), lr=0.0)  # Avalanche requires one
         super().__init__(model=model, optimizer=optimizer, **base_kwargs)
 
     def solve(self) -> None:
-        """Replace the model's classifiers by the solution of the current sums."""
+        """Replace the model's classifiers by the solution of the current sums: a collective call."""
+        self.collector.synchronize(self)
         self._set_solution()
         self._solved = True
 
@@ -82,10 +84,23 @@ class ClosedForm(MultiLabelTemplate):
         if self.trains_network:
             super().optimizer_step()
 
+    def check_model_and_optimizer(self, *args: Any, **kwargs: Any) -> None:
+        """Exempt the classifiers from training: processes would wait for their gradients."""
+        unwrap(self.model).classifier.requires_grad_(False)
+        super().check_model_and_optimizer(*args, **kwargs)
+
     def _before_training_exp(self, **kwargs: Any) -> None:
         unwrap(self.model).refinement = None  # it covers the classes that were solved, not the new ones
         self._solved = False
         super()._before_training_exp(**kwargs)
+
+    def _after_training_iteration(self, **kwargs: Any) -> None:
+        super()._after_training_iteration(**kwargs)
+        self._solved = False  # also if there was an evaluation within the experience
+
+    def _after_training_exp(self, **kwargs: Any) -> None:
+        super()._after_training_exp(**kwargs)
+        unwrap(self.model).classifier.requires_grad_(True)
 
     def _after_training(self, **kwargs: Any) -> None:
         super()._after_training(**kwargs)

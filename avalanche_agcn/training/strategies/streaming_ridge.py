@@ -85,8 +85,8 @@ class StreamingRidge(ClosedForm):
         """Add the images that another strategy was trained on: the result is that of training on all of them.
 
         Raises:
-            ValueError: if the two differ in network, transform or classes, or either was trained with random
-                augmentation or a network that is not frozen.
+            ValueError: if the two differ in network, transform, classes or precision, or either was trained
+                with random augmentation or a network that is not frozen.
         """
         self._check_exact("merge")
         other._check_exact("merge")
@@ -104,11 +104,16 @@ class StreamingRidge(ClosedForm):
                 from the columns that it is annotated for.
 
         Raises:
-            ValueError: if the dataset has random augmentation, the network was trained, the targets do not
-                tell an image's experience (``unlabelled_as_negative``), or the images cannot be those that
-                were trained on. Nothing is removed then.
+            ValueError: if the dataset has random augmentation, the network was trained, features are in half
+                precision, the targets do not tell an image's experience (``unlabelled_as_negative``), or the
+                images cannot be those that were trained on. Nothing is removed then.
         """
         self._check_exact("forget")
+        if self.amp is not None:
+            raise ValueError(
+                f"Features in {self.amp} depend on the batch that they were computed in, so forget would not "
+                "be exact: train with amp=None."
+            )
         if is_random(dataset):
             raise ValueError(
                 "The dataset has random augmentation, so its features cannot be removed exactly."

@@ -1,15 +1,18 @@
+import contextlib
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 from avalanche.benchmarks.utils import concat_datasets
+from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
 from torch.utils.data import TensorDataset
 
-from avalanche_agcn.benchmarks import multilabel_benchmark
+from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
 from avalanche_agcn.evaluation.functional import mean_average_precision
-from avalanche_agcn.models import MultiLabelClassifier, Precomputed
-from avalanche_agcn.training import StreamingRidge
+from avalanche_agcn.models import MultiLabelClassifier, Precomputed, create_backbone
+from avalanche_agcn.training import L3A, FineTuning, StreamingRidge
 from avalanche_agcn.training.calibration import standardise
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.label_relations import estimate_relations
@@ -99,8 +102,71 @@ def test_batches_order_and_further_epochs_do_not_matter(features, settings):
 
 def test_training_twice_on_an_experience_counts_it_once(features):
     again = train(features)
-    again.train(features.train_stream[1], eval_streams=[])
+    with pytest.warns(UserWarning, match="images of experience 1 are in the sums already"):
+        again.train(features.train_stream[1], eval_streams=[])
     assert_same_scores(train(features), again, features)
+
+
+class Interrupt(SupervisedPlugin):
+    """Interrupts the second batch of the second experience, once."""
+
+    def after_training_iteration(self, strategy, **kwargs):
+        clock = strategy.clock
+        if (strategy.experience.current_experience, clock.train_exp_iterations) == (1, 1) and not vars(self):
+            self.done = True
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("make", [StreamingRidge, L3A])
+def test_an_experience_that_was_interrupted_is_counted_once(features, make):
+    strategies = []
+    for plugins in ([], [Interrupt()]):
+        model = MultiLabelClassifier(Precomputed(WIDTH), N_CLASSES).double()
+        strategy = make(model=model, evaluator=EvaluationPlugin(), train_mb_size=7, plugins=plugins)
+        for experience in features.train_stream:
+            with contextlib.suppress(KeyboardInterrupt):
+                strategy.train(experience, eval_streams=[])
+                continue
+            strategy.train(experience, eval_streams=[])
+        strategies.append(strategy)
+    assert strategies[1].plugins[1].done
+    assert_same_scores(*strategies, features)
+
+
+@pytest.mark.parametrize("make", [StreamingRidge, L3A])
+@pytest.mark.parametrize("every", [1, 2])
+def test_evaluation_within_an_experience_does_not_change_the_result(features, make, every):
+    strategies = []
+    for settings in ({}, {"eval_every": every, "peval_mode": "iteration"}):
+        model = MultiLabelClassifier(Precomputed(WIDTH), N_CLASSES).double()
+        strategy = make(model=model, evaluator=EvaluationPlugin(), train_mb_size=7, **settings)
+        for t, experience in enumerate(features.train_stream):
+            strategy.train(experience, eval_streams=[features.test_stream[: t + 1]])
+        strategies.append(strategy)
+    assert_same_scores(*strategies, features)
+
+
+@pytest.mark.parametrize("make", [StreamingRidge, L3A])
+def test_an_experience_that_was_left_out_is_named(features, make):
+    model = MultiLabelClassifier(Precomputed(WIDTH), N_CLASSES).double()
+    strategy = make(model=model, evaluator=EvaluationPlugin())
+    with pytest.raises(ValueError, match=r"4 classes were seen so far, 2 of them in this .* has counted 0"):
+        strategy.train(features.train_stream[1])
+
+
+def test_its_model_can_be_trained_by_another_strategy(features):
+    model = train(part_of_stream(features, 2)).model
+    before, optimizer = model.classifier.weight.clone(), torch.optim.SGD(model.parameters(), lr=0.1)
+    strategy = FineTuning(model=model, optimizer=optimizer, evaluator=EvaluationPlugin())
+    strategy.train(features.train_stream[1], eval_streams=[])
+    assert (model.classifier.weight != before)[2:4].any(1).all()
+    strategy.train(features.train_stream[2], eval_streams=[])
+    assert scores(strategy, features).shape[1] == N_CLASSES
+
+
+def part_of_stream(benchmark, n):
+    """The first experiences of a benchmark."""
+    return SimpleNamespace(train_stream=benchmark.train_stream[:n])
 
 
 def part_of(experience, indices):
@@ -157,6 +223,37 @@ def test_through_a_network_merging_equals_training_on_all(benchmark, make_model)
         other.train(part_of(experience, range(1, n, 2)), eval_streams=[])
     one.merge(other)
     assert_same_scores(one, both, benchmark, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_left", [0, 1, 20])
+def test_through_a_network_forgetting_does_not_depend_on_the_batches(n_left):
+    scenes = SplitScenes(n_classes=4, n_experiences=2, n_train=100, n_test=40, flip=False)
+    experience = scenes.train_stream[1]
+    torch.manual_seed(0)
+    backbone, left = create_backbone("small"), part_of(experience, range(n_left))
+    forgotten = experience.dataset.subset(range(n_left, len(experience.dataset)))
+
+    def train_on(*experiences):
+        model = MultiLabelClassifier(backbone, 4)
+        strategy = StreamingRidge(model=model, evaluator=EvaluationPlugin(), eval_mb_size=1)
+        for one in experiences:
+            strategy.train(one, eval_streams=[])
+        return strategy
+
+    strategy = train_on(scenes.train_stream[0], experience)
+    strategy.forget(forgotten)
+    assert strategy.statistics.count(1) == n_left
+    if n_left:
+        expected = train_on(scenes.train_stream[0], left).statistics.moments(1)
+        torch.testing.assert_close(strategy.statistics.moments(1), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_half_precision_is_not_forgotten_or_merged_with_full_precision(features):
+    half, full = (train(features, amp=amp) for amp in (torch.bfloat16, None))
+    with pytest.raises(ValueError, match=r"torch\.bfloat16 depend on the batch .* amp=None"):
+        half.forget(features.train_stream[0].dataset)
+    with pytest.raises(ValueError, match=r"different precision: None and torch\.bfloat16"):
+        full.merge(half)
 
 
 def test_network_does_not_change(benchmark, make_model):
