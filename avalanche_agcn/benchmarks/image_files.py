@@ -258,11 +258,11 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
     try:
         with Image.open(path) as image:
             _decode(image, path, truncated)
-            return _rgb(_upright(image))
+            return upright_rgb(image)
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"There is no image {path}; the labels were read, but the images must be downloaded, too."
-        ) from None
+        raise FileNotFoundError(f"There is no image {path}; download it, or correct its name.") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"{path} is a folder; give the files in it.") from None
     except UnidentifiedImageError:
         raise OSError(f"{path} is not an image that can be read; download it again or remove it.") from None
     except Exception as error:  # Pillow's decoders raise exceptions of any type
@@ -293,6 +293,11 @@ def _decode_truncated(image: Image.Image) -> None:
         image.load()
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """An image as `load_image` returns it, from one that is open."""
+    return _rgb(_upright(image))
 
 
 def _upright(image: Image.Image) -> Image.Image:

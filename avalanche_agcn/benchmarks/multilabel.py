@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
@@ -422,8 +423,8 @@ def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
 def _draw_held_out(labels: Tensor, validation_size: float | int, seed: int) -> Tensor:
     """[N] bool: the validation images, drawn among those with a label."""
     labelled = labels.any(1).nonzero().flatten()
-    is_number = isinstance(validation_size, (int, float)) and not isinstance(validation_size, bool)
-    is_share = is_number and not isinstance(validation_size, int)
+    is_number = isinstance(validation_size, Real) and not isinstance(validation_size, bool)
+    is_share = is_number and not isinstance(validation_size, Integral)
     n = validation_size * len(labelled) if is_share else validation_size
     if not is_number or not 0 <= n < len(labelled) or (is_share and validation_size >= 1):
         raise ValueError(

@@ -1,7 +1,6 @@
 """Evaluation of images with several labels: mAP, CF1, OF1, nested scores and forgetting.
 
-``functional`` and ``plots`` have further functions. Names are imported when they are used, because Avalanche
-takes seconds to import: ``functional`` and the standalone metrics need only torch and NumPy.
+``functional`` and ``plots`` have further functions. Names are imported when used: Avalanche takes seconds.
 """
 
 from typing import TYPE_CHECKING

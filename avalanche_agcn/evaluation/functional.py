@@ -270,16 +270,13 @@ class TailScores(NamedTuple):
 def tail_scores(
     per_class: Sequence[float] | Tensor, counts: Sequence[int] | Tensor, *, few: int = 200, many: int = 900
 ) -> TailScores:
-    """Mean of a per-class score over classes with few, some and many train images, as PRS reports it.
+    """Mean score of classes with few, some and many train images, as in PRS; NaN for a group without any.
 
     Args:
         per_class: a score of each class, such as `average_precision`; classes of NaN are left out.
         counts: number of train images of each class.
         few: classes below it are minor; PRS's is 200.
         many: classes above it are major; PRS's is 900.
-
-    Returns:
-        The three means; NaN for a group without classes.
 
     Example:
         >>> tail_scores([0.25, 0.5, 0.6, 0.9], [50, 150, 500, 2000])

@@ -30,8 +30,8 @@ class MultiLabelMetric(ABC):
 
     To write a metric: ``update(scores, targets)`` keeps what it needs, by
     ``self._keep_scores(0, scores, targets)`` a `Batch`, or by ``self._keep(0, [record])`` a record of its
-    own, an array or a tuple of arrays that end in an axis of classes. `_result` computes the value from
-    ``self._increments[0]``, the records of all batches and of all processes.
+    own, a tuple of arrays that end in an axis of classes. `_result` computes the value from
+    ``self._increments[0]``, the records of all batches and processes; nothing else is reset or gathered.
     """
 
     def __init__(self) -> None:

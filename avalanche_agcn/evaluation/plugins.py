@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from avalanche.distributed.distributed_helper import DistributedHelper
@@ -53,11 +54,7 @@ def mean_average_precision_metrics(
         per_class: also emit the average precision of each class, ``AP_…``, by name.
         class_names: names of the columns; those of the benchmark if None.
     """
-
-    def name_values(ap: Tensor, strategy: SupervisedTemplate) -> dict[str, Any]:
-        named = {"AP": name_classes(ap, strategy, class_names)} if per_class else {}
-        return {"mAP": ap.nanmean().item(), **named}
-
+    name_values = partial(_name_precision, per_class=per_class, class_names=class_names)
     scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
     return [MultiLabelPluginMetric(metrics.AveragePrecision(), scope, name_values) for scope in scopes]
 
@@ -85,13 +82,23 @@ def f1_metrics(
     """
     fields = functional.PrecisionRecallF1._fields if precision_recall else ("CF1", "OF1")
     top = "" if top_k is None else f"_top{top_k}"
-
-    def name_values(f1: functional.PrecisionRecallF1, strategy: SupervisedTemplate) -> dict[str, Any]:
-        return {f"{field}{top}": getattr(f1, field) for field in fields}
-
+    name_values = partial(_name_f1, names={f"{field}{top}": field for field in fields})
     scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
     counts = [metrics.MultiLabelF1(threshold=threshold, top_k=top_k) for _ in scopes]
     return [MultiLabelPluginMetric(*pair, name_values) for pair in zip(counts, scopes, strict=True)]
+
+
+def _name_precision(
+    ap: Tensor, strategy: SupervisedTemplate, *, per_class: bool, class_names: Names
+) -> dict[str, Any]:
+    named = {"AP": name_classes(ap, strategy, class_names)} if per_class else {}
+    return {"mAP": ap.nanmean().item(), **named}
+
+
+def _name_f1(
+    f1: functional.PrecisionRecallF1, strategy: SupervisedTemplate, *, names: Mapping[str, str]
+) -> dict[str, Any]:
+    return {name: getattr(f1, field) for name, field in names.items()}
 
 
 class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):
@@ -114,7 +121,7 @@ class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):
     def update(self, strategy: SupervisedTemplate) -> None:
         """Add a batch."""
         scores, targets = self.read_batch(strategy)
-        if len(scores):
+        if scores.numel():  # a model that grows has no class before training
             self._metric.update(scores, targets)
 
     def _package_result(self, strategy: SupervisedTemplate) -> list[MetricValue]:
@@ -307,7 +314,7 @@ class NestedPluginMetric(BatchReader):
         """Add a batch."""
         scores, targets = self.read_batch(strategy)
         features = self._features.stop()
-        if not self._in_set or not len(scores):
+        if not self._in_set or not scores.numel():
             return
         self._scores.update(scores, targets)
         if self._saved is not None:

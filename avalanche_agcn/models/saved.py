@@ -23,8 +23,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from avalanche_agcn import __version__
-from avalanche_agcn.benchmarks.image_files import Transform, load_image
+from avalanche_agcn.benchmarks.image_files import Transform, load_image, upright_rgb
 from avalanche_agcn.benchmarks.transforms import describe_transform, make_transform
+from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.backbones import RandomFeatures, create_backbone
 from avalanche_agcn.models.forward import digest_weights, evaluation_mode
 from avalanche_agcn.models.linear import LogitRefinement
@@ -106,8 +107,11 @@ class SavedModel(nn.Module):
 
         Raises:
             OSError: if a file cannot be read.
-            ValueError: if the transform of the run is not known and images are not tensors.
+            TypeError: if an image is none of these.
+            ValueError: if the transform of the run is not known and images are not tensors, or the batch size
+                is below 1.
         """
+        check_range("batch_size", batch_size, least=1)
         single = isinstance(images, (str, os.PathLike, Image.Image)) or (
             isinstance(images, Tensor) and images.ndim == 3
         )
@@ -131,12 +135,15 @@ class SavedModel(nn.Module):
     def _input(self, photo: Photo) -> Tensor:
         if isinstance(photo, Tensor):
             return photo
+        if not isinstance(photo, (str, os.PathLike, Image.Image)):
+            kind = type(photo).__name__
+            raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {kind}.")
         if self.transform is None:
             raise ValueError(
                 "The transform of this run cannot be saved, so photos must be given as tensors that are "
                 "already transformed."
             )
-        return self.transform(photo.convert("RGB") if isinstance(photo, Image.Image) else load_image(photo))
+        return self.transform(upright_rgb(photo) if isinstance(photo, Image.Image) else load_image(photo))
 
     def _prediction(self, row: Sequence[float]) -> Prediction:
         found = [k for k, threshold in enumerate(self.thresholds) if row[k] >= threshold]

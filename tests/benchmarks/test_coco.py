@@ -104,7 +104,7 @@ def test_2014_is_preferred_and_2017_can_be_chosen(tmp_path):
 def test_labels_need_no_images(tmp_path):
     benchmark = SplitCOCO(make_coco(tmp_path), n_classes=4, n_experiences=2)
     assert sum(len(e.dataset) for e in benchmark.train_stream) == 5
-    with pytest.raises(FileNotFoundError, match=r"no image .*COCO_train2014_0.*must be downloaded"):
+    with pytest.raises(FileNotFoundError, match=r"no image .*COCO_train2014_0.*download it"):
         benchmark.train_stream[0].dataset[0]
 
 

@@ -1,5 +1,6 @@
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from avalanche.benchmarks import benchmark_with_validation_stream, split_online_stream
@@ -100,8 +101,8 @@ def test_no_image_or_label_is_lost_doubled_or_wrong(protocol):
         assert sorted(nested) == test[:, :n_seen].any(1).nonzero().flatten().tolist()
 
 
-@given(st.integers(0, 3), st.sampled_from([1, 5, 0.25]))
-@settings(max_examples=12)
+@given(st.integers(0, 3), st.sampled_from([1, 5, 0.25, np.int64(5), np.float64(0.25)]))
+@settings(max_examples=20)
 def test_validation_images_leave_training_and_are_fully_labelled(seed, size):
     data = drawn_images(60, 6, seed, positives=0.5)
     benchmark = multilabel_benchmark(data, data, n_experiences=3, validation_size=size, seed=seed)

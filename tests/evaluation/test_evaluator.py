@@ -1,4 +1,5 @@
 import io
+import pickle
 import re
 
 import pytest
@@ -6,7 +7,13 @@ from avalanche.logging import InteractiveLogger, TensorboardLogger, TextLogger
 from avalanche.training.plugins import EvaluationPlugin
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from avalanche_agcn.evaluation import ProgressLogger, f1_metrics, find_nested, multilabel_evaluator
+from avalanche_agcn.evaluation import (
+    ProgressLogger,
+    f1_metrics,
+    find_nested,
+    mean_average_precision_metrics,
+    multilabel_evaluator,
+)
 
 TEST = "eval_phase/test_stream"
 
@@ -30,6 +37,14 @@ def test_evaluator_emits_loss_map_f1_and_forgetting(benchmark, make_strategy, tr
         assert any(key.startswith(f"{name}/{TEST}") for key in results), name
     assert ("mAP_Epoch/train_phase/train_stream" in results) == train_map
     assert results[f"mAP_Last/{TEST}"] == find_nested(strategy).history["test"]["mAP"][1][1]
+
+
+def test_metrics_can_be_pickled_with_what_they_have_seen(benchmark, make_strategy):
+    metrics = [mean_average_precision_metrics(stream=True, per_class=True), f1_metrics(stream=True)]
+    strategy = make_strategy(evaluator=multilabel_evaluator(*metrics, loggers=[]))
+    strategy.eval(benchmark.test_stream)
+    restored = pickle.loads(pickle.dumps(strategy.evaluator))
+    assert find_nested(restored).history == find_nested(strategy).history
 
 
 def test_threshold_reaches_the_nested_scores(benchmark, make_strategy):

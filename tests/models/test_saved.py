@@ -9,9 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from safetensors.torch import load, save
 
 from avalanche_agcn.__main__ import main
@@ -314,5 +315,26 @@ def test_what_is_missing_is_named(finished, tmp_path, capsys):
         load_model(run.folder.parent)
     with pytest.raises(FileNotFoundError, match="has a run ended there"):
         load_model(tmp_path)
-    assert main(["predict", str(run.folder), str(tmp_path / "gone.jpg")]) == 1
-    assert "There is no image" in capsys.readouterr().err
+    for name, message in {"gone.jpg": "There is no image", ".": "is a folder; give the files in it"}.items():
+        assert main(["predict", str(run.folder), str(tmp_path / name)]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_an_open_image_has_the_predictions_of_its_file(finished, tmp_path):
+    model = load_model(finished[0].folder)
+    gradient = np.linspace(0, 65535, 40 * 30).reshape(30, 40)
+    sideways = Image.fromarray((gradient / 256).astype(np.uint8)).convert("RGB")
+    exif = sideways.getexif()
+    exif[ExifTags.Base.Orientation] = 6
+    sideways.save(tmp_path / "sideways.png", exif=exif)
+    Image.fromarray(gradient.astype(np.uint16)).save(tmp_path / "16 bit.png")
+    for path in tmp_path.iterdir():
+        assert model.predict(Image.open(path)) == model.predict(path)
+
+
+def test_images_and_sizes_that_cannot_be_predicted_are_named(finished):
+    model = load_model(finished[0].folder)
+    with pytest.raises(TypeError, match=r"Photos must be paths, PIL images or tensors .*, not ndarray\."):
+        model.predict([np.zeros((3, 8, 8))])
+    with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
+        model.predict([], batch_size=0)

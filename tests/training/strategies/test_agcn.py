@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from avalanche.training import Naive
@@ -7,6 +9,7 @@ from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ExponentialLR
 
+from avalanche_agcn.evaluation import f1_metrics, mean_average_precision_metrics, multilabel_evaluator
 from avalanche_agcn.training import AGCN, PartialBCEWithLogitsLoss
 from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, OnlineReplayPlugin
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
@@ -152,6 +155,16 @@ def test_compiled_backbone_learns_the_same(benchmark, make_model):
     for a, b in zip(compiled.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
     assert compiled.backbone.layers._compiled_call_impl is not None
+
+
+def test_evaluation_before_any_training_has_no_scores(benchmark, make_model):
+    more = [mean_average_precision_metrics(stream=True), f1_metrics(stream=True)]
+    strategy = make_strategy(make_model(), evaluator=multilabel_evaluator(*more, loggers=[]))
+    found = strategy.eval(benchmark.test_stream[:1])
+    assert "mAP_Stream/eval_phase/test_stream" not in found
+    assert math.isnan(found["mAP_Nested/eval_phase/test_stream/Exp000"])
+    strategy.train(benchmark.train_stream[0])
+    assert strategy.eval(benchmark.test_stream[:1])["mAP_Stream/eval_phase/test_stream"] > 0
 
 
 def test_other_models_are_rejected():
