@@ -154,9 +154,8 @@ def verdict(results: Sequence[Results]) -> str | None:
     return (
         f"{name_of(first)} has the best mAP after the last experience, {best.last:.1f} against "
         f"{next_best.last:.1f} of {name_of(second)} ({'one seed' if n_seeds == 1 else f'{n_seeds} seeds'}), "
-        f"because it {reason}: "
-        f"{best.new:.1f} AP when classes were new and {_lost(best)} later, against {next_best.new:.1f} and "
-        f"{_lost(next_best)}."
+        f"because it {reason}: the mean AP of its classes was {best.new:.1f} when they were new and "
+        f"{_change(best)} at the end, against {next_best.new:.1f} and {_change(next_best)}."
     )
 
 
@@ -180,5 +179,5 @@ def _balance(result: Results) -> Balance | None:
     return Balance(new, new - last, last)
 
 
-def _lost(own: Balance) -> str:
-    return f"{own.lost:.1f} lost" if own.lost >= 0 else f"{-own.lost:.1f} gained"
+def _change(own: Balance) -> str:
+    return f"{abs(own.lost):.1f} {'lower' if own.lost >= 0 else 'higher'}"

@@ -80,8 +80,8 @@ def test_the_best_method_is_named_with_the_reason_that_holds(make_result):
     sentence = verdict([method("er", 60, 50), method("agcn", 60, 30), method("finetuning", 70, 10)])
     assert sentence == (
         "ER has the best mAP after the last experience, 55.0 against 45.0 of AGCN (one seed), because it "
-        "lost less of what was learned: 60.0 AP when classes were new and 5.0 lost later, against 60.0 and "
-        "15.0 lost."
+        "lost less of what was learned: the mean AP of its classes was 60.0 when they were new and 5.0 lower "
+        "at the end, against 60.0 and 15.0 lower."
     )
     assert "learned new classes better:" in verdict([method("er", 80, 50), method("agcn", 60, 55)])
     both = verdict([method("er", 80, 70), method("agcn", 60, 30)])

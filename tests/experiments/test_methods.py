@@ -1,10 +1,11 @@
 import inspect
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 from avalanche.training.plugins import EvaluationPlugin
-from matplotlib.colors import to_rgb
+from matplotlib.colors import CSS4_COLORS, to_rgb
 from torch.optim import SGD
 
 from avalanche_agcn.experiments.methods import (
@@ -28,7 +29,7 @@ WEIGHTS = ("lambda_cls", "lambda_dst", "lambda_gph")
 def test_every_strategy_is_registered_and_in_the_readme():
     others = {"MultiLabelTemplate", "Replay", "TrainsJointly", "multi_task_experience"}
     assert {method.strategy for method in METHODS.values()} == set(strategies.__all__) - others
-    assert all(f"`{method.strategy}`" in README for method in METHODS.values())
+    assert [method.strategy for method in METHODS.values() if f"`{method.strategy}`" not in README] == []
 
 
 def test_every_method_of_the_paper_is_registered():
@@ -104,5 +105,12 @@ def simulate_deuteranopia(colour):
 
 
 def test_method_colours_differ_for_colour_blind_readers():
-    seen = [simulate_deuteranopia(method.style.colour) for method in METHODS.values()]
-    assert min(np.abs(a - b).max() for k, a in enumerate(seen) for b in seen[:k]) > 0.05
+    colours = {name: method.style.colour for name, method in METHODS.items()}
+    near = [pair for pair in combinations(colours, 2) if distance(*(colours[name] for name in pair)) <= 0.05]
+    free = [c for c in CSS4_COLORS if min(distance(c, own) for own in colours.values()) > 0.1]
+    assert not near, f"{near} look alike to colour-blind readers; free are {free[:12]}"
+
+
+def distance(one, other):
+    """Largest difference of two colours in one channel, as these readers see them."""
+    return np.abs(simulate_deuteranopia(one) - simulate_deuteranopia(other)).max()
