@@ -1,6 +1,7 @@
 """Networks by name, without their classifiers, for `create_backbone`."""
 
 import difflib
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -175,14 +176,17 @@ def _from_timm(name: str, pretrained: Weights, settings: dict[str, Any]) -> Netw
         raise WeightsUnavailable(
             f"The weights of {name!r} could not be loaded from timm: {error}. {CHOICES}"
         ) from error
-    _load(network, pretrained)
+    heads = network.pretrained_cfg["classifier"]
+    _load(network, pretrained, without=(heads,) if isinstance(heads, str) else tuple(heads))
     return Network(network, network.pretrained_cfg["mean"], network.pretrained_cfg["std"])
 
 
-def _load(network: nn.Module, weights: Weights) -> None:
+def _load(network: nn.Module, weights: Weights, *, without: Sequence[str] = ()) -> None:
+    """Load a file of weights, if there is one, without those of layers that the network does not have."""
     if isinstance(weights, bool):
         return
     if not Path(weights).is_file():
         raise WeightsUnavailable(f"There is no file {str(weights)!r} with weights. {CHOICES}")
     state = torch.load(weights, map_location="cpu", weights_only=True)
-    network.load_state_dict(state)
+    left_out = tuple(f"{layer}." for layer in without)
+    network.load_state_dict({name: own for name, own in state.items() if not name.startswith(left_out)})

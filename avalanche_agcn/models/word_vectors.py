@@ -63,7 +63,7 @@ def load_word_vectors(
               rows needed are kept in memory.
             - a path to an ``.npz`` with ``words`` (strings) and ``vectors`` (a matrix).
         missing: ``"error"``, or ``"random"`` for a random vector in place of each unknown word.
-        dimension: of the vectors, for source ``"random"`` only.
+        dimension: of random vectors, if no word of the names has one in the source.
         seed: of random vectors. A word's vector depends only on the word and the seed.
         orthogonal: whether to apply `orthogonalise`.
 

@@ -190,6 +190,18 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
     return mean_of(total, student.numel() if reduction == "mean" else len(student))
 
 
+def feature_distillation_loss(features: Tensor, teacher_features: Tensor) -> Tensor:
+    """Mean squared difference of features ``[B, D]`` from the teacher's, which get no gradient.
+
+    Example:
+        >>> feature_distillation_loss(torch.ones(2, 3), torch.zeros(2, 3))
+        tensor(1.)
+    """
+    student = _at_least_float32(features)
+    total = F.mse_loss(student, teacher_features.detach().to(student.dtype), reduction="sum")
+    return mean_of(total, student.numel())
+
+
 def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Cross-entropy of the student with the teacher's softened labels, the mean over images and old classes.
 

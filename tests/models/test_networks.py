@@ -125,3 +125,12 @@ def test_timm_models_are_known_where_timm_is():
     for pool in ("max", "avg"):
         backbone = create_backbone("test_resnet", pretrained=False, pool=pool)
         assert backbone(torch.zeros(2, 3, 64, 64)).shape == (2, backbone.num_features)
+
+
+def test_weights_of_a_whole_timm_network_are_taken_without_its_classifier(tmp_path):
+    timm = pytest.importorskip("timm", reason="needs timm")
+    whole = timm.create_model("test_resnet").eval()
+    torch.save(whole.state_dict(), tmp_path / "whole.pth")
+    backbone = create_backbone("test_resnet", pretrained=tmp_path / "whole.pth", pool="avg").eval()
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(whole.get_classifier()(backbone(x)), whole(x))

@@ -14,6 +14,7 @@ from avalanche_agcn.training.losses import (
     add_pseudo_labels,
     confidence_penalty,
     distillation_loss,
+    feature_distillation_loss,
     label_overlap,
     lwf_loss,
     newer_as_negative,
@@ -370,3 +371,14 @@ def test_pseudo_labels_fill_old_columns_only(batch, threshold, soft, n_old):
             p = 1 / (1 + math.exp(-logits[i, j].item()))
             assert found[i, j].item() == pytest.approx(p if soft else float(p > threshold))
     torch.testing.assert_close(targets, before, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_feature_distillation_does_not_overflow_in_half_precision(dtype):
+    features = torch.full((32, 2048), 3.0, dtype=dtype, requires_grad=True)
+    teacher = torch.ones(32, 2048, dtype=dtype, requires_grad=True)
+    loss = feature_distillation_loss(features, teacher)
+    assert loss.item() == 4
+    (2.0**16 * loss).backward()  # as a GradScaler does
+    assert (features.grad == 4).all()
+    assert teacher.grad is None

@@ -99,9 +99,9 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
 
     def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Compute the loss of Eq. 9."""
-        n_old = 0 if self._old_embeddings is None else len(self._old_embeddings)
         if self.reduction == "sum":
-            strategy.loss = strategy.loss * (agcn_model(strategy).n_seen - n_old)
+            annotated = ~strategy.mb_y[0, : agcn_model(strategy).n_seen].isnan()  # of an image of the stream
+            strategy.loss = strategy.loss * annotated.sum()
         if self.teacher_logits is None or self._old_embeddings is None:
             return
         strategy.loss = self.lambda_cls * strategy.loss

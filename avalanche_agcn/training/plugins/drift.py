@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -11,9 +10,10 @@ from torch.utils.data import DataLoader
 from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, unwrap
-from avalanche_agcn.training.distributed import mean_of, own_share
+from avalanche_agcn.training.distributed import own_share
 from avalanche_agcn.training.drift import DriftMap
 from avalanche_agcn.training.loader import make_generator
+from avalanche_agcn.training.losses import feature_distillation_loss
 from avalanche_agcn.training.plugins.distillation import TeacherPlugin
 from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
 from avalanche_agcn.training.teacher import FrozenTeacher
@@ -78,8 +78,8 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
         n_seen = strategy.mb_output.shape[1]
         loss = strategy._criterion(logits[:, :n_seen], strategy.mb_y)
         if self.distillation:
-            moved = F.mse_loss(features, self.teacher.features(strategy), reduction="sum")
-            loss = loss + self.distillation * mean_of(moved, features.numel())
+            moved = feature_distillation_loss(features, self.teacher.features(strategy))
+            loss = loss + self.distillation * moved
         strategy.loss = strategy.loss + loss
 
 
@@ -118,6 +118,8 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         self.teacher.from_first = True
         self.drift = DriftMap()
         self._features = OutputRecorder()
+        self._begun: int | None = None  # experience that this process has begun and not ended
+        self._ended: set[int] = set()  # experiences that it has ended
 
     def before_train_dataset_adaptation(
         self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
@@ -125,9 +127,19 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         """Copy the teacher and have its features counted.
 
         Raises:
-            ValueError: if no plugin collects statistics, or this is a part of an experience.
+            ValueError: if no plugin collects statistics, this is a part of an experience, or it was trained
+                on before: its sums are in the space of the network as it is, not of the teacher.
         """
         check_whole_experience(strategy.experience, "Drift compensation")
+        number = strategy.experience.current_experience
+        if number in self._ended:
+            raise ValueError(
+                f"Experience {number} was trained on before, and drift compensation needs each once: use "
+                "train_epochs for several passes."
+            )
+        if number == self._begun:  # it was interrupted, and its sums start again, too
+            self.drift = DriftMap()
+        self._begun = number
         find_statistics(strategy).teacher = self.teacher
         super().before_train_dataset_adaptation(strategy)
 
@@ -153,6 +165,8 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
             self.synchronize(strategy)
             statistics.map(*self.drift.solve(self.ridge))
         self.drift = DriftMap()
+        self._ended.add(strategy.experience.current_experience)
+        self._begun = None
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
         """Add up the pairs of all processes: a collective call."""

@@ -31,9 +31,10 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         super().__init__()
         self._recorder = OutputRecorder()
         self._features: Tensor | None = None  # of the current batch, [B, D]
-        self._counted: list[int] = []  # experiences whose images are all in the sums
-        self._begun: int | None = None  # experience that this process has begun and not ended
-        self._ended: set[int] = set()  # experiences that it has ended
+        # Experiences, or pieces of online streams, by `_number`:
+        self._counted: list[tuple[int, int]] = []  # whose images are all in the sums
+        self._begun: tuple[int, int] | None = None  # that this process has begun and not ended
+        self._ended: set[tuple[int, int]] = set()  # that it has ended
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Open the experience, unless it is open already; one that was interrupted starts again.
@@ -42,7 +43,7 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
             ValueError: if earlier experiences were not counted.
         """
         experience = strategy.experience
-        number, n_counted = experience.current_experience, self._n_counted()
+        number, n_counted = _number(experience), self._n_counted()
         if count_seen(experience) > n_counted:
             check_no_skipped_experience(experience, n_counted, type(self).__name__)
             self._open(experience, n_counted)
@@ -50,14 +51,14 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
             self.statistics.restart()
         elif number in self._ended:
             warnings.warn(
-                f"The images of experience {number} are in the sums already; they are not added again.",
+                f"The images of experience {number[0]} are in the sums already; they are not added again.",
                 stacklevel=2,
             )
         self._begun = number
 
     def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """The experience has ended."""
-        self._ended.add(strategy.experience.current_experience)
+        self._ended.add(_number(strategy.experience))
         self._begun = None
 
     def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -74,7 +75,7 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         """All images of the experience are counted."""
         self._features = None
         if not self._is_counted(strategy):
-            self._counted.append(strategy.experience.current_experience)
+            self._counted.append(_number(strategy.experience))
             self.synchronize(strategy)
             self.statistics.flush()
 
@@ -91,7 +92,7 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         raise NotImplementedError
 
     def _is_counted(self, strategy: SupervisedTemplate) -> bool:
-        return strategy.experience.current_experience in self._counted
+        return _number(strategy.experience) in self._counted
 
 
 class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # type: ignore[call-arg]
@@ -139,13 +140,13 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
         """The sums, see `FeatureStatistics`, and where they come from."""
         return {
             "statistics": self.statistics.state_dict(),
-            "counted": list(self._counted),
+            "counted": [list(number) for number in self._counted],
             "provenance": None if self.provenance is None else list(self.provenance),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the sums."""
-        self._counted = list(state["counted"])
+        self._counted = [(origin, piece) for origin, piece in state["counted"]]
         self.provenance = None if state["provenance"] is None else Provenance(*state["provenance"])
         self.statistics.load_state_dict(state["statistics"])
 
@@ -180,11 +181,12 @@ class L3APlugin(FeatureCollector, supports_distributed=True):  # type: ignore[ca
 
     def state_dict(self) -> dict[str, Tensor]:
         """The sums; see `L3AStatistics`."""
-        return self.statistics.state_dict() | {"counted": torch.tensor(self._counted, dtype=torch.long)}
+        counted = torch.tensor(self._counted, dtype=torch.long).reshape(-1, 2)
+        return self.statistics.state_dict() | {"counted": counted}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore the sums."""
-        self._counted = state["counted"].tolist()
+        self._counted = [(origin, piece) for origin, piece in state["counted"].tolist()]
         self.statistics.load_state_dict({name: sums for name, sums in state.items() if name != "counted"})
 
 
@@ -234,6 +236,11 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
         covariances = torch.stack([self.statistics.covariance(t).float() for t in older])
         counts = torch.tensor([self.statistics.count(t) for t in older])
         return means.to(device, torch.float32), covariances.to(device), counts.to(device)
+
+
+def _number(experience: Any) -> tuple[int, int]:
+    """Number of an experience, and of its piece: pieces of online streams may be counted from 0 each time."""
+    return origin_of(experience).current_experience, experience.current_experience
 
 
 def check_has_classifiers(model: torch.nn.Module, user: str) -> None:

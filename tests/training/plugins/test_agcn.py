@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 from torch.optim import SGD
 
+from avalanche_agcn.benchmarks.multilabel import assemble
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
 
@@ -83,6 +85,16 @@ def test_loss_is_the_weighted_sum_of_three(benchmark, make_model, reduction, gph
         expected = 0.3 * cls + 0.5 * dst + 0.7 * gph
         torch.testing.assert_close(step["loss"].squeeze(), expected)
     assert gph > 0
+
+
+def test_sum_is_over_all_labelled_classes_if_unlabelled_is_negative(benchmark, make_model):
+    plan = replace(benchmark.plan, protocol=replace(benchmark.protocol, unlabelled_as_negative=True))
+    plugin = AGCNPlugin(lambda_cls=1.0, lambda_dst=0.0, lambda_gph=0.0, reduction="sum")
+    for step in train(assemble(plan), make_model(), plugin, 3):
+        expected = (
+            F.binary_cross_entropy_with_logits(step["logits"], step["y"], reduction="none").sum(1).mean()
+        )
+        torch.testing.assert_close(step["loss"].squeeze(), expected)
 
 
 def test_first_experience_has_the_criterion_alone(benchmark, make_model):

@@ -148,6 +148,13 @@ def test_ridge_over_a_trained_network(benchmark, make_decoupled):
         strategy.forget(benchmark.train_stream[0].dataset)
 
 
+def test_an_experience_that_is_trained_on_twice_is_rejected(benchmark, make_decoupled):
+    strategy = make_decoupled(DriftCompensationPlugin(n_images=0), strategy_class=StreamingRidge)
+    train(strategy, benchmark, 1)
+    with pytest.raises(ValueError, match=r"Experience 0 was trained on before, .* use train_epochs"):
+        train(strategy, benchmark, 1)
+
+
 def test_missing_parts_are_named(benchmark, make_decoupled):
     with pytest.raises(ValueError, match="collects no feature statistics"):
         train(make_decoupled(DriftCompensationPlugin()), benchmark, 1)

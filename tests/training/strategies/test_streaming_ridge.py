@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from avalanche.benchmarks import split_online_stream
 from avalanche.benchmarks.utils import concat_datasets
 from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
@@ -143,6 +144,22 @@ def test_evaluation_within_an_experience_does_not_change_the_result(features, ma
         for t, experience in enumerate(features.train_stream):
             strategy.train(experience, eval_streams=[features.test_stream[: t + 1]])
         strategies.append(strategy)
+    assert_same_scores(*strategies, features)
+
+
+@pytest.mark.parametrize("make", [StreamingRidge, L3A])
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("size", [10, 1000])
+def test_pieces_of_online_streams_are_all_counted(features, make, one_by_one, size):
+    strategies = []
+    whole = list(features.train_stream)
+    streams = [[experience] for experience in whole] if one_by_one else [whole]
+    pieces = [piece for stream in streams for piece in split_online_stream(stream, experience_size=size)]
+    for experiences in (whole, pieces):
+        model = MultiLabelClassifier(Precomputed(WIDTH), N_CLASSES).double()
+        strategies.append(make(model=model, evaluator=EvaluationPlugin()))
+        for experience in experiences:
+            strategies[-1].train(experience, eval_streams=[])
     assert_same_scores(*strategies, features)
 
 
