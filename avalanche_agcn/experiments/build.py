@@ -83,14 +83,32 @@ def _transforms(settings: Settings, **normalisation: Any) -> dict[str, Any]:
 
 
 def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Settings:
-    """Settings that tell what a user's own benchmark is."""
-    source = benchmark.plan.evaluation["test"].source
+    """Settings that tell what a user's own benchmark is.
+
+    Raises:
+        ValueError: if they ask for other data than it has.
+    """
+    sizes: dict[str, Any] = {
+        "n_classes": benchmark.n_classes,
+        "n_experiences": benchmark.n_experiences,
+    }
+    fixed: dict[str, Any] = (
+        dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS)) | sizes
+    )
+    if "valid" not in benchmark.plan.evaluation:
+        fixed["validation_size"] = 0.0
+    asked = [name for name, own in fixed.items() if getattr(settings, name) not in (None, own)]
+    if asked:
+        raise ValueError(
+            f"a benchmark of your own has its data, so the settings {', '.join(asked)} cannot change them: "
+            "make the benchmark so."
+        )
+    source = benchmark.plan.evaluation["valid" if settings.validation_size else "test"].source
     return replace(
         settings,
         benchmark="own",
         dataset_root=source.root if isinstance(source, ImageFiles) else None,
-        n_classes=benchmark.n_classes,
-        n_experiences=benchmark.n_experiences,
+        **sizes,
     )
 
 

@@ -8,7 +8,6 @@ import contextlib
 import os
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from avalanche_agcn.experiments.settings import (
     BenchmarkName,
     Settings,
     change_settings,
+    check_folders,
     check_format,
     is_b_protocol,
     make_settings,
@@ -177,7 +177,9 @@ def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], se
     if "benchmark" in config:  # which the script's replaces
         check_value("benchmark", config["benchmark"], KINDS["benchmark"])
     if "method" in given:
-        config = {**config, "label": None}  # it belongs to the config's method, as some of its settings do
+        config = {**config, "label": None}  # it belongs to the config's method, as do its own settings
+        if set(_as_list(given["method"])) != {config.get("method")}:
+            config.pop("method_settings", None)
     options = {name: value for name, value in given.items() if name in KINDS or name in OWN_FLAGS}
     named = dict(map(_named_value, given["set"]))
     smoke = dict(SMOKE) if given.get("smoke") else {}
@@ -295,18 +297,10 @@ def _variants_of(wanted: Sequence[Settings], variants: Mapping[str, Variant]) ->
     others = sorted({settings.method for settings in wanted} - {FULL})
     if others:
         raise ValueError(f"these are variants of AGCN, and not of {', '.join(others)}: leave --method out.")
+    if any(settings.label is not None for settings in wanted):
+        raise ValueError("variants of AGCN have labels of their own: leave --label out.")
     runs = [change_settings(settings, label=FULL) for settings in wanted]
     for label, variant in variants.items():
         made = [(s, change_settings(s, **variant.changes(s.method_settings))) for s in wanted]
         runs += [change_settings(changed, label=label) for s, changed in made if changed != s]
     return runs
-
-
-def check_folders(wanted: Sequence[Settings]) -> None:
-    """Raise a ValueError if several runs would have the same folder."""
-    shared = [name for name, times in Counter(settings.name for settings in wanted).items() if times > 1]
-    if shared:
-        raise ValueError(
-            f"several runs would have the folder {', '.join(shared)}: give each method and seed once, and a "
-            "label to one method only."
-        )

@@ -148,12 +148,18 @@ def verdict(results: Sequence[Results]) -> str | None:
     first, second = sorted(known, key=lambda label: -known[label].last)[:2]
     best, next_best = known[first], known[second]
     n_seeds = len(groups[first])
+    seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
+    if f"{best.last:.1f}" == f"{next_best.last:.1f}":
+        return (
+            f"{name_of(first)} and {name_of(second)} have the best mAP after the last experience, "
+            f"{best.last:.1f} ({seeds})."
+        )
     reason = "learned new classes better" if best.new > next_best.new else "lost less of what was learned"
     if best.new > next_best.new and best.lost < next_best.lost:
         reason = "learned new classes better and lost less of them"
     return (
         f"{name_of(first)} has the best mAP after the last experience, {best.last:.1f} against "
-        f"{next_best.last:.1f} of {name_of(second)} ({'one seed' if n_seeds == 1 else f'{n_seeds} seeds'}), "
+        f"{next_best.last:.1f} of {name_of(second)} ({seeds}), "
         f"because it {reason}: the mean AP of its classes was {best.new:.1f} when they were new and "
         f"{_change(best)} at the end, against {next_best.new:.1f} and {_change(next_best)}."
     )

@@ -16,7 +16,13 @@ from avalanche_agcn.benchmarks.json_files import check_fields
 from avalanche_agcn.experiments.checkpoint import DamagedState, State, load_state, write_json
 from avalanche_agcn.experiments.fingerprint import Fingerprint, changed_data
 from avalanche_agcn.experiments.results import RESULTS_FILE, Results, read_results
-from avalanche_agcn.experiments.settings import Settings, check_format, differences
+from avalanche_agcn.experiments.settings import (
+    DATA_PATHS,
+    RUNTIME_SETTINGS,
+    Settings,
+    check_format,
+    differences,
+)
 
 LOCK_FILE, STATE_FILE = "lock.json", "state.bin"
 PLAIN = bool | int | float | str | None
@@ -106,7 +112,7 @@ def _read_begun(path: Path, settings: Settings, resume: bool, log: Callable[[str
 
 def _check_settings(path: Path, old: Mapping[str, Any], new: Settings) -> None:
     check_format(path, old)
-    changed = differences(old, new.as_dict())
+    changed = differences(old, new.as_dict(), but=RUNTIME_SETTINGS | DATA_PATHS)
     if changed:
         raise OtherRun(
             f"{path} was saved with other settings ({'; '.join(changed)}): run with those, {ADVICE}"

@@ -83,8 +83,18 @@ def refresh_page(out: Path, finished: Sequence[Results], n_runs: int, running: R
 
 
 def _by_benchmark(results: Sequence[Results]) -> dict[str, list[Results]]:
-    names = dict.fromkeys(result.benchmark for result in results)
-    return {name: [result for result in results if result.benchmark == name] for name in names}
+    """Results by the name of their stream: the benchmark, and what tells several streams of it apart."""
+    streams: dict[tuple[str, ...], list[Results]] = {}
+    for result in results:
+        order = result.settings.get("class_order") or "data"
+        sizes = f"{len(result.class_names)} classes in {len(result.classes_per_experience)} experiences"
+        streams.setdefault((result.benchmark, sizes, f"order {order}"), []).append(result)
+    named: dict[str, list[Results]] = {}
+    for (benchmark, *about), own in streams.items():
+        others = [other[1:] for other in streams if other[0] == benchmark]
+        telling = [text for k, text in enumerate(about) if len({other[k] for other in others}) > 1]
+        named[", ".join([benchmark, *telling])] = own
+    return named
 
 
 def _plots_of(results: Sequence[Results]) -> dict[str, Callable[[], Figure]]:

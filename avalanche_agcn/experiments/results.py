@@ -27,7 +27,7 @@ from avalanche_agcn.evaluation.functional import nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.results_check import check_results
-from avalanche_agcn.experiments.settings import FORMAT, check_format, differences, run_name
+from avalanche_agcn.experiments.settings import DATA_PATHS, FORMAT, check_format, differences, run_name
 
 if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.multilabel import Plan
@@ -219,8 +219,11 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
         FileNotFoundError: if there are none.
     """
     below = [Path(folder) for folder in folders]
-    files = {path for folder in below for path in folder.rglob(RESULTS_FILE)}
-    found = {p.parent: read_results(p) for p in sorted(files) if p.parent.parent.name != TRIALS_FOLDER}
+    for folder in below:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {folder} with results.")
+    files = {path for folder in below for path in folder.rglob(RESULTS_FILE) if not _is_trial(path, folder)}
+    found = {path.parent: read_results(path) for path in sorted(files)}
     for table in sorted({path for folder in below for path in folder.rglob(TABLE_FILE)}):
         for result in read_table(table):
             found.setdefault(table.parent / result.name, result)
@@ -231,7 +234,11 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
     return list(found.values())
 
 
-MAY_DIFFER = {"seed", "class_order", "dataset_root", "device"}
+def _is_trial(path: Path, folder: Path) -> bool:
+    return TRIALS_FOLDER in path.relative_to(folder).parts[-3:-2]
+
+
+MAY_DIFFER = DATA_PATHS | {"seed", "class_order", "device"}
 """Settings in which results with a common mean may differ: seeds may be run on several machines."""
 
 

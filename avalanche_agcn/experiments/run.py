@@ -258,8 +258,9 @@ class Run:
 
     def _run(self, path: Path) -> Results:
         if self._overwrite and self._is_first:
-            for name in (RESULTS_FILE, STATE_FILE):
-                (self.folder / name).unlink(missing_ok=True)
+            models = [model for kind in (TENSORS, DESCRIPTION) for model in self.folder.glob(f"model*{kind}")]
+            for old in (path, self.folder / STATE_FILE, *models):
+                old.unlink(missing_ok=True)
         while self.experience < self.n_experiences:
             # A state is saved after training and after evaluation, and the run resumes behind either.
             if not self.trained:

@@ -36,10 +36,10 @@ from avalanche_agcn.experiments.results import (
     write_table,
 )
 from avalanche_agcn.experiments.run import Run, keep_freed_memory
-from avalanche_agcn.experiments.settings import Settings, change_settings, differences
+from avalanche_agcn.experiments.settings import Settings, change_settings, check_folders, differences
 
 CHOSEN_FILE = "chosen.json"
-SCORE = "validation mAP"
+SCORE, TRIED_WITH = "validation mAP", "settings of the first trial"
 
 
 def log_now(message: str) -> None:
@@ -112,12 +112,15 @@ class Study:
     def run(self, out: Path, *, jobs: int = 1, log: Callable[[str], None] = log_now) -> list[Results]:
         """Run what is missing below ``out``; return the results of all entries and seeds.
 
+        A ValueError if two entries would have the same folder.
+
         Args:
             out: folder for results; trials are below ``out/trials``, choices in ``out/chosen.json``, and the
                 results of all entries and seeds in the table ``out/results.jsonl``.
             jobs: runs at a time, each with one thread. It does not change the results.
             log: receives messages.
         """
+        check_folders(self.final_settings({}))
         known = self._known_choices(out)
         trials = {e.label: self._trials(e) for e in self.entries if e.space and e.label not in known}
         tried = _run_all([s for own in trials.values() for s in own], out / TRIALS_FOLDER, jobs, log)
@@ -149,7 +152,14 @@ class Study:
             for label, choice in stored.items()
             if [{n: v for n, v in trial.items() if n != SCORE} for trial in choice["tried"]]
             == drawn.get(label)
+            and not (TRIED_WITH in choice and differences(choice[TRIED_WITH], self._tried_with(label)))
         }
+
+    def _tried_with(self, label: str) -> dict[str, Any]:
+        """Settings of an entry's first trial, on any device."""
+        (entry,) = (entry for entry in self.entries if entry.label == label)
+        settings = self._trials(entry)[0].as_dict()
+        return {name: value for name, value in settings.items() if name != "device"}
 
     def _trials(self, entry: Entry) -> list[Settings]:
         shared = {**entry.settings, **self.trial_settings, "validation_size": self.validation_size}
@@ -178,6 +188,7 @@ class Study:
             chosen[entry.label] = {
                 "settings": drawn[best],
                 SCORE: scores[best],
+                TRIED_WITH: self._tried_with(entry.label),
                 "tried": [{**own, SCORE: score} for own, score in zip(drawn, scores, strict=True)],
             }
         return chosen

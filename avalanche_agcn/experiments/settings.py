@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Mapping
+import zlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -25,6 +27,8 @@ FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
 RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes", "keep_models"})
 """Settings that change how a run is carried out, not its results: it may be resumed with others."""
+DATA_PATHS = frozenset({"dataset_root", "labels", "test_labels", "split_lists"})
+"""Where data are: the data themselves are compared by their fingerprint."""
 RUN_ARGUMENTS = frozenset({"newer_as_negative"})
 """Arguments of strategies that follow from a setting of the run: ``negatives``."""
 CONVENTIONS = ("class_order", "repeat_images", "unlabelled_as_negative", "test_images", "crowds")
@@ -189,8 +193,14 @@ SMOKE: dict[str, Any] = {
 
 
 def ascii_name(text: str) -> str:
-    """The text as the name of a file: ASCII letters, digits, dots and dashes."""
-    return re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
+    """The text as the name of a file: ASCII letters, digits, dots and dashes; a number if it has none.
+
+    Example:
+        >>> ascii_name("er + negatives"), ascii_name("中国")
+        ('er-negatives', 'name-737014929')
+    """
+    name = re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
+    return name if re.search(r"\w", name, flags=re.ASCII) else f"name-{zlib.crc32(text.encode())}"
 
 
 def run_name(label: str, class_order: str | None, seed: int) -> str:
@@ -200,7 +210,7 @@ def run_name(label: str, class_order: str | None, seed: int) -> str:
         >>> run_name("er + negatives", "shuffled-1", 0)
         'er-negatives-shuffled-1-seed0'
     """
-    return ascii_name("-".join([label, *filter(None, [class_order]), f"seed{seed}"]))
+    return ascii_name("-".join([ascii_name(label), *filter(None, [class_order]), f"seed{seed}"]))
 
 
 def is_b_protocol(name: str | None) -> bool:
@@ -376,13 +386,15 @@ def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
         )
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], *, but: Collection[str] = RUNTIME_SETTINGS
+) -> list[str]:
     """Settings that change the results and differ, each as ``"lr: 0.0001, now 0.001"``.
 
     A setting that one of them does not have, because it is newer, has its default there.
     """
     before, now = _with_defaults(old), _with_defaults(new)
-    names = sorted((before.keys() | now.keys()) - RUNTIME_SETTINGS)
+    names = sorted((before.keys() | now.keys()) - set(but))
     return [f"{n}: {before.get(n)}, now {now.get(n)}" for n in names if before.get(n) != now.get(n)]
 
 
@@ -394,3 +406,13 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         preset = own.get("preset", "paper")
         own = {**defaults, **_preset_defaults(shared["method"], preset, {}, {})[1], **own}
     return {**own, **shared}
+
+
+def check_folders(wanted: Sequence[Settings]) -> None:
+    """Raise a ValueError if several runs would have the same folder."""
+    shared = [name for name, times in Counter(settings.name for settings in wanted).items() if times > 1]
+    if shared:
+        raise ValueError(
+            f"several runs would have the folder {', '.join(shared)}: give each method and seed once, and a "
+            "label to one method only."
+        )

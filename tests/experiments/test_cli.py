@@ -161,6 +161,19 @@ def test_the_command_line_comes_before_the_config(tmp_path):
     assert (settings.method_settings["lambda_gph"], settings.method_settings["lambda_cls"]) == (2.0, 0.1)
 
 
+def test_another_method_does_not_take_over_the_own_settings_of_a_configs_method(tmp_path):
+    (tmp_path / "er.toml").write_text('method = "er"\nlr = 0.5\n[method_settings]\nmem_size = 7\n')
+    agcn, er = wanted(f"--config {tmp_path / 'er.toml'} --method agcn er")
+    assert (agcn.lr, agcn.method_settings["mem_size"], er.method_settings["mem_size"]) == (0.5, 0, 2000)
+    (er,) = wanted(f"--config {tmp_path / 'er.toml'} --method er")
+    assert er.method_settings["mem_size"] == 7
+
+
+def test_ablations_have_no_label_of_the_users_own():
+    with pytest.raises(ValueError, match="labels of their own: leave --label out"):
+        wanted("--label mine", variants=ABLATIONS)
+
+
 def test_results_repeat_their_run(tmp_path):
     main("coco", None, ["--smoke", "--method", "lwf", "--seed", "3", "--out", str(tmp_path / "a")])
     first = tmp_path / "a" / "lwf-seed3" / "results.json"

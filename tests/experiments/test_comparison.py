@@ -88,6 +88,8 @@ def test_the_best_method_is_named_with_the_reason_that_holds(make_result):
     assert "learned new classes better and lost less" in both
     seeds = [method("er", 60, 50), method("er", 80, 80, seed=1), method("agcn", 60, 60)]
     assert "67.5 against 60.0 of AGCN (2 seeds)" in verdict(seeds)
+    equal = verdict([method("er", 60, 50), method("agcn", 60, 50)])
+    assert equal == "ER and AGCN have the best mAP after the last experience, 55.0 (one seed)."
 
 
 def test_one_method_or_an_upper_bound_is_no_comparison(make_result):

@@ -15,7 +15,7 @@ from avalanche_agcn.experiments.checkpoint import load_state
 from avalanche_agcn.experiments.cli import main
 from avalanche_agcn.experiments.folder import LOCK_FILE, STATE_FILE, FolderInUse, RunLock
 from avalanche_agcn.experiments.run import Run
-from avalanche_agcn.experiments.settings import SMOKE, make_settings
+from avalanche_agcn.experiments.settings import SMOKE, differences, make_settings
 
 ROOT = Path(__file__).parents[2]
 NAME = "finetuning-seed0"
@@ -65,10 +65,22 @@ def test_a_finished_run_with_the_same_settings_is_kept_and_reported(finished, ca
     assert content(finished / NAME) == before
 
 
+def test_data_may_be_reached_by_another_path(tmp_path):
+    settings = {"method": "finetuning", "labels": "labels.csv", "dataset_root": "photos"}
+    old = make_settings("photos", **settings).as_dict()
+    settings |= {"labels": "elsewhere/labels.csv", "dataset_root": "elsewhere/photos"}
+    moved = make_settings("photos", **settings)
+    module._check_settings(tmp_path, old, moved)
+    assert differences(old, moved.as_dict())  # as studies compare them, which do not look at the data
+
+
 def test_overwrite_replaces_a_run(finished, tmp_path):
     shutil.copytree(finished / NAME, tmp_path / NAME)
+    for kind in ("json", "safetensors"):
+        (tmp_path / NAME / f"model-after9.{kind}").write_text("of the run before")
     assert smoke("--lr", "0.5", "--overwrite", out=tmp_path) == 0
     assert json.loads((tmp_path / NAME / "results.json").read_text())["settings"]["lr"] == 0.5
+    assert not list((tmp_path / NAME).glob("model-after9.*"))
 
 
 def test_a_begun_run_asks_for_resume_or_overwrite(begun, capsys):

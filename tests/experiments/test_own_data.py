@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
+from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.benchmarks.scenes import ScenesDataset
 from avalanche_agcn.experiments.report import write_report
 from avalanche_agcn.experiments.run import Run
@@ -41,6 +42,39 @@ def test_a_benchmark_of_the_users_own_goes_through_runs_tables_and_resume(tmp_pa
     assert "| Fine-Tuning | 1 |" in (tmp_path / "report" / "table-OwnBenchmark.md").read_text()
     with pytest.raises(ValueError, match="other data"):
         Run(settings, tmp_path / "a", benchmark=own_benchmark(seed=1), log=quiet)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"limit": 5}, "limit"),
+        ({"class_order": "alphabetical", "protocol": "B2-C2"}, "protocol, class_order"),
+        ({"n_classes": 3}, "n_classes"),
+        ({"validation_size": 0.2}, "validation_size"),
+    ],
+)
+def test_settings_that_a_benchmark_of_the_users_own_cannot_follow_are_named(tmp_path, given, named):
+    settings = make_settings("own", method="finetuning", backbone="small", **given)
+    with pytest.raises(ValueError, match=f"the settings {named} cannot change them: make the benchmark so"):
+        Run(settings, tmp_path, benchmark=own_benchmark(), log=quiet)
+
+
+def test_pictures_of_a_validation_stream_are_in_its_own_folder(tmp_path):
+    parts = {}
+    for name in ("train", "test"):
+        scenes = ScenesDataset(40, class_names=["car", "dog", "person", "cat"], image_size=32, split=name)
+        (tmp_path / name).mkdir()
+        for k, (image, _) in enumerate(scenes):
+            image.save(tmp_path / name / f"{k}.png")
+        files = [f"{k}.png" for k in range(40)]
+        parts[name] = ImageFiles(tmp_path / name, files, scenes.targets, class_names=scenes.class_names)
+    transforms = paper_transforms(32)
+    benchmark = multilabel_benchmark(*parts.values(), n_experiences=2, validation_size=0.3, **transforms)
+    settings = make_settings("own", method="finetuning", backbone="small", validation_size=0.3)
+    results = Run(settings, tmp_path / "out", benchmark=benchmark, log=quiet).run()
+    write_report([results], tmp_path / "report")
+    assert results.settings["dataset_root"] == str(tmp_path / "train")
+    assert (tmp_path / "report" / "OwnBenchmark-pictures-finetuning.png").is_file()
 
 
 def test_data_are_looked_at_before_weights_are_loaded(tmp_path, monkeypatch):

@@ -22,8 +22,9 @@ def main(options):
 def store(tmp_path, make_result):
     """A function that stores a results.json as a run leaves it."""
 
-    def write(label="agcn", benchmark="scenes", **changes):
+    def write(label="agcn", benchmark="scenes", class_order=None, **changes):
         given = {"dataset_root": None if benchmark == "scenes" else "absent", "label": label}
+        given |= {"class_order": class_order}
         settings = make_settings(benchmark, SMOKE, **given)
         if label in ABLATIONS:
             settings = change_settings(settings, **ABLATIONS[label].changes(settings.method_settings))
@@ -67,9 +68,21 @@ def test_only_the_named_plots_are_drawn(store, tmp_path):
     assert written(tmp_path / "out") == {"SplitScenes-mAP.png", "SplitScenes-pictures-agcn.png"}
 
 
+def test_streams_of_one_benchmark_have_tables_of_their_own(store, tmp_path, capsys):
+    store("er")
+    runs = store("agcn", class_order="shuffled-1")
+    assert main([str(runs), "--out", str(tmp_path / "out")]) == 0
+    for order, name in {"data": "ER", "shuffled-1": "AGCN"}.items():
+        table = (tmp_path / "out" / f"table-SplitScenes-order-{order}.md").read_text()
+        assert (table.count("\n"), f"| {name} | 1 |" in table) == (3, True)
+    assert "SplitScenes, order shuffled-1, Table 1" in capsys.readouterr().out
+
+
 def test_what_is_not_there_is_named(store, tmp_path, capsys):
     assert main([str(tmp_path)]) == 1
     assert f"no results.json below {tmp_path}" in capsys.readouterr().err
+    assert main([str(store()), str(tmp_path / "misspelt")]) == 1
+    assert f"there is no folder {tmp_path / 'misspelt'}" in capsys.readouterr().err
     assert main([str(store()), "--only", "map"]) == 1
     assert "no plot ['map']; there are ['classes', 'mAP']" in capsys.readouterr().err
 

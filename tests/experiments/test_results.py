@@ -103,6 +103,7 @@ def test_results_are_found_below_folders(tmp_path, make_result):
         make_result(seed=seed).write(tmp_path / f"agcn-seed{seed}" / "results.json")
     make_result(seed=7).write(tmp_path / "trials" / "agcn-seed7" / "results.json")
     assert [result.seed for result in find_results([tmp_path, tmp_path])] == [0, 1]
+    assert [result.seed for result in find_results([tmp_path / "trials"])] == [7]
 
 
 def test_a_run_with_a_folder_beside_its_table_counts_once(tmp_path, make_result, many):

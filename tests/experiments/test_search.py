@@ -13,7 +13,7 @@ import pytest
 
 from avalanche_agcn.experiments.methods import LogUniform
 from avalanche_agcn.experiments.search import Entry, Study, read_choices
-from avalanche_agcn.experiments.settings import make_settings
+from avalanche_agcn.experiments.settings import change_settings, make_settings
 
 TINY = {"n_classes": 4, "n_experiences": 2, "n_train": 80, "n_test": 30, "image_size": 16}
 
@@ -100,6 +100,25 @@ def test_runs_in_the_table_and_choices_of_the_same_trials_need_no_folder(finishe
     more = replace(make_study(), trials=4)
     more.run(tmp_path, log=messages.append)
     assert any("4 runs, 4 of them missing" in message for message in messages)
+
+
+def test_choices_are_made_again_if_the_trials_would_be_others(finished, tmp_path):
+    shutil.copy(finished[0] / "chosen.json", tmp_path)
+    changed = (
+        {"trial_seed": 7},
+        {"validation_size": 0.3},
+        {"base": change_settings(make_study().base, loss="asl")},
+    )
+    for change in changed:
+        assert not replace(make_study(), **change)._known_choices(tmp_path), change
+    assert set(replace(make_study(), seeds=(5,))._known_choices(tmp_path)) == {"tuned"}
+
+
+def test_entries_that_would_have_one_folder_are_rejected(tmp_path):
+    entries = [Entry(label=label, settings={"method": "finetuning"}) for label in ("a b", "a-b")]
+    study = Study(base=make_settings("scenes", **TINY), entries=entries, trials=1)
+    with pytest.raises(ValueError, match="several runs would have the folder a-b-seed0"):
+        study.run(tmp_path)
 
 
 def test_variants_of_the_registry_change_what_was_chosen_for_the_full_method():
