@@ -68,7 +68,7 @@ def learning_curve(
     if not names:
         raise ValueError("There is no curve to draw; pass curves or levels.")
     legend_width = max(0.0, 0.08 * max(map(len, names)) - 1.0)  # inches more, for long names
-    plot = Plot(figsize=(6.4 + legend_width, 4.0), layout="constrained")
+    plot = Plot(figsize=(6.4 + legend_width, max(4.0, 0.22 * len(names))), layout="constrained")
     axes = plot.add_subplot()
     style_of = {name: styles.get(name) or default_style(k) for k, name in enumerate(names)}
     means = {name: _draw_curve(axes, name, values, style_of[name], x) for name, values in curves.items()}

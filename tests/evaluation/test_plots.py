@@ -147,3 +147,9 @@ def test_a_notebook_shows_the_picture():
     image = Image.open(io.BytesIO(plot._repr_png_()))
     assert image.format == "PNG"
     assert image.size == tuple((plot.get_size_inches() * plot.dpi).astype(int))
+
+
+def test_the_legend_of_many_curves_is_not_cut_off(boxes_inside):
+    plot = learning_curve({f"method {k}": [0.8, 0.7] for k in range(40)})
+    texts = plot.axes[0].get_legend().get_texts()
+    assert len(boxes_inside(plot, texts)) == 40
