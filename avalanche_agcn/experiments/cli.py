@@ -40,6 +40,7 @@ from avalanche_agcn.experiments.values import check_value
 
 SCENES_NOTICE = "No --data: these are drawn scenes, not {name}. Compare these scores with each other only."
 DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "photos": "your photos"}
+WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # those that are no files
 LOGGERS = ("tensorboard", "wandb", "csv_log")
 
 
@@ -163,6 +164,7 @@ def settings_of(
     if variants is not None:
         wanted = _variants_of(wanted, variants)
     check_folders(wanted)
+    check_word_vectors(wanted)
     return wanted
 
 
@@ -264,6 +266,16 @@ def _small(
         preset=own.get("preset"),
         negatives=_as_list(extras.get("negatives", ())),
     )
+
+
+def check_word_vectors(wanted: Sequence[Settings]) -> None:
+    """Raise a FileNotFoundError for word vectors that are missing, before other methods are trained."""
+    sources = {settings.word_vectors for settings in wanted if METHODS[settings.method].model == "agcn"}
+    missing = [one for one in sources - set(WORD_VECTORS) if not Path(one).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"there is no file {missing[0]} of word vectors; others are {', '.join(WORD_VECTORS)}."
+        )
 
 
 def check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:

@@ -146,6 +146,7 @@ def test_a_protocol_says_how_many_experiences_there_are():
         ("--method er prs --label mine", "several runs would have the folder mine-seed0"),
         ("--method magic", "unknown method 'magic'; known are multitask"),
         ("--config absent.toml", "absent.toml"),
+        ("--method er agcn --word-vectors absent.txt", "there is no file absent.txt of word vectors"),
     ],
 )
 def test_a_wrong_option_is_named(options, message, capsys):
@@ -234,7 +235,7 @@ def test_variants_are_of_agcn_alone(methods):
         ("limit=none", None),
         ("limit=30", 30),
         ("label=my own", "my own"),
-        ("word_vectors='a b'", "a b"),
+        ("label='a b'", "a b"),
     ],
 )
 def test_values_may_be_written_as_in_toml_or_python(given, value):

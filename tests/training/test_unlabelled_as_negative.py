@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 
 from avalanche_agcn.benchmarks.multilabel import assemble, make_plan
 from avalanche_agcn.benchmarks.protocols import resolve_protocol
@@ -91,3 +91,17 @@ def test_images_whose_experience_is_not_known_cannot_be_forgotten(zeros, make_mo
     with pytest.raises(ValueError, match="do not tell which one an image was trained in"):
         strategy.forget(zeros.train_stream[0].dataset)
     assert strategy.statistics.count(0) == before
+
+
+def test_replay_that_cannot_be_told_from_the_stream_is_rejected(zeros, benchmark, make_model):
+    def run(stream, plugin):
+        model, replay = MultiLabelClassifier(make_model().backbone, 6), ReplayPlugin(mem_size=20)
+        return train(FineTuning, model, stream, plugin, replay)
+
+    for plugin in (FeatureStatisticsPlugin, ACMPlugin):
+        with pytest.raises(ValueError, match=r"unlabelled_as_negative=True: use OnlineReplayPlugin"):
+            run(zeros.train_stream, plugin())
+    counted = FeatureStatisticsPlugin()
+    run(benchmark.train_stream, counted)  # where NaN tells them apart
+    sizes = [len(experience.dataset) for experience in benchmark.train_stream]
+    assert [counted.statistics.count(t) for t in range(3)] == sizes

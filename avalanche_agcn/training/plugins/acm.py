@@ -20,7 +20,7 @@ from avalanche_agcn.training.acm import (
 )
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
 from avalanche_agcn.training.plugins.agcn import AGCNPlugin
-from avalanche_agcn.training.plugins.replay import find_memory
+from avalanche_agcn.training.plugins.replay import check_replayed_rows_are_known, find_memory
 
 Preset = Literal["paper", "official"]
 SoftLabels = Literal["sigmoid", "softmax"]
@@ -95,8 +95,9 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         """Open the experience, unless it is open already.
 
         Raises:
-            ValueError: if earlier experiences were not counted.
+            ValueError: if earlier experiences were not counted, or replayed images cannot be told apart.
         """
+        check_replayed_rows_are_known(strategy)
         n_new = count_seen(strategy.experience) - self.acm.n_seen
         if n_new > 0:
             check_no_skipped_experience(strategy.experience, self.acm.n_seen, "the correlation matrix")

@@ -4,10 +4,11 @@ from typing import Any
 
 import torch
 from avalanche.core import SupervisedPlugin
+from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.benchmarks.experience import count_seen, origin_of
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.loader import StreamSampler, make_train_loader
 from avalanche_agcn.training.losses import newer_as_negative
@@ -137,6 +138,21 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
 
     def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return rows[: self.n_stream], rows[self.n_stream :]
+
+
+def check_replayed_rows_are_known(strategy: SupervisedTemplate) -> None:
+    """Reject Avalanche's replay where nothing tells replayed images from those of the stream.
+
+    Their unlabelled cells do, unless the benchmark has zeros there.
+    """
+    n_seen = count_seen(strategy.experience)
+    unlabelled = strategy.experience.dataset.targets[0][:n_seen].isnan().any()  # type: ignore[attr-defined]
+    n_own = getattr(origin_of(strategy.experience), "n_own_classes", n_seen)
+    if n_own < n_seen and not unlabelled and any(isinstance(one, ReplayPlugin) for one in strategy.plugins):
+        raise ValueError(
+            "Images of Avalanche's ReplayPlugin would be counted as images of the stream, as the benchmark "
+            "has unlabelled_as_negative=True: use OnlineReplayPlugin(ReservoirBuffer(...))."
+        )
 
 
 def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:

@@ -14,6 +14,7 @@ from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.gaussian_negatives import statistical_negative_loss
 from avalanche_agcn.training.l3a import RIDGE, THRESHOLD, L3AStatistics
+from avalanche_agcn.training.plugins.replay import check_replayed_rows_are_known
 from avalanche_agcn.training.provenance import Provenance, describe_provenance
 from avalanche_agcn.training.teacher import FrozenTeacher
 
@@ -40,8 +41,9 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         """Open the experience, unless it is open already; one that was interrupted starts again.
 
         Raises:
-            ValueError: if earlier experiences were not counted.
+            ValueError: if earlier experiences were not counted, or replayed images cannot be told apart.
         """
+        check_replayed_rows_are_known(strategy)
         experience = strategy.experience
         number, n_counted = _number(experience), self._n_counted()
         if count_seen(experience) > n_counted:
