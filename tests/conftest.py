@@ -57,5 +57,5 @@ def coco18():
     """All names of the scripts of the study on photos."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parents[1] / "runs" / "coco18")
-        modules = [importlib.import_module(name) for name in ("parts", "page", "study")]
+        modules = [importlib.import_module(name) for name in ("studies", "page", "study")]
     return {name: value for module in modules for name, value in vars(module).items()}

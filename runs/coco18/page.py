@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from parts import CONVENTIONS, HEAD, HERE, OF_CONVENTIONS, PARTS, Choices, base_settings, frozen
+from studies import CONVENTIONS, HEAD, HERE, OF_CONVENTIONS, PARTS, Choices, base_settings, frozen
 
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_json, write_text

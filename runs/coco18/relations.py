@@ -59,7 +59,7 @@ def true_relations(run: Run) -> LabelRelations:
 
 if __name__ == "__main__":
     from page import RELATIONS, relations_table
-    from parts import ORDERS, base_settings
+    from studies import ORDERS, base_settings
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, metavar="ROOT", help="folder with COCO's folders")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from page import make_page, write_small
-from parts import HERE, PARTS, base_settings
+from studies import HERE, PARTS, base_settings
 
 from avalanche_agcn.experiments.exit_codes import expected_errors
 from avalanche_agcn.experiments.methods import SMALL_FILE
