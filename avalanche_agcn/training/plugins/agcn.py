@@ -7,6 +7,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
@@ -60,6 +61,7 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
         self.teacher = FrozenTeacher()
         self.teacher_logits: Tensor | None = None  # of the current batch, [B, n_old]
         self._old_embeddings: Tensor | None = None  # G of the previous experience, [n_old, D]
+        self._n_labelled = 0  # classes that an image of the stream is labelled for
         self._embeddings = OutputRecorder()  # H of the current step, [n_seen, D]
 
     def before_train_dataset_adaptation(
@@ -78,6 +80,8 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Compute the old embeddings once: the teacher's graph does not change."""
+        target = strategy.experience.dataset.targets[0]  # type: ignore[attr-defined]
+        self._n_labelled = int((~target[: count_seen(strategy.experience)].isnan()).sum())
         if self.teacher.n_old:
             with torch.no_grad():
                 self._old_embeddings = self.teacher.model.embeddings()
@@ -100,8 +104,7 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
     def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Compute the loss of Eq. 9."""
         if self.reduction == "sum":
-            annotated = ~strategy.mb_y[0, : agcn_model(strategy).n_seen].isnan()  # of an image of the stream
-            strategy.loss = strategy.loss * annotated.sum()
+            strategy.loss = strategy.loss * self._n_labelled
         if self.teacher_logits is None or self._old_embeddings is None:
             return
         strategy.loss = self.lambda_cls * strategy.loss
