@@ -57,18 +57,20 @@ def start(n_processes, method, out, *options):
         os._exit(1)
 
 
-def wait(process, n_processes):
+def wait(process, n_processes, method, out):
     """The exit code of a run's first process, once the others of its session have ended.
 
-    That of torchrun is killed if it does not end within 30 s of the others: a signal in the middle of one of
-    its log messages leaves the lock of `logging` taken, for which it then waits for ever.
+    torchrun is killed if it has not ended 30 s after the run, that is after its other processes or its
+    results. A signal in the middle of one of its log messages leaves the lock of `logging` taken, and a
+    process killed after its work leaves an event of `multiprocessing` taken; it waits for either for ever.
     """
-    last = time.monotonic()
+    last, results = time.monotonic(), out / f"{method}-seed0" / RESULTS_FILE
     while not (ended := os.waitpid(process, os.WNOHANG))[0]:
-        if n_processes == 1 or running_in(process) != [process]:
+        if n_processes == 1 or (running_in(process) != [process] and not results.is_file()):
             last = time.monotonic()
         elif time.monotonic() - last > 30:
-            os.kill(process, signal.SIGKILL)
+            for pid in running_in(process):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
     end = time.monotonic() + 60
     while left := running_in(process):
@@ -114,7 +116,7 @@ def whole(tmp_path_factory):
     @functools.cache
     def run(n_processes, method):
         out, started = tmp_path_factory.mktemp("whole"), time.monotonic()
-        assert wait(start(n_processes, method, out), n_processes) == 0
+        assert wait(start(n_processes, method, out), n_processes, method, out) == 0
         return scores(method, out), time.monotonic() - started
 
     return run
@@ -130,11 +132,11 @@ def test_a_run_ended_at_a_random_moment_resumes_to_the_same_scores(k, tmp_path, 
     process = start(n_processes, method, tmp_path, *options)
     time.sleep(draw.uniform(0, seconds))
     killed = kill(process, number, draw)
-    ended = wait(process, n_processes)
+    ended = wait(process, n_processes, method, tmp_path)
     if n_processes == 1:  # torchrun has codes of its own
         # 0: it had finished; −number: it had not begun to handle signals, which a shell reports as the same;
         # 1: a loader worker was killed, which the run reports as an error.
         assert ended in (0, CODES[number], -number, *([1] if killed != [process] else []))
     resumed = start(n_processes, method, tmp_path, "--resume", *options)
-    assert wait(resumed, n_processes) == 0
+    assert wait(resumed, n_processes, method, tmp_path) == 0
     assert scores(method, tmp_path) == expected
