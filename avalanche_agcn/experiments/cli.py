@@ -40,7 +40,7 @@ from avalanche_agcn.experiments.values import check_value
 
 SCENES_NOTICE = "No --data: these are drawn scenes, not {name}. Compare these scores with each other only."
 DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "photos": "your photos"}
-WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # those that are no files
+WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # no files; as in models/, which would import torch
 LOGGERS = ("tensorboard", "wandb", "csv_log")
 
 

@@ -221,7 +221,7 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
     below = [Path(folder) for folder in folders]
     for folder in below:
         if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder} with results.")
+            raise FileNotFoundError(f"there is no folder {folder} with results; check its name.")
     files = {path for folder in below for path in folder.rglob(RESULTS_FILE) if not _is_trial(path, folder)}
     found = {path.parent: read_results(path) for path in sorted(files)}
     for table in sorted({path for folder in below for path in folder.rglob(TABLE_FILE)}):
