@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from avalanche_agcn.experiments.cli import add_flag
 from avalanche_agcn.experiments.exit_codes import returns_exit_code
-from avalanche_agcn.experiments.options import add_flag
 
 if TYPE_CHECKING:
     from avalanche_agcn.models.saved import Prediction

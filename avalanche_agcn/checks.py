@@ -1,9 +1,15 @@
 """Checks of arguments; a failed one is a sentence that names the argument, its value and what it may be."""
 
+from __future__ import annotations
+
+import json
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any, get_args
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 
 def check_choice(name: str, value: Any, choices: Any) -> None:
@@ -44,3 +50,177 @@ def check_whole_number(name: str, value: Any, least: int | None = None) -> None:
         raise ValueError(f"{name} must be a whole number, not {value!r}.")
     if least is not None and value < least:  # type: ignore[operator]
         raise ValueError(f"{name} must be at least {least}, not {value}.")
+
+
+PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
+"""Types that settings may have, in words."""
+
+
+def is_plain(kind: Any) -> bool:
+    """Whether a type hint has only plain types and literals: what a settings file can say."""
+    return kind is not None and all(isinstance(one, str) or one in [*PLAIN] for one in alternatives(kind))
+
+
+def alternatives(kind: Any) -> list[Any]:
+    """Types and values in a union of types and literals."""
+    return [one for part in get_args(kind) for one in alternatives(part)] or [kind]
+
+
+_LIMITS: list[tuple[str, dict[str, float]]] = [
+    ("lr lr_head lr_gcn distillation ewc_lambda alpha contrast_weight", {"least": 0, "most": 1e30}),
+    ("lambda_cls lambda_dst lambda_gph neighbour_weight beta", {"least": 0, "most": 1e30}),
+    ("ridge refine temperature", {"above": 0}),
+    ("gamma threshold", {"least": 0, "most": 1}),
+    ("new_threshold cross_threshold", {"above": 0, "most": 1}),
+    ("validation_size", {"least": 0, "below": 1}),
+    ("test_size", {"above": 0, "below": 1}),
+    ("rho", {"least": -100, "most": 100}),
+    ("image_size", {"least": 8, "most": 2048}),
+    ("views", {"least": 1, "most": 100}),
+    ("n_classes n_experiences", {"least": 1, "most": 10**5}),
+    ("random_features train_mb_size eval_mb_size train_epochs", {"least": 1, "most": 10**6}),
+    ("n_train n_test", {"least": 1, "most": 10**7}),
+    ("limit fisher_images sample_size", {"least": 1, "most": 10**9}),
+    ("num_workers", {"least": 0, "most": 256}),
+    ("checkpoint_minutes batch_size_mem", {"least": 0, "most": 10**6}),
+    ("held_images mem_size", {"least": 0, "most": 10**9}),
+    ("seed", {"least": 0, "most": 2**32 - 1}),  # as NumPy's
+]
+RANGES = {name: limits for names, limits in _LIMITS for name in names.split()}
+"""Limits of numbers among the settings, as `check_range` takes them; others may be any finite number."""
+
+
+def check_value(name: str, value: Any, kind: Any) -> None:
+    """Raise a ValueError for a value of the wrong type, such as the text ``"False"``, or out of range."""
+    if get_origin(kind) is tuple:
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            check_value(name, item, get_args(kind)[0])
+        return
+    allowed = alternatives(kind)
+    if not _fits(value, allowed):
+        wanted = " or ".join(PLAIN.get(one, repr(one)) for one in allowed)
+        raise ValueError(f"the setting {name} must be {wanted}, not {value!r}.")
+    if isinstance(value, str) and not value.strip():
+        raise ValueError(f"the setting {name} must not be empty.")
+    if isinstance(value, (int, float)):
+        check_range(f"the setting {name}", value, **RANGES.get(name, {}))
+
+
+def _fits(value: Any, allowed: list[Any]) -> bool:
+    kinds = tuple(one for one in allowed if isinstance(one, type))
+    if isinstance(value, bool):  # which Python takes for a number
+        return bool in kinds
+    return value in allowed or isinstance(value, (*kinds, int) if float in kinds else kinds)
+
+
+WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+    list: "a list",
+    dict: "an object with names",
+    NoneType: "null",
+}
+SHOWN_CHARACTERS = 60
+MAX_INTEGER = 2**63 - 1
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """Content of a JSON file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not JSON; the message names the file.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_reject_constant)
+    except RecursionError:
+        raise ValueError(
+            f"{path} is nested too deeply to be read: give the file of a run or data set."
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON, or is damaged: {str(error).rstrip('.')}.") from None
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"it has the number {name}, which is not JSON.")
+
+
+def check_kind(value: Any, kind: Any, place: str) -> None:
+    """Raise a ValueError that names the place and the value if it is not of a type.
+
+    Args:
+        value: from a JSON file.
+        kind: a type hint of plain types, lists, dictionaries with text keys, unions and literals.
+        place: where the value is: ``"results.json: nested"``.
+
+    Example:
+        >>> check_kind([1, "a"], list[int], "a.json: sizes")
+        Traceback (most recent call last):
+        ValueError: a.json: sizes[1] must be a whole number, but is 'a'.
+    """
+    if kind is Any:
+        return
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        _check_alternatives(value, arguments, place)
+    elif origin is Literal:
+        if value not in arguments or isinstance(value, bool):
+            fail(place, f"one of {', '.join(map(repr, arguments))}", value)
+    elif origin is list:
+        _check_plain(value, list, place)
+        for k, item in enumerate(value):
+            check_kind(item, arguments[0], f"{place}[{k}]")
+    elif origin is dict:
+        _check_plain(value, dict, place)
+        for name, item in value.items():
+            check_kind(item, arguments[1], f"{place}.{_short(name, quotes=False)}")
+    else:
+        _check_plain(value, kind, place)
+
+
+def check_fields(value: Any, kinds: Mapping[str, Any], place: str) -> None:
+    """Raise a ValueError if an object lacks a field or has one of another type; it may have further ones."""
+    _check_plain(value, dict, place)
+    for name, kind in kinds.items():
+        if name not in value:
+            raise ValueError(f"{place} has no {name!r}, which must be {_words(kind)}.")
+        check_kind(value[name], kind, f"{place}.{name}")
+
+
+def fail(place: str, wanted: str, value: Any) -> NoReturn:
+    """Raise a ValueError about a value."""
+    raise ValueError(f"{place} must be {wanted}, but is {_short(value)}.")
+
+
+def _check_alternatives(value: Any, kinds: tuple[Any, ...], place: str) -> None:
+    for kind in kinds:
+        if isinstance(value, get_origin(kind) or kind) or (kind is float and type(value) is int):
+            check_kind(value, kind, place)
+            return
+    fail(place, " or ".join(map(_words, kinds)), value)
+
+
+def _check_plain(value: Any, kind: type, place: str) -> None:
+    fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+    if isinstance(value, bool) and kind is not bool:
+        fits = False
+    if isinstance(value, float) and not math.isfinite(value):
+        fits = False
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        fits = False
+    if not fits:
+        fail(place, _words(kind), value)
+
+
+def _words(kind: Any) -> str:
+    return WORDS.get(get_origin(kind) or kind, str(kind))
+
+
+def _short(value: Any, *, quotes: bool = True) -> str:
+    """The value on one line, cut if it is long."""
+    if isinstance(value, (list, dict)):
+        return f"{WORDS[type(value)]} of {len(value)}"
+    text = repr(value) if quotes or not isinstance(value, str) else repr(value)[1:-1]
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

@@ -13,8 +13,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from avalanche_agcn.benchmarks._drawings import DRAWINGS, Drawing
-from avalanche_agcn.benchmarks._painter import SUPERSAMPLING, paint_drawing, random_palette
+from avalanche_agcn.benchmarks._drawings import (
+    DRAWINGS,
+    SUPERSAMPLING,
+    Drawing,
+    paint_drawing,
+    random_palette,
+)
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset
 
 CLASS_COLUMNS, CLASS_SIDE = 10, 96  # px

@@ -17,9 +17,8 @@ import jinja2
 
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import name_of
-from avalanche_agcn.experiments.paper import TABLE_1
 from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation
-from avalanche_agcn.experiments.tables import Table, summary_text
+from avalanche_agcn.experiments.tables import TABLE_1, Table, summary_text
 
 HERE = Path(__file__).parent
 TIMES = HERE / "reproduction.json"

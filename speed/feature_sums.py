@@ -17,7 +17,7 @@ from torch import Tensor
 from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
-from avalanche_agcn.training.gaussian_negatives import statistical_negative_loss
+from avalanche_agcn.training.losses import statistical_negative_loss
 from avalanche_agcn.training.plugins import StatisticalNegativesPlugin
 from avalanche_agcn.training.ridge import solve_ridge
 

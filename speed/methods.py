@@ -32,7 +32,7 @@ from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
-from avalanche_agcn.training.strategies.multi_task import TrainsJointly, multi_task_experience
+from avalanche_agcn.training.strategies.baselines import TrainsJointly, multi_task_experience
 
 BATCH, BATCHES = 8, (8, 32)
 SLACK = 1.05

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from avalanche_agcn.__main__ import COMMANDS, main
+from avalanche_agcn.experiments.cli import make_parser
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.options import make_parser
 from avalanche_agcn.experiments.settings import make_settings
 
 ROOT = Path(__file__).parents[1]

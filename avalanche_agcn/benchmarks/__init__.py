@@ -7,12 +7,11 @@ from avalanche_agcn._lazy import lazy_getattr
 if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.coco import SplitCOCO
     from avalanche_agcn.benchmarks.csv_files import multilabel_csv
-    from avalanche_agcn.benchmarks.experience import MultiLabelExperience
+    from avalanche_agcn.benchmarks.experience import MultiLabelAttribute, MultiLabelExperience
     from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, multilabel_benchmark
     from avalanche_agcn.benchmarks.nus_wide import SplitWIDE
     from avalanche_agcn.benchmarks.photos import SplitPhotos
     from avalanche_agcn.benchmarks.scenes import SplitScenes
-    from avalanche_agcn.benchmarks.targets import MultiLabelAttribute
     from avalanche_agcn.benchmarks.voc import SplitVOC
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
 __getattr__ = lazy_getattr(
     __name__,
     "experience",
-    "targets",
     "multilabel",
     "scenes",
     "nus_wide",

@@ -17,7 +17,6 @@ from pycocotools.coco import COCO
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.image_files import ImageOptions, check_inside
-from avalanche_agcn.benchmarks.json_files import check_fields, fail, read_json
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Crowds, resolve_protocol
 from avalanche_agcn.benchmarks.published import (
@@ -28,7 +27,7 @@ from avalanche_agcn.benchmarks.published import (
     load_split_lists,
 )
 from avalanche_agcn.benchmarks.split import ClassOrder
-from avalanche_agcn.checks import check_choice
+from avalanche_agcn.checks import check_choice, check_fields, fail, read_json
 
 PAPER_SIZES = (40, 10)
 """Classes and experiences, in the paper and in the published lists."""

@@ -20,7 +20,14 @@ from avalanche.benchmarks.utils.transform_groups import TransformGroups
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from avalanche_agcn.benchmarks.experience import MultiLabelExperience
+from avalanche_agcn.benchmarks.experience import (
+    UNLABELLED,
+    MultiLabelAttribute,
+    MultiLabelExperience,
+    decode,
+    encode,
+    mask_columns,
+)
 from avalanche_agcn.benchmarks.image_files import Transform
 from avalanche_agcn.benchmarks.protocols import Protocol
 from avalanche_agcn.benchmarks.split import (
@@ -37,7 +44,6 @@ from avalanche_agcn.benchmarks.split import (
     own_columns,
     resolve_class_order,
 )
-from avalanche_agcn.benchmarks.targets import UNLABELLED, MultiLabelAttribute, decode, encode, mask_columns
 from avalanche_agcn.checks import check_whole_number
 
 

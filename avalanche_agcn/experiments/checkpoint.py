@@ -26,7 +26,7 @@ from torch import Tensor
 
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal
-from avalanche_agcn.experiments.recorder import EvaluationRecorder
+from avalanche_agcn.experiments.recorder import EvaluationRecorder, count_bytes
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import largest_of_processes
 from avalanche_agcn.training.plugins.replay import MemoryPlugin
@@ -67,20 +67,6 @@ def count_stored(strategy: MultiLabelTemplate) -> dict[str, int]:
     others, memories = _stateful_plugins(strategy)
     states = [plugin.state_dict() for plugin in others if not isinstance(plugin, EvaluationRecorder)]
     return {"images": sum(len(own.storage_policy) for own in memories), "bytes": count_bytes(states)}
-
-
-def count_bytes(state: Any) -> int:
-    """Bytes of all tensors in nested containers.
-
-    Example:
-        >>> count_bytes({"a": torch.zeros(3), "b": [torch.zeros(2, dtype=torch.float64), 1]})
-        28
-    """
-    if isinstance(state, Tensor):
-        return state.nbytes
-    if isinstance(state, dict):
-        return sum(map(count_bytes, state.values()))
-    return sum(map(count_bytes, state)) if isinstance(state, (list, tuple)) else 0
 
 
 def layout(strategy: MultiLabelTemplate) -> list[str]:

@@ -34,7 +34,7 @@ from avalanche_agcn.benchmarks.multilabel import (
     image_name,
 )
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state
-from avalanche_agcn.experiments.fingerprint import FileDigests, digest, image_bytes, spread
+from avalanche_agcn.experiments.folder import FileDigests, digest, image_bytes, spread
 from avalanche_agcn.models.forward import frozen_copy
 from avalanche_agcn.training.distributed import (
     from_first_process,

@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
+from avalanche_agcn.checks import is_plain
 from avalanche_agcn.evaluation.style import LINES, Style
-from avalanche_agcn.experiments.values import is_plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,8 +73,8 @@ class Method:
     @property
     def learns_from_stream_by_gradient(self) -> bool:
         """Whether it trains one experience after the other, with a loss that negatives can be added to."""
+        from avalanche_agcn.training.strategies.baselines import TrainsJointly
         from avalanche_agcn.training.strategies.closed_form import ClosedForm
-        from avalanche_agcn.training.strategies.multi_task import TrainsJointly
 
         return not issubclass(self.strategy_class, (ClosedForm, TrainsJointly))
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 import numpy as np
 import torch
 
-from avalanche_agcn.benchmarks.json_files import read_json
+from avalanche_agcn.checks import read_json
 from avalanche_agcn.evaluation.functional import nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS

@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from avalanche_agcn.benchmarks.image_files import check_inside
-from avalanche_agcn.benchmarks.json_files import check_fields, check_kind, fail
+from avalanche_agcn.checks import check_fields, check_kind, check_value, fail
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.settings import KINDS, method_arguments, split_settings
-from avalanche_agcn.experiments.values import check_value
 
 MAX_NAME = 200
 """Longest name of a class, label or benchmark."""

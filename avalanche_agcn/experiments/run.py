@@ -41,12 +41,16 @@ from avalanche_agcn.experiments.checkpoint import (
     write_atomically,
     write_json,
 )
-from avalanche_agcn.experiments.estimate import EstimatePlugin
 from avalanche_agcn.experiments.exit_codes import raise_if_requested, requested_signal, stop_between_batches
 from avalanche_agcn.experiments.features import feature_benchmark
-from avalanche_agcn.experiments.fingerprint import data_fingerprint
-from avalanche_agcn.experiments.folder import STATE_FILE, FolderContent, RunLock, read_folder
-from avalanche_agcn.experiments.recorder import EvaluationRecorder
+from avalanche_agcn.experiments.folder import (
+    STATE_FILE,
+    FolderContent,
+    RunLock,
+    data_fingerprint,
+    read_folder,
+)
+from avalanche_agcn.experiments.recorder import EstimatePlugin, EvaluationRecorder
 from avalanche_agcn.experiments.results import (
     METRICS,
     RESULTS_FILE,

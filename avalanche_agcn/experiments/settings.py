@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal, get_type_hints
 
+from avalanche_agcn.checks import check_value
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.values import check_value
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
 Amp = Literal["bf16", "fp16"]

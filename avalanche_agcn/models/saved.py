@@ -23,8 +23,13 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from avalanche_agcn import __version__
-from avalanche_agcn.benchmarks.image_files import Transform, load_image, upright_rgb
-from avalanche_agcn.benchmarks.transforms import describe_transform, make_transform
+from avalanche_agcn.benchmarks.image_files import (
+    Transform,
+    describe_transform,
+    load_image,
+    make_transform,
+    upright_rgb,
+)
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.backbones import RandomFeatures, create_backbone
 from avalanche_agcn.models.forward import digest_weights, evaluation_mode

@@ -15,6 +15,28 @@ G_t C_t  Σffᵀ and Σf yᵀ of experience t                                   
 λ        regularisation; by generalised cross-validation if None               ``ridge``
 n        n_t + γ Σ_{s≠t} n_s                                                  ``Problem.n``
 =======  ===================================================================  ===================
+
+Probabilities from linear scores, per class, from sums of features alone.
+
+With scores s = f·w + b, sums give their mean over positives, m₊, and mean and variance over all images. If
+scores of positives and of negatives are two normal distributions of one variance v (linear discriminant
+analysis in one dimension), then
+
+    P(positive | s) = sigmoid(scale · s + offset)
+    scale = (m₊ − m₋) / v        offset = log(p / (1 − p)) − scale · (m₊ + m₋) / 2
+
+with p the share of positives. It is increasing in s, so average precision does not change.
+
+Label relations for refining scores: which classes make another one more likely.
+
+    s_i += β Σ_{j≠i} max(P(i|j) − P(i), 0) · clip(s_j, 0, 1)
+
+lifts classes that are hard to see by the company they keep: a car beside a traffic light.
+
+`estimate_relations` knows labels within an experience only. Between experiences it takes the mean score of
+class i on the positives of class j, w_i · (Σ f y_j / Σy_j) + b_i, which follows from the sums, and puts it on
+a scale where negatives of class i have the mean 0 and its positives 1. A mean on that scale is a share of
+positives ("adjusted count" in the literature on quantification).
 """
 
 from __future__ import annotations
@@ -25,8 +47,91 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.checks import check_range
-from avalanche_agcn.training.calibration import Calibration, calibrate
+from avalanche_agcn.models.linear import LogitRefinement
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
+
+OTHERS_WEIGHT = 0.15
+"""Weight of images of other experiences as negatives. They are unlabelled: with weight 1 the share of
+positives would come out too low, with 0 too high. Chosen on held-out train photos; it holds for 2 to 18
+experiences."""
+LEAST_SCALE = 1.0
+"""Where positives do not score higher than negatives: the probability then hardly depends on the score."""
+LEAST_VARIANCE = 1e-4
+"""Of scores between 0 and 1 that separate all images."""
+MOST_LEVERAGE = 0.9
+
+
+class Calibration(NamedTuple):
+    """How the scores of K classes are distributed; each entry is ``[K]``."""
+
+    scale: Tensor
+    """Positive."""
+    offset: Tensor
+    negative_mean: Tensor
+    """m₋, the mean score of negatives."""
+    positive_mean: Tensor
+    """m₊, the mean score of positives."""
+
+
+def calibrate(
+    weight: Tensor, bias: Tensor, moments: Tensor, total: Tensor, *, leverage: float
+) -> Calibration:
+    """Calibration of an experience's classifiers.
+
+    An image's own label pulls its score: by leave-one-out, its score without itself is (s − h·y) / (1 − h),
+    with h its leverage, here the mean over images. Without this step probabilities are too confident.
+
+    Args:
+        weight: ``[K, D]``, fitted to the targets by least squares.
+        bias: ``[K]``.
+        moments: sums of the experience, ``[1 + D + K, 1 + D + K]``.
+        total: sums of all experiences, ``[1 + D, 1 + D]``.
+        leverage: mean leverage of images, degrees of freedom / number of images; 0 if the images were not
+            used to fit the weights.
+    """
+    width = len(total)
+    population = torch.lerp(moments[:width, :width], total, OTHERS_WEIGHT)
+    count, positives = population[0, 0].clamp(min=1), moments[0, width:]
+    classifiers = torch.cat([bias[:, None], weight], dim=1)  # [K, 1 + D]: scores are [1, f] · classifiers
+    summed = classifiers @ population
+    mean, square = summed[:, 0] / count, (summed * classifiers).sum(dim=1) / count
+    of_positives = (classifiers * moments[:width, width:].T).sum(dim=1) / positives
+    positive_mean = torch.where(positives > 0, of_positives, mean)
+    share = positives / count
+    scores = _leave_one_out(share, mean, square - mean**2, positive_mean, min(leverage, MOST_LEVERAGE))
+    return _discriminant(*scores, prior=(positives + 0.5) / (count + 1))
+
+
+def standardise(scores: Tensor, calibration: Calibration) -> Tensor:
+    """Scores with 0 for the mean of negatives and 1 for that of positives, ``[N, K]``.
+
+    Classes whose positives do not score higher get 0.
+    """
+    distance = calibration.positive_mean - calibration.negative_mean
+    return torch.where(distance > 0, (scores - calibration.negative_mean) / distance, 0.0)
+
+
+def _leave_one_out(
+    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, h: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same moments of (s − h·y) / (1 − h)."""
+    covariance = share * (positive_mean - mean)  # of scores and labels
+    variance = variance - 2 * h * covariance + h**2 * share * (1 - share)
+    positive = torch.where(share > 0, (positive_mean - h) / (1 - h), mean / (1 - h))
+    return share, (mean - h * share) / (1 - h), variance / (1 - h) ** 2, positive
+
+
+def _discriminant(
+    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, *, prior: Tensor
+) -> Calibration:
+    rest = 1 - share  # share of negatives
+    negative_mean = torch.where(rest > 0, (mean - share * positive_mean) / rest, mean)
+    distance = positive_mean - negative_mean
+    within = (variance - share * rest * distance**2).clamp(min=LEAST_VARIANCE)
+    scale = (distance / within).clamp(min=LEAST_SCALE)
+    offset = prior.logit() - scale * (positive_mean + negative_mean) / 2
+    return Calibration(scale, offset, negative_mean, positive_mean)
+
 
 RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)
 """Values of λ that generalised cross-validation chooses from."""
@@ -221,3 +326,69 @@ def check_ridge(gamma: float, ridge: float | None) -> None:
     """Raise a ValueError if a setting of `solve_ridge` is out of range."""
     check_range("gamma", gamma, least=0, most=1)
     check_range("ridge", ridge, above=0)
+
+
+class LabelRelations(NamedTuple):
+    """How often classes appear, alone and together."""
+
+    conditional: Tensor
+    """[C, C], entry [i, j] = P(i | j)."""
+    prior: Tensor
+    """[C], P(i)."""
+
+
+def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, beta: float) -> LogitRefinement:
+    """Make the module that refines the calibrated logits of classifiers.
+
+    Scores of rare classes are small throughout; on the scale of `standardise` one β suits all classes.
+
+    Args:
+        classifiers: solved classifiers.
+        relations: how often classes appear together.
+        beta: weight of the relations.
+    """
+    scale, offset, negative, positive = classifiers.calibration
+    return LogitRefinement(
+        scale * negative + offset, scale * (positive - negative).clamp(min=0), beta * _gain(relations)
+    )
+
+
+def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifiers) -> LabelRelations:
+    """Relations between all classes, from sums of features and labels.
+
+    Args:
+        statistics: sums of features and labels per experience.
+        classifiers: solved from these statistics.
+    """
+    experiences = range(statistics.n_experiences)
+    counts = torch.stack([statistics.moments(t)[0, 0] for t in experiences])
+    shares = torch.stack([_shares(statistics, classifiers, t) for t in experiences], dim=1)  # [C, T]
+    prior = shares @ counts / counts.sum()
+    conditional = torch.cat([_given(statistics, classifiers, t, prior) for t in experiences], dim=1)
+    return LabelRelations(conditional.fill_diagonal_(1.0), prior)
+
+
+def _gain(relations: LabelRelations) -> Tensor:
+    """max(P(i|j) − P(i), 0), zero on the diagonal, ``[C, C]``."""
+    return (relations.conditional - relations.prior[:, None]).clamp(min=0).fill_diagonal_(0.0)
+
+
+def _shares(statistics: FeatureStatistics, classifiers: RidgeClassifiers, t: int) -> Tensor:
+    """Share of each class's positives on the images of experience ``t``, ``[C]``."""
+    count = statistics.moments(t)[0, 0].clamp(min=1)
+    shares = _adjusted(classifiers, statistics.feature_sum(t)[None] / count)[0]
+    shares[statistics.columns(t)] = statistics.label_sum(t) / count
+    return shares
+
+
+def _given(statistics: FeatureStatistics, classifiers: RidgeClassifiers, t: int, prior: Tensor) -> Tensor:
+    """P(i | j) for all i and the classes j of experience ``t``, ``[C, n_new]``."""
+    positives = statistics.label_sum(t)
+    given = _adjusted(classifiers, (statistics.cross(t) / positives).T).T
+    given[statistics.columns(t)] = statistics.label_products(t) / positives
+    return torch.where(positives > 0, given, prior[:, None])  # nothing is known of a class not met
+
+
+def _adjusted(classifiers: RidgeClassifiers, means: Tensor) -> Tensor:
+    """Share of positives of each class among images with these mean features ``[N, D]``, ``[N, C]``."""
+    return standardise(classifiers.scores(means), classifiers.calibration).clamp(0, 1)

@@ -11,10 +11,9 @@ from studies import CONVENTIONS, HEAD, HERE, OF_CONVENTIONS, PARTS, Choices, bas
 
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
-from avalanche_agcn.experiments.comparison import SCORES, comparison_table, paired_table
 from avalanche_agcn.experiments.methods import FULL, METHODS, name_of
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
-from avalanche_agcn.experiments.report import Part, write_page
+from avalanche_agcn.experiments.report import SCORES, Part, comparison_table, paired_table, write_page
 from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation
 from avalanche_agcn.experiments.search import CHOSEN_FILE, read_choices
 from avalanche_agcn.experiments.tables import (

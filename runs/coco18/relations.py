@@ -14,8 +14,13 @@ from avalanche_agcn.experiments.checkpoint import write_json
 from avalanche_agcn.experiments.results import train_cooccurrence
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import Settings, change_settings
-from avalanche_agcn.training.label_relations import LabelRelations, estimate_relations, make_refinement
-from avalanche_agcn.training.ridge import RidgeClassifiers, solve_ridge
+from avalanche_agcn.training.ridge import (
+    LabelRelations,
+    RidgeClassifiers,
+    estimate_relations,
+    make_refinement,
+    solve_ridge,
+)
 
 BETAS = (0.1, 0.2, 0.4, 0.8)
 SCORE = "mAP_Last/eval_phase/test_stream"

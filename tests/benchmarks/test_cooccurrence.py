@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from avalanche_agcn.benchmarks._cooccurrence import (
+from avalanche_agcn.benchmarks._drawings import DRAWINGS
+from avalanche_agcn.benchmarks.scenes import (
     MAX_OBJECTS,
     SCENE_TYPES,
     conditional_probabilities,
     draw_label_sets,
     label_sets,
 )
-from avalanche_agcn.benchmarks._drawings import DRAWINGS
 from avalanche_agcn.benchmarks.split import assign_once
 
 NAMES = list(DRAWINGS)

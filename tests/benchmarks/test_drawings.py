@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from avalanche_agcn.benchmarks import _drawings as d
-from avalanche_agcn.benchmarks._painter import FIXED_COLOURS
+from avalanche_agcn.benchmarks._drawings import FIXED_COLOURS
 from avalanche_agcn.benchmarks.coco import SPLIT_COCO_CLASSES
 
 

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from avalanche_agcn.benchmarks._cooccurrence import MAX_OBJECTS
-from avalanche_agcn.benchmarks._drawings import DRAWINGS, disc
-from avalanche_agcn.benchmarks._painter import (
+from avalanche_agcn.benchmarks._drawings import (
+    DRAWINGS,
     MAX_ROTATION,
     OBJECT_SIZE,
     QUARTERS,
+    disc,
     paint_drawing,
     paint_scene,
     random_palette,
 )
+from avalanche_agcn.benchmarks.scenes import MAX_OBJECTS
 
 SIDE = 96
 SKY = (200, 220, 240)

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score
 from torch import nn
 from torch.utils.data import DataLoader
 
-from avalanche_agcn.benchmarks import _painter
+from avalanche_agcn.benchmarks import _drawings
 from avalanche_agcn.benchmarks._drawings import DRAWINGS
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, SplitScenes, true_cooccurrence
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
@@ -36,13 +36,13 @@ def test_images_depend_on_seed_and_split_only():
 
 def test_labels_are_the_objects_drawn(monkeypatch):
     drawn = []
-    paint_drawing = _painter.paint_drawing
+    paint_drawing = _drawings.paint_drawing
 
     def watch(draw, drawing, **settings):
         drawn.append(next(name for name, other in DRAWINGS.items() if other is drawing))
         paint_drawing(draw, drawing, **settings)
 
-    monkeypatch.setattr(_painter, "paint_drawing", watch)
+    monkeypatch.setattr(_drawings, "paint_drawing", watch)
     for _, target in ScenesDataset(60, image_size=16, in_memory=False):
         assert drawn == [CLASS_NAMES[column] for column in target.nonzero().flatten()]
         drawn.clear()

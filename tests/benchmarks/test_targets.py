@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avalanche_agcn.benchmarks.targets import MultiLabelAttribute, mask_columns
+from avalanche_agcn.benchmarks.experience import MultiLabelAttribute, mask_columns
 
 NAN = float("nan")
 

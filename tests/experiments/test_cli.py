@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from avalanche_agcn.__main__ import report
-from avalanche_agcn.experiments.cli import main, settings_of
+from avalanche_agcn.experiments.cli import FLAGS, OPTIONS_OF, main, make_parser, settings_of
 from avalanche_agcn.experiments.methods import ABLATIONS, CHOICES, METHODS
-from avalanche_agcn.experiments.options import FLAGS, OPTIONS_OF, make_parser
 from avalanche_agcn.experiments.results import read_results
 from avalanche_agcn.experiments.settings import KINDS, make_settings
 
@@ -35,7 +34,7 @@ def test_help_has_every_setting_with_its_default_and_needs_no_torch():
     photos = make_parser("photos", None).format_help()
     assert all(f"--{name.replace('_', '-')} " in photos for name in ("images", *OPTIONS_OF["photos"]))
     assert re.search(r"--backbone TEXT .*\(default:\s+efficientnet_lite0\)", photos, flags=re.DOTALL)
-    code = "import sys; from avalanche_agcn.experiments.options import make_parser; make_parser('coco', '')"
+    code = "import sys; from avalanche_agcn.experiments.cli import make_parser; make_parser('coco', '')"
     code += "; sys.exit('torch' in sys.modules or 'avalanche' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
 

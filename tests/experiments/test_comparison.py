@@ -3,7 +3,7 @@ import math
 import pytest
 from scipy import stats
 
-from avalanche_agcn.experiments.comparison import (
+from avalanche_agcn.experiments.report import (
     balance,
     comparison_table,
     confidence_interval,

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from avalanche_agcn.experiments import estimate
-from avalanche_agcn.experiments.estimate import MEASURED, WARM_UP, EstimatePlugin
+from avalanche_agcn.experiments import recorder
+from avalanche_agcn.experiments.recorder import MEASURED, WARM_UP, EstimatePlugin
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 
@@ -51,7 +51,7 @@ def test_a_run_counts_its_batches_and_evaluations(tmp_path, method, monkeypatch)
     assert n_evaluated == expected
     steps = []
     monkeypatch.setattr(
-        estimate.EstimatePlugin, "after_training_iteration", lambda *args, **kwargs: steps.append(1)
+        recorder.EstimatePlugin, "after_training_iteration", lambda *args, **kwargs: steps.append(1)
     )
     run.run()
     assert len(steps) == n_batches

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.experiments import features as module
-from avalanche_agcn.experiments import fingerprint
+from avalanche_agcn.experiments import folder as run_folder
 from avalanche_agcn.experiments.features import default_cache, feature_benchmark
 from avalanche_agcn.models import create_backbone
 
@@ -215,7 +215,7 @@ def replace_pixels(path):
 
 @pytest.mark.parametrize("settled", [0.0, 1e9])
 def test_an_image_replaced_with_the_same_size_and_time_is_noticed(tmp_path, computed, monkeypatch, settled):
-    monkeypatch.setattr(fingerprint, "SETTLED_SECONDS", settled)
+    monkeypatch.setattr(run_folder, "SETTLED_SECONDS", settled)
     images, cache = tmp_path / "images", tmp_path / "cache"
     images.mkdir()
     assert computed(photos(images), MeanColours(), cache) == 12
@@ -227,9 +227,9 @@ def test_an_image_replaced_with_the_same_size_and_time_is_noticed(tmp_path, comp
 def test_a_file_is_read_again_only_if_it_may_have_changed(tmp_path, computed, monkeypatch):
     images, cache, read = tmp_path / "images", tmp_path / "cache", []
     images.mkdir()
-    digest = fingerprint.file_digest
-    monkeypatch.setattr(fingerprint, "file_digest", lambda path: read.append(path) or digest(path))
-    monkeypatch.setattr(fingerprint, "SETTLED_SECONDS", 0.0)
+    digest = run_folder.file_digest
+    monkeypatch.setattr(run_folder, "file_digest", lambda path: read.append(path) or digest(path))
+    monkeypatch.setattr(run_folder, "SETTLED_SECONDS", 0.0)
     computed(photos(images), MeanColours(), cache)
     assert len(read) == 12
     os.utime(images / "3.bmp", ns=(1, 1))

@@ -9,10 +9,9 @@ from PIL import Image
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
-from avalanche_agcn.experiments import fingerprint
+from avalanche_agcn.experiments import folder as run_folder
 from avalanche_agcn.experiments.build import MAKERS
-from avalanche_agcn.experiments.fingerprint import changed_data, data_fingerprint
-from avalanche_agcn.experiments.folder import OtherRun
+from avalanche_agcn.experiments.folder import OtherRun, changed_data, data_fingerprint
 from avalanche_agcn.experiments.results import RESULTS_FILE
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import make_settings
@@ -64,7 +63,7 @@ def test_the_same_data_have_the_same_fingerprint_wherever_they_are(folder):
 
 @pytest.mark.parametrize("content_bytes", [2**30, 0])
 def test_each_change_of_the_data_is_told(folder, monkeypatch, content_bytes):
-    monkeypatch.setattr(fingerprint, "CONTENT_BYTES", content_bytes)
+    monkeypatch.setattr(run_folder, "CONTENT_BYTES", content_bytes)
     before = data_fingerprint(photos(folder).plan)
     swapped = labels()
     swapped[[3, 4]] = 1 - swapped[[3, 4]]

@@ -15,15 +15,14 @@ from torchvision.models import VisionTransformer
 from avalanche_agcn.__main__ import main as package_main
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.benchmarks.coco import read_instances
+from avalanche_agcn.checks import RANGES
 from avalanche_agcn.experiments import run
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
-from avalanche_agcn.experiments.cli import main, settings_of
+from avalanche_agcn.experiments.cli import main, make_parser, settings_of
 from avalanche_agcn.experiments.folder import STATE_FILE
-from avalanche_agcn.experiments.options import make_parser
 from avalanche_agcn.experiments.results import METRICS, RESULTS_FILE
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import KINDS, SMOKE, make_settings
-from avalanche_agcn.experiments.values import RANGES
 from avalanche_agcn.models import load_word_vectors
 from avalanche_agcn.models.backbones import Backbone
 

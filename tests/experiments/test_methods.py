@@ -17,8 +17,8 @@ from avalanche_agcn.experiments.methods import (
     name_of,
     style_of,
 )
-from avalanche_agcn.experiments.paper import TABLE_1, TABLE_3
 from avalanche_agcn.experiments.settings import KINDS, change_settings, make_settings
+from avalanche_agcn.experiments.tables import TABLE_1, TABLE_3
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed
 from avalanche_agcn.training import strategies
 

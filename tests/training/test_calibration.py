@@ -3,9 +3,8 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from avalanche_agcn.training.calibration import OTHERS_WEIGHT, calibrate, standardise
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
-from avalanche_agcn.training.ridge import solve_ridge, sum_of_moments
+from avalanche_agcn.training.ridge import OTHERS_WEIGHT, calibrate, solve_ridge, standardise, sum_of_moments
 
 WIDTH = 5
 

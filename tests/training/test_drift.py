@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avalanche_agcn.training.drift import DriftMap
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
+from avalanche_agcn.training.moment_sums import DriftMap
 
 WIDTH = 5
 
@@ -104,7 +104,7 @@ def test_an_empty_state_can_be_loaded_and_a_damaged_one_is_rejected():
 
 PROCESS = """
 import sys, torch
-from avalanche_agcn.training.drift import DriftMap
+from avalanche_agcn.training.moment_sums import DriftMap
 path, rank = sys.argv[1], int(sys.argv[2])
 torch.distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=3)
 teacher, student = torch.load(f"{path}/pairs.pt", weights_only=True)

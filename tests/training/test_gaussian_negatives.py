@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from scipy.integrate import quad
 
-from avalanche_agcn.training.gaussian_negatives import (
+from avalanche_agcn.training.losses import (
     expected_softplus,
     score_variances,
     statistical_negative_loss,

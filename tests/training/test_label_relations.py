@@ -2,10 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from avalanche_agcn.training.calibration import Calibration
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
-from avalanche_agcn.training.label_relations import LabelRelations, estimate_relations, make_refinement
-from avalanche_agcn.training.ridge import RidgeClassifiers, solve_ridge
+from avalanche_agcn.training.ridge import (
+    Calibration,
+    LabelRelations,
+    RidgeClassifiers,
+    estimate_relations,
+    make_refinement,
+    solve_ridge,
+)
 
 
 @pytest.fixture(autouse=True)

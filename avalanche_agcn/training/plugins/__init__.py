@@ -1,8 +1,6 @@
 """Plugins that turn any Avalanche strategy into a multi-label one."""
 
-from avalanche_agcn.training.plugins.acm import ACMPlugin
-from avalanche_agcn.training.plugins.agcn import AGCNPlugin
-from avalanche_agcn.training.plugins.agem import AGEMPlugin
+from avalanche_agcn.training.plugins.agcn import ACMPlugin, AGCNPlugin
 from avalanche_agcn.training.plugins.distillation import (
     ConfidencePenaltyPlugin,
     LwFPlugin,
@@ -10,8 +8,12 @@ from avalanche_agcn.training.plugins.distillation import (
 )
 from avalanche_agcn.training.plugins.drift import DecoupledTrainingPlugin, DriftCompensationPlugin
 from avalanche_agcn.training.plugins.ewc import EWCPlugin
-from avalanche_agcn.training.plugins.replay import MemoryPlugin, OnlineReplayPlugin
-from avalanche_agcn.training.plugins.scr import ContrastivePlugin
+from avalanche_agcn.training.plugins.replay import (
+    AGEMPlugin,
+    ContrastivePlugin,
+    MemoryPlugin,
+    OnlineReplayPlugin,
+)
 from avalanche_agcn.training.plugins.statistics import (
     FeatureStatisticsPlugin,
     L3APlugin,

@@ -11,12 +11,11 @@ from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, unwrap
 from avalanche_agcn.training.distributed import own_share
-from avalanche_agcn.training.drift import DriftMap
 from avalanche_agcn.training.loader import make_generator
 from avalanche_agcn.training.losses import feature_distillation_loss
-from avalanche_agcn.training.plugins.distillation import TeacherPlugin
+from avalanche_agcn.training.moment_sums import DriftMap
+from avalanche_agcn.training.plugins.distillation import FrozenTeacher, TeacherPlugin
 from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
-from avalanche_agcn.training.teacher import FrozenTeacher
 
 DISTILLATION = 0.3  # chosen on held-out train photos of coco18; 1 and 4 are worse, 0 lets features drift
 RIDGE = 1000.0  # of the map; 300 to 1,000 are equally good on photos

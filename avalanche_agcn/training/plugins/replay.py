@@ -1,17 +1,27 @@
 """Replay from a memory that is updated batch by batch."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from avalanche.core import SupervisedPlugin
+from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.training.plugins import ReplayPlugin
 from avalanche.training.templates import SupervisedTemplate
-from torch import Tensor
+from torch import Tensor, nn
 
-from avalanche_agcn.benchmarks.experience import count_seen, origin_of
+from avalanche_agcn.benchmarks.experience import check_whole_experience, count_seen, origin_of
 from avalanche_agcn.checks import check_range
-from avalanche_agcn.training.loader import StreamSampler, make_train_loader
-from avalanche_agcn.training.losses import newer_as_negative
+from avalanche_agcn.models.forward import OutputRecorder, unwrap
+from avalanche_agcn.training.distributed import (
+    global_means,
+    largest_of_processes,
+    mean_over_processes,
+    process_rank,
+)
+from avalanche_agcn.training.gradients import project
+from avalanche_agcn.training.loader import StreamSampler, is_padding, make_train_loader
+from avalanche_agcn.training.losses import TEMPERATURE, MultiLabelContrastiveLoss, newer_as_negative
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
@@ -166,3 +176,119 @@ def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
 
 def _sampler(strategy: SupervisedTemplate) -> Any:
     return getattr(strategy.dataloader, "batch_sampler", None)
+
+
+class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Projects a gradient that would raise the loss on images from memory.
+
+    The reference batch of a step is drawn from the memory of earlier experiences; the gradient of its loss
+    is the reference. The memory is updated when an experience ends, as in the paper, so that the current
+    experience is not its own reference. An `ExperienceReservoirBuffer` holds equally many images of each.
+
+    Avalanche's ``AGEMPlugin`` projects in the same way, but fails when there are more experiences than images
+    in a reference batch, draws from the global generators and cannot be saved.
+
+    Args:
+        storage_policy: the memory.
+        sample_size: number of images in a reference batch; see `MemoryPlugin`.
+    """
+
+    def __init__(self, storage_policy: OnlineBuffer, *, sample_size: int | None = None) -> None:
+        super().__init__(storage_policy, batch_size_mem=sample_size)
+        self._reference: list[Tensor] | None = None
+
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Make a loader, but reject parts of experiences: each would be a reference for the next."""
+        check_whole_experience(strategy.experience, "A-GEM")
+        super().before_training_exp(strategy, *args, **kwargs)
+
+    def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Take the reference rows out of the batch and compute their gradient."""
+        super().before_training_iteration(strategy, *args, **kwargs)
+        batch, n = strategy.mbatch, self.n_stream
+        n_reference = 0 if is_padding(batch) else len(batch[0]) - n
+        reference_x, reference_y, *_ = _rows_or_padding(batch, slice(n, None))
+        strategy.mbatch, strategy.is_padding = _rows_or_padding(batch, slice(n)), n == 0
+        if largest_of_processes(n_reference) == 0:
+            self._reference = None
+            return
+        with getattr(strategy, "autocast", nullcontext)():
+            logits = unwrap(strategy.model)(reference_x)
+        with global_means():
+            loss = strategy._criterion(logits, reference_y)
+        parameters = _trained(strategy)
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        self._reference = mean_over_processes(*gradients)
+
+    def after_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Project the gradient."""
+        if self._reference is None:
+            return
+        parameters = _trained(strategy)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        for parameter, gradient in zip(parameters, project(gradients, self._reference), strict=True):
+            parameter.grad = gradient
+
+    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Offer the experience to the memory."""
+        self.storage_policy.post_adapt(strategy, strategy.experience)
+
+
+def _rows_or_padding(batch: list[Tensor], rows: slice) -> list[Tensor]:
+    """Some rows of a batch; if there are none, its first row without labels, so that the step can be made."""
+    if len(batch[0][rows]):
+        return [part[rows] for part in batch]
+    image, target, *rest = (part[:1] for part in batch)
+    return [image, torch.full_like(target, torch.nan), *rest]
+
+
+def _trained(strategy: SupervisedTemplate) -> list[Tensor]:
+    return [parameter for parameter in strategy.model.parameters() if parameter.requires_grad]
+
+
+class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+    """Adds a contrastive loss of the batch's features, as the model computed them for its logits.
+
+    Args:
+        weight: weight of the loss beside the criterion.
+        temperature: see `MultiLabelContrastiveLoss`.
+    """
+
+    def __init__(self, *, weight: float = 1.0, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        check_range("weight", weight, least=0)
+        self.weight, self.loss = weight, MultiLabelContrastiveLoss(temperature)
+        self._features = OutputRecorder()
+
+    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Check that the model has features to contrast."""
+        if not isinstance(getattr(unwrap(strategy.model), "backbone", None), nn.Module):
+            raise TypeError(
+                f"{type(strategy.model).__name__} has no backbone to take features from: use "
+                "MultiLabelClassifier(backbone, n_classes)."
+            )
+
+    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Record the features of the batch."""
+        self._features.start(unwrap(strategy.model).backbone)
+
+    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+        """Add the loss."""
+        features = self._features.stop()
+        assert features is not None
+        loss = self.loss(_of_all_processes(features), _of_all_processes(strategy.mb_y))
+        strategy.loss = strategy.loss + self.weight * loss
+
+
+def _of_all_processes(rows: Tensor) -> Tensor:
+    """Rows of the global batch, from which every process computes the same loss.
+
+    Gradients flow to this process's own rows, multiplied by the number of processes, since
+    `DistributedDataParallel` averages the gradients of all.
+    """
+    if not DistributedHelper.is_distributed:
+        return rows
+    rank, n_processes = process_rank()
+    parts = DistributedHelper.gather_all(rows.detach())
+    parts[rank] = n_processes * rows - (n_processes - 1) * rows.detach()
+    return torch.cat(parts)

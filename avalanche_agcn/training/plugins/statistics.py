@@ -1,22 +1,23 @@
 """Sums of features of the stream, and what they supply: negatives of new classes, L3A's classifiers."""
 
+import hashlib
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
-from torch import Tensor
+from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import check_no_skipped_experience, count_seen, origin_of
 from avalanche_agcn.checks import check_range
-from avalanche_agcn.models.forward import OutputRecorder, unwrap
+from avalanche_agcn.models.forward import OutputRecorder, digest_weights, unwrap
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
-from avalanche_agcn.training.gaussian_negatives import statistical_negative_loss
 from avalanche_agcn.training.l3a import RIDGE, THRESHOLD, L3AStatistics
+from avalanche_agcn.training.loader import Key, StreamDataset
+from avalanche_agcn.training.losses import statistical_negative_loss
+from avalanche_agcn.training.plugins.distillation import FrozenTeacher
 from avalanche_agcn.training.plugins.replay import check_replayed_rows_are_known
-from avalanche_agcn.training.provenance import Provenance, describe_provenance
-from avalanche_agcn.training.teacher import FrozenTeacher
 
 
 class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
@@ -253,3 +254,56 @@ def check_has_classifiers(model: torch.nn.Module, user: str) -> None:
             f"{user} needs a model with a backbone and one weight vector per class, not "
             f"{type(model).__name__}: use MultiLabelClassifier or AGCNModel."
         )
+
+
+class Provenance(NamedTuple):
+    """Network, transform, classes and precision behind sums of features, as plain values."""
+
+    network: str
+    """Digest of the backbone's structure and weights."""
+    transform: str
+    """Description of the transform of training images."""
+    classes: str
+    """Names of the classes in order of appearance."""
+    precision: str
+    """Type of half precision that the features were computed in, or None."""
+    random: bool
+    """Whether the transform draws random numbers."""
+
+    def check_same(self, other: "Provenance") -> None:
+        """Check that the features of two sets of sums are comparable."""
+        for name in ("network", "transform", "classes", "precision"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise ValueError(
+                    f"The two were trained with different {name}: {mine} and {theirs}. Sums can only be "
+                    "merged if features and classes mean the same."
+                )
+
+
+def describe_provenance(backbone: nn.Module, experience: Any, amp: torch.dtype | None) -> Provenance:
+    """Describe what an experience's features are computed with."""
+    benchmark = getattr(getattr(origin_of(experience), "origin_stream", None), "benchmark", None)
+    names = getattr(benchmark, "class_names", None)
+    return Provenance(
+        network=digest_module(backbone),
+        transform=repr(getattr(getattr(benchmark, "plan", None), "train_transform", None)),
+        classes=", ".join(names) if names else "unnamed",
+        precision=str(amp),
+        random=is_random(experience.dataset.train()),
+    )
+
+
+def digest_module(module: nn.Module) -> str:
+    """Digest of a module's structure, weights and buffers."""
+    return hashlib.sha256(f"{module!r}\n{digest_weights(module)}".encode()).hexdigest()[:16]
+
+
+def is_random(dataset: Any) -> bool:
+    """Whether the images of a dataset depend on random numbers, judged by its first images."""
+    loader = StreamDataset({0: dataset})
+    for index in range(min(8, len(dataset))):
+        first, *others = (loader.__getitems__([Key(0, index, seed)])[0][0] for seed in range(4))
+        if any(not torch.equal(torch.as_tensor(first), torch.as_tensor(other)) for other in others):
+            return True
+    return False

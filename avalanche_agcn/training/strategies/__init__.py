@@ -2,16 +2,18 @@
 
 from avalanche_agcn.training.strategies.agcn import AGCN
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
-from avalanche_agcn.training.strategies.baselines import CSC, EWC, FineTuning, LwF
-from avalanche_agcn.training.strategies.closed_form import L3A
-from avalanche_agcn.training.strategies.multi_task import (
+from avalanche_agcn.training.strategies.baselines import (
+    CSC,
+    EWC,
+    FineTuning,
+    LwF,
     MultiTask,
     MultiTaskRidge,
     TrainsJointly,
     multi_task_experience,
 )
+from avalanche_agcn.training.strategies.closed_form import L3A, StreamingRidge
 from avalanche_agcn.training.strategies.replay import AGEM, ER, OCDM, PRS, SCR, Replay
-from avalanche_agcn.training.strategies.streaming_ridge import StreamingRidge
 
 __all__ = [
     "AGCN",

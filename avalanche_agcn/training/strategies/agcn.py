@@ -9,8 +9,15 @@ from avalanche_agcn.checks import check_choice
 from avalanche_agcn.training.acm import QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
-from avalanche_agcn.training.plugins.acm import ACMPlugin, SoftLabels
-from avalanche_agcn.training.plugins.agcn import LAMBDA_CLS, LAMBDA_DST, LAMBDA_GPH, AGCNPlugin, agcn_model
+from avalanche_agcn.training.plugins.agcn import (
+    LAMBDA_CLS,
+    LAMBDA_DST,
+    LAMBDA_GPH,
+    ACMPlugin,
+    AGCNPlugin,
+    SoftLabels,
+    agcn_model,
+)
 from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
 from avalanche_agcn.training.plugins.statistics import StatisticalNegativesPlugin
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer

@@ -6,9 +6,7 @@ from typing import Any
 from avalanche.core import BasePlugin
 
 from avalanche_agcn.training.losses import TEMPERATURE
-from avalanche_agcn.training.plugins.agem import AGEMPlugin
-from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
-from avalanche_agcn.training.plugins.scr import ContrastivePlugin
+from avalanche_agcn.training.plugins.replay import AGEMPlugin, ContrastivePlugin, OnlineReplayPlugin
 from avalanche_agcn.training.storage_policy import (
     ExperienceReservoirBuffer,
     OCDMBuffer,
@@ -16,7 +14,7 @@ from avalanche_agcn.training.storage_policy import (
     PRSBuffer,
     ReservoirBuffer,
 )
-from avalanche_agcn.training.storage_policy.prs import RHO
+from avalanche_agcn.training.storage_policy.balanced import RHO
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate
 
 MEM_SIZE = 2000  # of PRS on COCO and NUS-WIDE; the AGCN paper gives none

@@ -3,7 +3,7 @@ import torch
 from avalanche.benchmarks import split_online_stream
 from avalanche.core import SupervisedPlugin
 
-from avalanche_agcn.training.plugins.agem import AGEMPlugin
+from avalanche_agcn.training.plugins.replay import AGEMPlugin
 from avalanche_agcn.training.storage_policy import ExperienceReservoirBuffer
 
 

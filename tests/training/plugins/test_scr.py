@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from avalanche_agcn.training.losses import MultiLabelContrastiveLoss
-from avalanche_agcn.training.plugins.scr import ContrastivePlugin
+from avalanche_agcn.training.plugins.replay import ContrastivePlugin
 
 
 def contrast(strategy, experience):

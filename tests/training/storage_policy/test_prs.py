@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.training.storage_policy import PRSBuffer
-from avalanche_agcn.training.storage_policy.prs import choose_removal, entry_probability
+from avalanche_agcn.training.storage_policy.balanced import choose_removal, entry_probability
 
 
 def literal_prs(labels, m, rho, draws):

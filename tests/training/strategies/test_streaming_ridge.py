@@ -14,10 +14,8 @@ from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
 from avalanche_agcn.evaluation.functional import mean_average_precision
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed, create_backbone
 from avalanche_agcn.training import L3A, FineTuning, StreamingRidge
-from avalanche_agcn.training.calibration import standardise
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
-from avalanche_agcn.training.label_relations import estimate_relations
-from avalanche_agcn.training.ridge import solve_ridge
+from avalanche_agcn.training.ridge import estimate_relations, solve_ridge, standardise
 
 WIDTH, N_CLASSES = 12, 6
 
@@ -332,7 +330,7 @@ def test_interrupted_solution_leaves_the_classifiers_and_is_repeated(features, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("avalanche_agcn.training.strategies.streaming_ridge.solve_ridge", interrupt)
+        patch.setattr("avalanche_agcn.training.strategies.closed_form.solve_ridge", interrupt)
         with pytest.raises(KeyboardInterrupt):
             strategy.train(features.train_stream[1], eval_streams=[])
     assert torch.equal(scores(strategy, features)[:, :2], before)
