@@ -145,7 +145,7 @@ def test_missing_folders_and_files_are_named(tmp_path):
     [
         ({"annotations": []}, "has 6 images and 0 annotations"),
         ({"images": []}, "has 0 images and"),
-        ({"images": [{"id": 10, "file_name": "a"}]}, "image id 4, which is not among its images"),
+        ({"images": [{"id": 10, "file_name": "a"}]}, "image id 4, but no such image"),
     ],
 )
 def test_annotations_that_do_not_fit_their_images_are_rejected(tmp_path, change, message):
@@ -231,7 +231,7 @@ def test_lists_without_annotations_must_be_the_published_ones(tmp_path, write_li
     with pytest.raises(ValueError, match="have 1 classes, not the 40"):
         SplitCOCO(tmp_path, split_lists=write_lists(LISTS))
     foreign = {name: ["photo.jpg" + ",1" * 40] for name in LISTS}
-    with pytest.raises(ValueError, match=r"'photo\.jpg' is not a file name of its 2014 release"):
+    with pytest.raises(ValueError, match=r"'photo\.jpg' is no file name of its 2014 release"):
         SplitCOCO(tmp_path, split_lists=write_lists(foreign))
 
 

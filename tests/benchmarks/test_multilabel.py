@@ -242,6 +242,7 @@ def test_class_without_a_positive_in_its_experience_causes_a_warning():
         (torch.eye(3), torch.eye(3), {"validation_size": 3}, "validation_size=3"),
         (torch.eye(3), torch.eye(3), {"validation_size": -0.5}, "validation_size=-0.5"),
         (torch.eye(3), torch.eye(3), {"class_names": ["a"]}, "3 different names"),
+        (torch.eye(3), torch.eye(3), {"class_names": ["a", "b", "a"]}, "3 different names"),
         (torch.eye(3), torch.eye(3), {"class_order": [0, 1]}, "missing"),
     ],
 )

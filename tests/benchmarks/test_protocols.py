@@ -319,12 +319,12 @@ def test_scenes_follow_a_protocol_too():
 
 
 def test_sizes_of_the_published_protocols():
-    assert b_sizes("B10-C2", 20) == [10, 2, 2, 2, 2, 2]
-    assert b_sizes("B5-C3", 20) == [5, 3, 3, 3, 3, 3]
-    assert b_sizes("B4-C2", 20) == [4] + 8 * [2]
-    for name, n_classes in (("B0-C7", 20), ("B21-C1", 20), ("B0-C0", 20)):
-        with pytest.raises(ValueError, match=f"'{name}' does not fit 20 classes"):
-            b_sizes(name, n_classes)
+    assert b_sizes(10, 2, 20) == [10, 2, 2, 2, 2, 2]
+    assert b_sizes(5, 3, 20) == [5, 3, 3, 3, 3, 3]
+    assert b_sizes(4, 2, 20) == [4] + 8 * [2]
+    for first, step in ((0, 7), (21, 1), (0, 0)):
+        with pytest.raises(ValueError, match=f"'B{first}-C{step}' does not fit 20 classes"):
+            b_sizes(first, step, 20)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_sizes_of_the_published_protocols():
         ("b0-c10", {}, ValueError, "'paper' or 'B<n>-C<m>', such as 'B0-C10', not 'b0-c10'"),
         ("paper", {"test_images": "some"}, ValueError, r"test_images must be one of \('seen', 'all'\)"),
         ("paper", {"crowds": True}, ValueError, "crowds must be one of"),
-        ("paper", {"repeat": True}, TypeError, "no setting repeat here; there are assignment, class_order"),
+        ("paper", {"repeat": True}, TypeError, "no setting repeat here, only assignment, class_order"),
     ],
 )
 def test_unknown_protocols_and_settings_are_rejected(name, explicit, error, message):

@@ -91,14 +91,16 @@ def test_test_image_listed_twice_is_kept_once_with_a_warning(write_lists):
 def test_request_must_not_contradict_the_lists(write_lists):
     folder = write_lists(LISTS)
     nothing = {"n_classes": None, "n_experiences": None, "class_order": None, "validation_size": 0}
-    assert load_split_lists(folder, **nothing).n_classes == 3
-    assert load_split_lists(folder, n_classes=3, n_experiences=2).n_classes == 3
-    with pytest.raises(ValueError, match="leave out class_order, validation_size"):
-        load_split_lists(folder, **nothing | {"class_order": [0], "validation_size": 0.1})
-    with pytest.raises(ValueError, match="n_classes=2 contradicts the split lists, which have 3"):
-        load_split_lists(folder, **nothing | {"n_classes": 2})
-    with pytest.raises(ValueError, match="n_experiences=3 contradicts the split lists, which have 2"):
-        load_split_lists(folder, **nothing | {"n_experiences": 3})
+    for fitting in (nothing, {"n_classes": 3, "n_experiences": 2, "image_size": 8}):
+        lists, images = load_split_lists(folder, "paper", dict(fitting))
+        assert (lists.n_classes, images.image_size) == (3, fitting.get("image_size"))
+    for change, message in (
+        ({"class_order": [0], "validation_size": 0.1}, "leave out class_order, validation_size"),
+        ({"n_classes": 2}, "n_classes=2 contradicts the split lists, which have 3"),
+        ({"n_experiences": 3}, "n_experiences=3 contradicts the split lists, which have 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_split_lists(folder, "paper", nothing | change)
 
 
 def from_lists(folder, labels, names):

@@ -82,11 +82,11 @@ def test_other_columns_are_masked_in_a_copy():
         (lambda: MultiLabelAttribute(torch.eye(2).log()), "are -inf for image 0, class 1"),
         (
             lambda: MultiLabelAttribute(torch.eye(2)).concat(MultiLabelAttribute(torch.eye(3))),
-            "number of classes",
+            "same classes",
         ),
         (
             lambda: MultiLabelAttribute(torch.eye(2)).concat(MultiLabelAttribute(torch.eye(2), "other")),
-            "same name",
+            "same type and name",
         ),
     ],
 )

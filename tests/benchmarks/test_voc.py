@@ -124,7 +124,7 @@ def remove(path):
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        (["ImageSets"], r"no VOCdevkit/VOC2007/ImageSets/Main; give the folder"),
+        (["ImageSets"], r"no VOCdevkit/VOC2007/ImageSets/Main; give VOC's folder"),
         (["JPEGImages"], r"VOC2007 has no JPEGImages; unpack VOC 2007 again\."),
         (["ImageSets/Main/test.txt"], r"no image set .*test\.txt; unpack the part"),
         (
@@ -145,8 +145,8 @@ def test_missing_parts_are_named(tmp_path, missing, message):
     ("file", "content", "message"),
     [
         ("ImageSets/Main/cat_test.txt", "000001 -1\n", "has 1 images that are not the 6 of its"),
-        ("ImageSets/Main/cat_test.txt", "000001  2\n", r"line 1: expected an image and -1, 0 or 1, got"),
-        ("ImageSets/Main/test.txt", "1\n1\n", "different images, but has 2 lines and 1 images"),
+        ("ImageSets/Main/cat_test.txt", "000001  2\n", r"line 1: '000001 2' must be an image and -1"),
+        ("ImageSets/Main/test.txt", "1\n1\n", "different images, but lists 1 in 2 lines"),
     ],
 )  # fmt: skip
 def test_damaged_image_sets_are_rejected(tmp_path, file, content, message):
@@ -159,7 +159,7 @@ def test_damaged_image_sets_are_rejected(tmp_path, file, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"neither label files in ImageSets/Main nor an annotation .*000001\.xml"),
+        (None, r"neither a label file nor an annotation .*000001\.xml"),
         ("<annotation><object>", r"000001\.xml is not a complete XML file"),
         (annotation("000001", "dog unicorn"), r"unknown classes \['unicorn'\]; VOC's are \['aeroplane'"),
     ],
