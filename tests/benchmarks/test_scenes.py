@@ -152,6 +152,16 @@ def test_default_transforms_normalise_and_flip_in_training():
     assert 30 <= sum(torch.equal(seen, image) for seen, image in pairs) <= 70
 
 
+def test_scenes_follow_a_protocol_too():
+    benchmark = SplitScenes(protocol="B4-C2", n_classes=8, n_train=80, n_test=20, image_size=16)
+    assert benchmark.class_names == sorted(benchmark.class_names)
+    assert benchmark.classes_per_experience == [4, 2, 2]
+    assert not any(e.dataset.targets.data.isnan().any() for e in benchmark.train_stream)
+    assert benchmark.complete_train_dataset.targets.data.sum() == sum(
+        e.dataset.targets.data.sum() for e in benchmark.train_stream
+    )  # every label of a repeated image comes once
+
+
 def test_options_reach_the_benchmark():
     transforms = {"train_transform": np.shape, "eval_transform": np.ndim}
     benchmark = SplitScenes(

@@ -2,16 +2,17 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_agcn.benchmarks.split import (
     assign_first,
     assign_once,
     assign_repeatedly,
-    check_classes_present,
     choose_classes,
+    draw_long_tail,
     experience_sizes,
+    long_tail_quotas,
     resolve_class_order,
 )
 
@@ -48,6 +49,13 @@ def test_class_order_by_column_or_name():
         assert resolve_class_order(order, NAMES) == [2, 0, 1]
 
 
+def test_a_shuffled_order_follows_from_its_seed():
+    names = [f"class {k}" for k in range(9)]
+    orders = [resolve_class_order(f"shuffled-{seed}", names) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[2]) == list(range(9))
+
+
 @pytest.mark.parametrize(
     ("order", "message"),
     [
@@ -56,6 +64,7 @@ def test_class_order_by_column_or_name():
         (["cat", "dog", "emu"], r"unknown classes \['emu'\].*'cow'"),
         ([0, 1, 3], r"unknown classes \[3\]"),
         ([0, 1, -1], r"unknown classes \[-1\]"),
+        ("shuffled-x", "not 'shuffled-x'"),
     ],
 )
 def test_class_order_that_does_not_fit_is_rejected(order, message):
@@ -75,12 +84,6 @@ def test_classes_are_chosen_by_frequency_or_by_name():
         choose_classes(NAMES, counts, 2, ["cat", "emu"])
     with pytest.raises(ValueError, match="names 1 classes, but n_classes=2"):
         choose_classes(NAMES, counts, 2, ["cat"])
-
-
-def test_class_without_a_positive_is_named():
-    check_classes_present(torch.eye(3), NAMES)
-    with pytest.raises(ValueError, match=r"No training image shows \['cow'\]"):
-        check_classes_present(torch.eye(3)[:2], NAMES)
 
 
 @st.composite
@@ -144,17 +147,49 @@ def test_empty_experience_is_filled_along_a_chain():
 def test_random_rule_draws_from_all_labels():
     share = len(assign_once(torch.ones(2000, 2), [1, 1], assignment="random", seed=1)[0]) / 2000
     assert abs(share - 0.5) < 4 * (0.25 / 2000) ** 0.5
-
-
-def test_unknown_rule_is_rejected():
     with pytest.raises(ValueError, match=r"one of \('rarest', 'random'\), not 'best'"):
         assign_once(torch.ones(1, 1), [1], assignment="best")
 
 
-def test_a_shuffled_order_follows_from_its_seed():
-    names = [f"class {k}" for k in range(9)]
-    orders = [resolve_class_order(f"shuffled-{seed}", names) for seed in (0, 0, 1)]
-    assert orders[0] == orders[1] != orders[2]
-    assert sorted(orders[2]) == list(range(9))
-    with pytest.raises(ValueError, match="not 'shuffled-x'"):
-        resolve_class_order("shuffled-x", names)
+def random_labels(n, n_classes, seed, share=0.15):
+    return (torch.rand(n, n_classes, generator=torch.Generator().manual_seed(seed)) < share).to(torch.int8)
+
+
+def test_quotas_worked_by_hand():
+    counts = torch.tensor([10, 100, 60, 0, 60])  # ranks 4, 1, 2, 5, 3
+    assert long_tail_quotas(counts, 1.0).tolist() == [10, 100, 50, 0, 33]
+    assert long_tail_quotas(counts, 2.0).tolist() == [6, 100, 25, 0, 11]
+    assert long_tail_quotas(counts, 50.0).tolist() == [1, 100, 1, 0, 1]
+    assert long_tail_quotas(counts, 0.0).tolist() == counts.tolist()
+    with pytest.raises(ValueError, match="long_tail must be at least 0, not -1"):
+        long_tail_quotas(counts, -1.0)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 99), st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+def test_quotas_hold_and_no_class_is_lost(n, n_classes, seed, power):
+    labels = random_labels(n, n_classes, seed)
+    keep = draw_long_tail(labels, power, seed)
+    counts, quotas = labels[keep].sum(0), long_tail_quotas(labels.sum(0), power)
+    assert torch.equal(counts > 0, labels.any(0))  # every class keeps an image
+    assert keep[~labels.any(1)].all()
+    if power == 0:
+        assert keep.all()
+    # Above its quota a class has at most the images that saved another class.
+    assert ((counts - quotas).clamp(min=0) <= (quotas == 1).sum()).all() or power == 0
+    assert torch.equal(keep, draw_long_tail(labels, power, seed))
+
+
+def test_single_labels_meet_the_quotas_exactly():
+    labels = torch.eye(4, dtype=torch.int8)[torch.randint(0, 4, (400,), generator=torch.Generator())]
+    kept = labels[draw_long_tail(labels, 1.0)].sum(0)
+    assert torch.equal(kept.long(), long_tail_quotas(labels.sum(0), 1.0))
+
+
+def test_with_several_labels_only_the_most_frequent_classes_stay_below_their_quotas():
+    labels = random_labels(2000, 10, 0)
+    kept, quotas = labels[draw_long_tail(labels, 1.0)].sum(0), long_tail_quotas(labels.sum(0), 1.0)
+    assert (kept <= quotas).all()
+    head = quotas.sort(descending=True).indices[:2]
+    assert set((kept < quotas).nonzero().flatten().tolist()) <= set(head.tolist())
+    assert kept.max() > 4 * kept.min()
