@@ -64,7 +64,7 @@ def multilabel_csv(
     check_images: bool = True,
     log: Callable[[str], None] = print,
 ) -> ImageFiles:
-    r"""Photos with labels from a CSV file, for `multilabel_benchmark`.
+    """Photos with labels from a CSV file, for `multilabel_benchmark`.
 
     The file has one row per photo, in one of two layouts, which its header tells:
 
@@ -85,16 +85,6 @@ def multilabel_csv(
     Raises:
         OSError: if photos cannot be opened; names rows and files.
         ValueError: if a row does not fit; names file, row and value.
-
-    Example:
-        >>> import tempfile
-        >>> from PIL import Image
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> Image.new("RGB", (8, 8)).save(folder / "beach.jpg")
-        >>> _ = (folder / "labels.csv").write_text("file,labels\nbeach.jpg,person;dog\n")
-        >>> photos = multilabel_csv(folder / "labels.csv", images=folder, log=lambda text: None)
-        >>> photos.class_names, photos.targets.tolist()
-        (['dog', 'person'], [[1, 1]])
     """
     read = read_csv(path, class_names=class_names, separator=separator)
     return open_photos(images, read, truncated=truncated, check_images=check_images, log=log)

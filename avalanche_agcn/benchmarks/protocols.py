@@ -69,21 +69,6 @@ class Protocol:
         difficult: label of a VOC class whose objects on an image are all marked difficult.
         image_size: side of the square that whole images are scaled to, without a crop.
         flip: whether half of the train images are mirrored.
-
-    Example:
-        >>> rules = resolve_protocol("B0-C2", paper_sizes=(40, 10), without=["difficult"], flip=True)
-        >>> print(rules.with_sizes(4))
-        protocol: B0-C2
-        n_classes: 4
-        n_experiences: 2
-        classes_per_experience: 2, 2
-        class_order: alphabetical
-        repeat_images: True
-        unlabelled_as_negative: True
-        test_images: seen
-        crowds: membership
-        image_size: 224
-        flip: True
     """
 
     name: str = "own"
@@ -185,12 +170,7 @@ def resolve_options(
 
 
 def b_sizes(first: int, step: int, n_classes: int) -> list[int]:
-    """Number of classes of each experience of the protocol ``B<first>-C<step>``.
-
-    Example:
-        >>> b_sizes(40, 10, n_classes=80)
-        [40, 10, 10, 10, 10]
-    """
+    """Number of classes of each experience of ``B<first>-C<step>``: B40-C10 of 80 is 40, 10, 10, 10, 10."""
     if step == 0 or first > n_classes or (n_classes - first) % step:
         raise ValueError(
             f"protocol 'B{first}-C{step}' does not fit {n_classes} classes: after the first {first} there "

@@ -272,13 +272,10 @@ def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
 
 
 def _check_same_classes(train: Sequence[str], test: Sequence[str]) -> None:
-    differing = sorted(set(train) ^ set(test))
-    if differing:
-        raise ValueError(f"Train and test annotations have different categories: only one has {differing}.")
     for place, (ours, theirs) in enumerate(zip_longest(train, test)):
         if ours != theirs:
             raise ValueError(
-                "Train and test annotations have the same categories, but in another order of their ids: "
+                "Train and test annotations must have the same categories in the order of their ids, but "
                 f"number {place} is {ours!r} in train and {theirs!r} in test; use annotations of one release."
             )
 

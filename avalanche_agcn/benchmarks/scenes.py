@@ -72,12 +72,7 @@ Probabilities = npt.NDArray[np.float64]
 
 
 def true_cooccurrence(class_names: Sequence[str] = CLASS_NAMES) -> Tensor:
-    """P(i | j) of some of ``CLASS_NAMES``, [n_classes, n_classes] float64, unit diagonal.
-
-    Example:
-        >>> true_cooccurrence(["fork", "knife"])[1, 0]  # P(knife | fork)
-        tensor(0.5588, dtype=torch.float64)
-    """
+    """P(i | j) of some of ``CLASS_NAMES``, [n_classes, n_classes] float64, unit diagonal."""
     return torch.from_numpy(conditional_probabilities(*label_sets(_check_known(class_names))))
 
 
@@ -237,14 +232,6 @@ class SplitScenes(MultiLabelBenchmark):
 
     Attributes:
         true_cooccurrence: [n_classes, n_classes] float64; entry [i, j] = P(i | j) of columns i and j.
-
-    Example:
-        >>> benchmark = SplitScenes(n_classes=8, n_experiences=2, n_train=60, n_test=30)
-        >>> benchmark.class_names[:4]
-        ['person', 'bicycle', 'car', 'motorcycle']
-        >>> image, target, task_label = benchmark.test_stream[0].dataset[0]
-        >>> image.shape, target.shape
-        (torch.Size([3, 64, 64]), torch.Size([8]))
     """
 
     def __init__(

@@ -228,10 +228,6 @@ def long_tail_quotas(counts: Tensor, power: float) -> Tensor:
     classes have most of the images. ``counts`` are the numbers of images of each class, [C]. The class with
     most images has rank 1; of equal ones the first column comes first. A power of 0 leaves all images. A
     quota is at least 1 and at most the class's own number; 0 for a class without images.
-
-    Example:
-        >>> long_tail_quotas(torch.tensor([50, 100, 80]), power=1.0)
-        tensor([ 33, 100,  50])
     """
     check_range("long_tail", power, least=0)
     order = counts.sort(descending=True, stable=True).indices

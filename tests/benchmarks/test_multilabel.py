@@ -166,21 +166,13 @@ def test_seed_fixes_what_is_drawn():
     assert split(1) == split(1) != split(2)
 
 
-def test_images_are_opened_when_they_are_read():
-    data = drawn_images(40, 4)
-    benchmark = multilabel_benchmark(data, data, n_experiences=2, validation_size=4)
-    assert benchmark.train_stream[0].dataset.targets.count
-    assert not data.opened
-    benchmark.train_stream[0].dataset[0]
-    assert len(data.opened) == 1
-
-
-def test_transforms_follow_the_mode():
+def test_images_are_opened_when_they_are_read_and_transforms_follow_the_mode():
     data = Images(torch.eye(2))
-    benchmark = multilabel_benchmark(
-        data, data, n_experiences=1, train_transform=lambda x: x + 10, eval_transform=lambda x: x + 20
-    )
+    transforms = {"train_transform": lambda x: x + 10, "eval_transform": lambda x: x + 20}
+    benchmark = multilabel_benchmark(data, data, n_experiences=1, **transforms)
     train, test = benchmark.train_stream[0].dataset, benchmark.test_stream[0].dataset
+    assert train.targets.count
+    assert not data.opened
     assert images_of(train) == images_of(benchmark.complete_train_dataset) == [10, 11]
     assert images_of(train.eval()) == images_of(test) == [20, 21]
     assert images_of(train.replace_current_transform_group(lambda x: x + 30).subset([1])) == [31]

@@ -197,10 +197,9 @@ def test_default_shape_is_ten_experiences_of_four():
     benchmark = SplitScenes(in_memory=False)
     assert benchmark.class_names == list(CLASS_NAMES)
     assert benchmark.classes_per_experience == [4] * 10
-    assert sum(len(e.dataset) for e in benchmark.train_stream) == 6000
-    assert sum(len(e.dataset) for e in benchmark.test_stream) == 1200
     assert min(len(e.dataset) for e in benchmark.train_stream) >= 400
-    assert repr(benchmark).startswith("SplitScenes(40 classes in 10 experiences")
+    shape = "40 classes in 10 experiences; images: 6000 train, 1200 test"
+    assert repr(benchmark) == f"SplitScenes({shape})"
 
 
 @pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # 150 images are few
@@ -246,9 +245,8 @@ def test_scenes_follow_a_protocol_too():
     assert benchmark.class_names == sorted(benchmark.class_names)
     assert benchmark.classes_per_experience == [4, 2, 2]
     assert not any(e.dataset.targets.data.isnan().any() for e in benchmark.train_stream)
-    assert benchmark.complete_train_dataset.targets.data.sum() == sum(
-        e.dataset.targets.data.sum() for e in benchmark.train_stream
-    )  # every label of a repeated image comes once
+    n_labels = sum(e.dataset.targets.data.sum() for e in benchmark.train_stream)
+    assert benchmark.complete_train_dataset.targets.data.sum() == n_labels  # each of a repeated image once
 
 
 def test_options_reach_the_benchmark():
@@ -260,9 +258,6 @@ def test_options_reach_the_benchmark():
     assert sum(len(e.dataset) for e in benchmark.valid_stream) == 20
     assert benchmark.train_stream[1].dataset[0][0] == (16, 16, 3)
     assert benchmark.test_stream[0].dataset[0][0] == 3
-    repeated = SplitScenes(n_classes=8, n_experiences=2, repeat_images=True, **SMALL)
-    targets = repeated.complete_train_dataset.targets[:].reshape(-1, 2, 4)
-    assert [len(e.dataset) for e in repeated.train_stream] == targets.amax(2).sum(0).tolist()
 
 
 @pytest.mark.parametrize(
