@@ -116,6 +116,9 @@ def test_annotations_of_another_form_or_outside_the_folder_are_named(folder):
     write_coco(folder / "labels.json", {"../secret.jpg": ["dog"]})
     with pytest.raises(ValueError, match=r"a file within the folder of images, but is '../secret.jpg'"):
         read_photos(folder / "images", folder / "labels.json")
+    (folder / "xml" / "0.xml").write_text("<annotation><filename>../secret.jpg</filename></annotation>")
+    with pytest.raises(ValueError, match=r"xml: '../secret.jpg' is not below the folder of images"):
+        read_photos(folder / "images", folder / "xml")
 
 
 @given(st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=60), st.floats(0.05, 0.6))
