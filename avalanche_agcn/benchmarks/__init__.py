@@ -28,13 +28,5 @@ __all__ = [
 ]
 
 __getattr__ = lazy_getattr(
-    __name__,
-    "experience",
-    "multilabel",
-    "scenes",
-    "nus_wide",
-    "voc",
-    "csv_files",
-    "coco",
-    "photos",
+    __name__, "experience", "multilabel", "scenes", "nus_wide", "voc", "csv_files", "coco", "photos"
 )

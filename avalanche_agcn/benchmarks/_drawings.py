@@ -1,4 +1,4 @@
-"""The forty drawings of ``SplitScenes``: a few polygons and lines per class.
+"""The forty drawings of ``SplitScenes``, a few polygons and lines per class, and how scenes are painted.
 
 A drawing lies in a square from -10 to 10, x to the right and y down, and is painted in the order it is
 written. Colours are letters of a palette that the painter fills in for each object:
@@ -345,16 +345,7 @@ SKIN: tuple[Colour, ...] = ((244, 208, 176), (224, 172, 128), (176, 120, 80), (1
 def paint_scene(
     drawings: Sequence[Drawing], image_size: int, rng: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
-    """Paint one object of each drawing, in quarters of the image drawn at random.
-
-    Args:
-        drawings: at most ``QUARTERS`` drawings.
-        image_size: side of the image in pixels.
-        rng: draws everything that varies.
-
-    Returns:
-        The image, [image_size, image_size, 3].
-    """
+    """Paint one object of each of at most ``QUARTERS`` drawings, each in a quarter drawn at random."""
     side = image_size * SUPERSAMPLING
     canvas = _background(side, rng)
     draw = ImageDraw.Draw(canvas)
@@ -367,10 +358,7 @@ def paint_scene(
             draw,
             drawing,
             # The centre stays in the inner part of its quarter, so that no object hides another.
-            centre=(
-                (quarter % 2 + 0.3 + 0.4 * x) * side / 2,
-                (quarter // 2 + 0.3 + 0.4 * y) * side / 2,
-            ),
+            centre=((quarter % 2 + 0.3 + 0.4 * x) * side / 2, (quarter // 2 + 0.3 + 0.4 * y) * side / 2),
             size=(smallest + (largest - smallest) * size) * side,
             rotation=(2 * rotation - 1) * MAX_ROTATION,
             palette=random_palette(rng),
@@ -389,23 +377,14 @@ def paint_drawing(
 ) -> None:
     """Paint a drawing, moved where needed so that all of it is inside the image.
 
-    Args:
-        draw: the canvas.
-        drawing: the shapes.
-        centre: middle of the drawing's square, in pixels.
-        size: side of that square, in pixels.
-        rotation: degrees, clockwise.
-        palette: colour of each letter.
+    The drawing's square has ``centre`` and ``size`` in pixels, its ``rotation`` is in degrees, clockwise.
     """
     scale = size / SIDE
     cos, sin = scale * math.cos(math.radians(rotation)), scale * math.sin(math.radians(rotation))
     points = np.concatenate([shape.points for shape in drawing]) @ ((cos, sin), (-sin, cos))
     margin = EDGE + scale * max(shape.width for shape in drawing) / 2
-    points += np.clip(
-        centre,
-        margin - points.min(axis=0),
-        np.subtract(draw.im.size, margin) - points.max(axis=0),
-    )
+    lowest, highest = margin - points.min(axis=0), np.subtract(draw.im.size, margin) - points.max(axis=0)
+    points += np.clip(centre, lowest, highest)
     coordinates = iter(points.ravel().tolist())
     for shape in drawing:
         xy, colour = list(islice(coordinates, shape.points.size)), palette[shape.colour]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks.image_files import ImageOptions, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.protocols import Crowds, resolve_protocol
+from avalanche_agcn.benchmarks.protocols import Crowds, resolve_options
 from avalanche_agcn.benchmarks.published import (
     LabelTable,
     SplitLists,
@@ -96,45 +96,25 @@ def SplitCOCO(
         seed: fixes everything that is drawn.
         **options: further `ImageOptions` (``image_size``, ``train_transform``, ``validation_size``, …) and
             settings of the `Protocol` (``classes_per_experience``, ``repeat_images``, ``flip``, …).
-
-    Raises:
-        FileNotFoundError: if the folder or its annotation files are missing.
-        ValueError: if annotations, lists or arguments do not fit.
     """
     root = Path(dataset_root)
     release = _find_release(root, year)
     if release is None and (split_lists is None or year == 2017):  # lists alone name files of 2014
-        raise FileNotFoundError(
-            f"{root} has no annotations/instances_train{year or YEARS[0]}.json; download and unpack COCO's "
-            "annotations there."
-        )
+        missing = f"annotations/instances_train{year or YEARS[0]}.json"
+        raise FileNotFoundError(f"{root} has no {missing}; download and unpack COCO's annotations there.")
     options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
     options |= {"crowds": crowds, "backbone": backbone, "seed": seed}
-    images = ImageOptions.take_from(options)
     if split_lists is not None:
-        validation = images.validation_size
-        lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation, **options)
-        return _from_lists(root, lists, release, images)
-    options |= {"image_size": images.image_size}
-    rules = resolve_protocol(protocol, paper_sizes=PAPER_SIZES, without=["difficult"], **options)
+        return _from_lists(root, release, *load_split_lists(split_lists, protocol, options))
+    rules, images = resolve_options(protocol, options, paper_sizes=PAPER_SIZES, without=["difficult"])
     assert rules.crowds is not None
     train, test = (read_coco(root, f"{subset}{release}", rules.crowds) for subset in ("train", "val"))
     return benchmark_from_tables(root, train, test, rules, images)
 
 
 def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -> LabelTable:
-    """Image-level labels from one of COCO's annotation files; for ``crowds`` and errors see `read_instances`.
-
-    Args:
-        root: COCO's folder.
-        subset: ``"train2014"``, ``"val2017"``, ….
-        crowds: what crowd boxes count for.
-    """
+    """Image-level labels of ``"train2014"``, ``"val2017"``, …, from COCO's folder; see `read_instances`."""
     path = Path(root) / "annotations" / f"instances_{subset}.json"
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"There is no annotation file {path}; download COCO's annotations for {subset} there."
-        )
     return read_instances(path, folder=f"{subset}/", crowds=crowds)
 
 
@@ -145,21 +125,16 @@ def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -
         path: the file.
         folder: how the names of images begin, with a slash at the end.
         crowds: what crowd boxes count for; see `Protocol`.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it has no images, no annotations, or annotations of unknown images, or another form.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path} with labels.")
+        raise FileNotFoundError(f"There is no annotation file {path}; download it, or correct its name.")
     coco = COCO()
     coco.dataset = _checked(read_json(path), path)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
         coco.createIndex()
-    if not coco.imgs or not coco.anns:
-        raise ValueError(
-            f"{path} has {len(coco.imgs)} images and {len(coco.anns)} annotations; both are needed."
-        )
+    n_images, n_boxes = len(coco.imgs), len(coco.anns)
+    if not n_images or not n_boxes:
+        raise ValueError(f"{path} has {n_images} images and {n_boxes} annotations; both are needed.")
     categories = sorted(coco.cats)
     try:
         shown = _label_matrix(coco, categories, coco.catToImgs, path)
@@ -197,9 +172,7 @@ def _checked(content: Any, path: Path) -> Any:
     known = {category["id"] for category in content["categories"]}
     for k, box in enumerate(content["annotations"]):
         if box["category_id"] not in known:
-            fail(
-                f"{path}: annotations[{k}].category_id", "the id of one of the categories", box["category_id"]
-            )
+            fail(f"{path}: annotations[{k}].category_id", "the id of a category", box["category_id"])
     return content
 
 
@@ -216,9 +189,7 @@ def _label_matrix(
         rows = rank[np.searchsorted(ids, shown, sorter=rank).clip(max=len(ids) - 1)]
         unknown = shown[ids[rows] != shown]
         if unknown.size:
-            raise ValueError(
-                f"{path} has annotations for image id {unknown[0]}, which is not among its images."
-            )
+            raise ValueError(f"{path} has annotations for image id {unknown[0]}, but no such image.")
         labels[rows, column] = 1
     return torch.from_numpy(labels)
 
@@ -243,45 +214,28 @@ def _find_release(root: Path, year: int | None) -> int | None:
 
 
 def _from_lists(
-    root: Path, lists: SplitLists, release: int | None, images: ImageOptions
+    root: Path, release: int | None, lists: SplitLists, images: ImageOptions
 ) -> MultiLabelBenchmark:
+    labels: Tensor | None = None
     if release is None:
-        files = [_file_2014(image) for listed in [*lists.train, *lists.test] for image in listed.images]
-        names, labels = _published_names(lists), None
+        files = [_file_2014(image) for listed in lists.train + lists.test for image in listed.images]
+        names = list(SPLIT_COCO_CLASSES)
+        if lists.n_classes != len(names):
+            raise ValueError(
+                f"The split lists have {lists.n_classes} classes, not the {len(names)} of Split-COCO; to "
+                "find their names, put COCO's annotation files beside the images."
+            )
     else:
         train, val = (read_coco(root, f"{subset}{release}") for subset in ("train", "val"))
         files, names = train.files + val.files, train.class_names
         labels = torch.cat([train.labels, val.labels])
-    rows = {_image_number(file): row for row, file in enumerate(files)}
-    return benchmark_from_lists(
-        root,
-        lists,
-        files,
-        lambda image: rows[_image_number(image)],
-        class_names=names,
-        labels=labels,
-        images=images,
-    )
-
-
-def _published_names(lists: SplitLists) -> list[str]:
-    if lists.n_classes != len(SPLIT_COCO_CLASSES):
-        raise ValueError(
-            f"The split lists have {lists.n_classes} classes, not the {len(SPLIT_COCO_CLASSES)} of "
-            "Split-COCO; to find their names, put COCO's annotation files beside the images."
-        )
-    return list(SPLIT_COCO_CLASSES)
-
-
-def _image_number(file: str) -> str:
-    """The part of a file name that both releases share, such as ``000000000073.jpg``."""
-    return file[-len("000000000073.jpg") :]
+    shared = slice(-len("000000000073.jpg"), None)  # the part of a file name that both releases have
+    rows = {file[shared]: row for row, file in enumerate(files)}
+    return benchmark_from_lists(root, lists, files, lambda image: rows[image[shared]], names, labels, images)
 
 
 def _file_2014(image: str) -> str:
     match = re.fullmatch(r"COCO_(train2014|val2014)_\d{12}\.jpg", image)
     if match is None:
-        raise ValueError(
-            f"The split lists do not fit COCO: {image!r} is not a file name of its 2014 release."
-        )
+        raise ValueError(f"The split lists do not fit COCO: {image!r} is no file name of its 2014 release.")
     return f"{match[1]}/{image}"

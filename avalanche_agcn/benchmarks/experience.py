@@ -1,4 +1,8 @@
-"""The experience of a multi-label stream, checks of strategies that read it, and functions about it."""
+"""Experiences of a multi-label stream: their targets, what strategies ask them, and checks of strategies.
+
+A cell of a target is 0, 1 or unlabelled. It is stored as a code in one byte (6.6 MB for the 82,783 training
+images of COCO's 80 classes) and read as float32, NaN where unlabelled.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,49 @@ UNLABELLED = -1
 """Code of a cell whose label is unknown; read as NaN."""
 
 
+def encode(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
+    """Targets of 0, 1 and NaN as int8 codes."""
+    targets = _as_matrix(targets)
+    if targets.ndim != 2:
+        raise ValueError(
+            f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
+            f"{tuple(targets.shape)}; torch.nn.functional.one_hot makes one of class indices."
+        )
+    unlabelled, positive = targets.isnan(), targets == 1
+    wrong = ~(positive | (targets == 0) | unlabelled)
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"targets must be 0 or 1 (NaN where unlabelled), but are {targets[row, column].item()} for "
+            f"image {row}, class {column}."
+        )
+    return positive.to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
+
+
+def _as_matrix(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
+    """The targets as a tensor; lists of labels, of any length each, are no matrix."""
+    try:
+        return torch.as_tensor(targets)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"targets must be a matrix [images, classes] of 0 and 1, not lists of labels such as "
+            f"{list(targets[0])!r} ({error}): set targets[image, class] = 1 in torch.zeros(n_images, "
+            "n_classes), or write a CSV file for multilabel_csv."
+        ) from None
+
+
+def decode(codes: Tensor) -> Tensor:
+    """Codes as float32 targets, NaN where unlabelled."""
+    return codes.float().masked_fill_(codes == UNLABELLED, float("nan"))
+
+
+def mask_columns(codes: Tensor, own: range, *, outside: int = UNLABELLED) -> Tensor:
+    """A copy of the codes, [N, C], with the code ``outside`` in all but the experience's own columns."""
+    masked = torch.full_like(codes, outside)
+    masked[:, own.start : own.stop] = codes[:, own.start : own.stop]
+    return masked
+
+
 class MultiLabelAttribute(DataAttribute):
     """Avalanche's ``DataAttribute`` for targets with several labels per image.
 
@@ -29,16 +76,10 @@ class MultiLabelAttribute(DataAttribute):
     classes: ``uniques`` are the columns with at least one positive, ``val_to_idx`` lists a column's positive
     samples and ``count`` their number.
 
-    A cell is 0, 1 or unlabelled. It is stored in one byte (6.6 MB for the 82,783 training images of COCO) and
-    read as float32, NaN where unlabelled.
-
     Args:
         data: [N, C] tensor or array of 0, 1 and NaN.
         name: name under which the dataset offers the attribute.
         use_in_getitem: whether the dataset appends the row to each sample.
-
-    Raises:
-        ValueError: if ``data`` is not 2-D or has values other than 0, 1 and NaN.
 
     Example:
         >>> targets = MultiLabelAttribute(torch.tensor([[1, 0, 1], [0, 0, 1]]))
@@ -63,9 +104,7 @@ class MultiLabelAttribute(DataAttribute):
         return new
 
     def _set(self, codes: Tensor, name: str, use_in_getitem: bool) -> None:
-        self.name, self.use_in_getitem = name, use_in_getitem
-        self.codes = codes
-        """[N, C] int8: 0, 1 or ``UNLABELLED``."""
+        self.codes, self.name, self.use_in_getitem = codes, name, use_in_getitem
         self._val_to_idx: dict[int, list[int]] | None = None
 
     @property
@@ -120,83 +159,15 @@ class MultiLabelAttribute(DataAttribute):
         if len(other) == 0:
             return self
         if not isinstance(other, MultiLabelAttribute) or other.name != self.name:
-            raise ValueError(
-                f"Cannot append {other!r} to {self!r}: both must be a MultiLabelAttribute of the same name."
-            )
+            raise ValueError(f"Cannot append {other!r} to {self!r}: give both the same type and name.")
         if other.codes.shape[1] != self.codes.shape[1]:
             raise ValueError(
-                f"Cannot append {other!r} to {self!r}: they differ in the number of classes; "
-                "concatenate only datasets of the same benchmark."
+                f"Cannot append {other!r} to {self!r}: give both the same classes, those of one benchmark."
             )
         return self._with(torch.cat([self.codes, other.codes]))
 
     def _with(self, codes: Tensor) -> MultiLabelAttribute:
         return self.from_codes(codes, self.name, self.use_in_getitem)
-
-
-def encode(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
-    """Targets of 0, 1 and NaN as int8 codes.
-
-    Raises:
-        ValueError: if the targets are not 2-D or have values other than 0, 1 and NaN.
-    """
-    targets = _as_matrix(targets)
-    if targets.ndim != 2:
-        raise ValueError(
-            f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
-            f"{tuple(targets.shape)}; torch.nn.functional.one_hot makes one of class indices."
-        )
-    unlabelled, positive = targets.isnan(), targets == 1
-    wrong = ~(positive | (targets == 0) | unlabelled)
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        raise ValueError(
-            f"targets must be 0 or 1 (NaN where unlabelled), but are {targets[row, column].item()} for "
-            f"image {row}, class {column}."
-        )
-    return positive.to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
-
-
-def _as_matrix(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
-    """The targets as a tensor; lists of labels, of any length each, are no matrix."""
-    try:
-        return torch.as_tensor(targets)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"targets must be a matrix [images, classes] of 0 and 1, not lists of labels such as "
-            f"{list(targets[0])!r} ({error}): set targets[image, class] = 1 in torch.zeros(n_images, "
-            "n_classes), or write a CSV file for multilabel_csv."
-        ) from None
-
-
-def decode(codes: Tensor) -> Tensor:
-    """Codes as float32 targets, NaN where unlabelled."""
-    return codes.float().masked_fill_(codes == UNLABELLED, float("nan"))
-
-
-def mask_columns(codes: Tensor, own: range, *, outside: int = UNLABELLED) -> Tensor:
-    """A copy of the codes with another code outside of the experience's own columns.
-
-    Args:
-        codes: [N, C].
-        own: the columns that keep their codes.
-        outside: code of all others: unlabelled, or 0 for negative.
-    """
-    masked = torch.full_like(codes, outside)
-    masked[:, own.start : own.stop] = codes[:, own.start : own.stop]
-    return masked
-
-
-# Modules of avalanche.evaluation.metrics that compare argmaxes, and what to use instead.
-_REPLACEMENTS = {
-    "accuracy amca cumulative_accuracies mean_scores": "mean_average_precision_metrics(...), f1_metrics(...)",
-    "class_accuracy confusion_matrix": "mean_average_precision_metrics(..., per_class=True)",
-    "acc_matrix forgetting_bwt forward_transfer": "nested_metrics(...)",
-    "topk_acc": "f1_metrics(..., top_k=3)",
-}
-_REPLACEMENT_OF = {name: new for names, new in _REPLACEMENTS.items() for name in names.split()}
-ONE_LABEL = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
-COMPLETE_LABELS = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MultiLabelSoftMarginLoss, nn.MSELoss)
 
 
 class MultiLabelExperience(DatasetExperience):
@@ -254,21 +225,13 @@ class MultiLabelExperience(DatasetExperience):
 
 
 def origin_of(experience: Any) -> Any:
-    """The experience that a piece of an online stream was cut from; a whole experience itself.
-
-    Args:
-        experience: an experience of a stream, or of Avalanche's ``split_online_stream``.
-    """
+    """The experience that a piece of Avalanche's ``split_online_stream`` was cut from; a whole one itself."""
     origin = getattr(experience, "origin_experience", None)
     return experience if origin is None else origin
 
 
 def count_seen(experience: CLExperience) -> int:
-    """Number of classes seen up to and including an experience, or the one it is a piece of.
-
-    Raises:
-        ValueError: if the experience does not know them, or they are not the first columns of the targets.
-    """
+    """Number of classes seen up to and including an experience, or the one it is a piece of."""
     experience = origin_of(experience)
     classes = getattr(experience, "classes_seen_so_far", None)
     if classes is None:
@@ -288,12 +251,7 @@ def count_seen(experience: CLExperience) -> int:
 
 
 def check_whole_experience(experience: Any, method: str) -> None:
-    """Check that an experience is not a piece of one, for methods that work at an experience's end.
-
-    Args:
-        experience: what is to be trained on.
-        method: name of the method, for the message.
-    """
+    """Check that an experience is not a piece of one, for methods that work at an experience's end."""
     if origin_of(experience) is not experience:
         raise ValueError(
             f"{method} sums up each experience at its end, but this is a piece of one, of "
@@ -303,13 +261,7 @@ def check_whole_experience(experience: Any, method: str) -> None:
 
 
 def check_no_skipped_experience(experience: Any, n_counted: int, counter: str) -> None:
-    """Check that what counts classes batch by batch was there in all earlier experiences.
-
-    Args:
-        experience: what is to be trained on.
-        n_counted: number of classes counted so far.
-        counter: what counts them, for the message.
-    """
+    """Check that ``counter``, which counted classes batch by batch, was there in all earlier experiences."""
     n_seen, n_own = count_seen(experience), _count_labelled(experience)
     if n_own is not None and n_seen - n_counted > n_own:
         raise ValueError(
@@ -326,6 +278,18 @@ def _count_labelled(experience: Any) -> int | None:
         return origin.n_own_classes
     targets: Any = getattr(experience.dataset, "targets", ())
     return int((~torch.as_tensor(targets[0]).isnan()).sum()) if len(targets) else None
+
+
+# Modules of avalanche.evaluation.metrics that compare argmaxes, and what to use instead.
+_REPLACEMENTS = {
+    "accuracy amca cumulative_accuracies mean_scores": "mean_average_precision_metrics(...), f1_metrics(...)",
+    "class_accuracy confusion_matrix": "mean_average_precision_metrics(..., per_class=True)",
+    "acc_matrix forgetting_bwt forward_transfer": "nested_metrics(...)",
+    "topk_acc": "f1_metrics(..., top_k=3)",
+}
+_REPLACEMENT_OF = {name: new for names, new in _REPLACEMENTS.items() for name in names.split()}
+ONE_LABEL = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
+COMPLETE_LABELS = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MultiLabelSoftMarginLoss, nn.MSELoss)
 
 
 def check_no_argmax_metrics(source: Any) -> None:
@@ -348,12 +312,7 @@ def check_no_argmax_metrics(source: Any) -> None:
 
 
 def check_criterion(criterion: Any, *, complete: bool = False) -> None:
-    """Reject losses of PyTorch that cannot work on multi-hot targets with unlabelled cells.
-
-    Args:
-        criterion: the loss.
-        complete: whether all cells are labelled, so that binary cross-entropy can be used.
-    """
+    """Reject losses of PyTorch that cannot work on multi-hot targets, all of them labelled or not."""
     if isinstance(criterion, ONE_LABEL) or (isinstance(criterion, COMPLETE_LABELS) and not complete):
         why = "is for one label per image" if isinstance(criterion, ONE_LABEL) else "is NaN where unlabelled"
         raise ValueError(
@@ -365,9 +324,7 @@ def check_criterion(criterion: Any, *, complete: bool = False) -> None:
 def check_normalisation(model: Any, transform: Transform | None) -> None:
     """Warn of images that are normalised otherwise than those that the network's weights were trained on.
 
-    Args:
-        model: model with a ``backbone`` of `create_backbone`; others are not checked.
-        transform: of the images in evaluation.
+    Only models with a ``backbone`` of `create_backbone` are checked.
     """
     backbone: Any = getattr(getattr(model, "module", model), "backbone", None)
     step = find_normalisation(transform)

@@ -81,16 +81,7 @@ def paper_transforms(
 def normalisation(
     backbone: Any = None, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
 ) -> dict[str, Any]:
-    """Mean and standard deviation for `paper_transforms`: those given, else the backbone's, else ImageNet's.
-
-    Args:
-        backbone: network whose inputs the images are, with ``mean`` and ``std``.
-        mean: of each colour of images between 0 and 1.
-        std: likewise.
-
-    Raises:
-        ValueError: if they are not three finite numbers each, those of ``std`` positive.
-    """
+    """Mean and deviation for `paper_transforms`: those given, else the backbone's, else ImageNet's."""
     found = {
         "mean": getattr(backbone, "mean", IMAGENET_MEAN) if mean is None else mean,
         "std": getattr(backbone, "std", IMAGENET_STD) if std is None else std,
@@ -138,15 +129,10 @@ class ImageOptions:
         """Take these options out of others."""
         return cls(**{field.name: options.pop(field.name) for field in fields(cls) if field.name in options})
 
-    @property
-    def given_transforms(self) -> tuple[Transform | None, Transform | None]:
-        """The transforms of training and evaluation that replace the protocol's."""
-        return self.train_transform, self.eval_transform
-
-    @property
-    def normalisation(self) -> dict[str, Any]:
-        """Mean and standard deviation of the protocol's transforms."""
-        return normalisation(self.backbone, self.mean, self.std)
+    def transforms(self, image_size: int | None, *, flip: bool = True) -> dict[str, Any]:
+        """A protocol's transforms, or those given instead; see `paper_transforms`."""
+        colours = normalisation(self.backbone, self.mean, self.std)
+        return paper_transforms(image_size, self.train_transform, self.eval_transform, flip=flip, **colours)
 
 
 class ImageFiles(Dataset):
@@ -183,44 +169,38 @@ class ImageFiles(Dataset):
     def __len__(self) -> int:
         return len(self.files)
 
-    def path(self, index: int) -> str:
-        """Path of image ``index``."""
-        return os.path.join(self.root, os.fsdecode(self.files[index]))
-
     def image_name(self, index: int) -> str:
         """Name of the file of image ``index``, relative to the folder."""
         return os.fsdecode(self.files[index])
+
+    def path(self, index: int) -> str:
+        """Path of image ``index``."""
+        return os.path.join(self.root, self.image_name(index))
 
     def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
         return load_image(self.path(index), truncated=self.truncated), self.targets[index]
 
 
-def check_readable(images: ImageFiles, describe: Callable[[int], str]) -> None:
-    """Open all images, and raise an OSError that names those that cannot be opened.
-
-    Args:
-        images: the images.
-        describe: where the name of image k stands, such as ``"labels.csv, row 7"``.
-    """
+def check_readable(images: ImageFiles, places: Sequence[str]) -> None:
+    """Open all images, and raise an OSError with the places, such as ``"labels.csv, row 7"``, of bad ones."""
     if not os.path.isdir(images.root):
         raise FileNotFoundError(f"There is no folder {images.root} of images.")
 
     def reason(k: int) -> str | None:
         try:
             if not os.path.isfile(images.path(k)):
-                return f"{describe(k)}: there is no image {images.path(k)}"
+                return f"{places[k]}: there is no image {images.path(k)}"
             images[k]
         except OSError as error:
-            return f"{describe(k)}: {error}".rstrip(".")
+            return f"{places[k]}: {error}".rstrip(".")
         return None
 
     with ThreadPoolExecutor() as threads:  # Pillow decodes without Python's lock
         found = [text for text in threads.map(reason, range(len(images))) if text is not None]
     if found:
+        named = "; ".join(found[:MAX_NAMED])
         more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
-        raise OSError(
-            f"{len(found)} of {len(images)} images cannot be opened: {'; '.join(found[:MAX_NAMED])}{more}."
-        )
+        raise OSError(f"{len(found)} of {len(images)} images cannot be opened: {named}{more}.")
 
 
 def is_outside(file: str) -> bool:
@@ -233,12 +213,7 @@ def is_outside(file: str) -> bool:
 
 
 def check_inside(file: str, place: str) -> None:
-    """Raise a ValueError if the name of a file leaves the folder it is relative to.
-
-    Args:
-        file: the name.
-        place: where the name is from.
-    """
+    """Raise a ValueError if the name of a file, from a place, leaves the folder it is relative to."""
     if not file or is_outside(file):
         raise ValueError(f"{place} must be the name of a file within the folder of images, but is {file!r}.")
 
@@ -247,15 +222,8 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
     """Read an image file as upright RGB.
 
     Grey, 16-bit, palette and CMYK files are converted, transparent parts become white, and the EXIF
-    orientation is applied. Broken EXIF data is ignored.
-
-    Args:
-        path: the file.
-        truncated: see ``ImageFiles``.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        OSError: if the file is not an image, cannot be decoded, or is truncated with ``truncated="error"``.
+    orientation is applied. Broken EXIF data is ignored. For ``truncated`` see `ImageFiles`. Whatever is wrong
+    with the file is an OSError that names it.
     """
     try:
         with Image.open(path) as image:
@@ -281,32 +249,22 @@ def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -
         if "truncated" not in str(error).lower():
             raise
         if truncated == "error":
-            raise OSError(
-                f"{path} is truncated; download it again, or pass truncated='warn' to use a part of it."
-            ) from error
+            raise OSError(f"{path} is truncated; download it again, or pass truncated='warn'.") from error
         warnings.warn(f"{path} is truncated; the missing part is grey.", stacklevel=4)
-        _decode_truncated(image)
-
-
-def _decode_truncated(image: Image.Image) -> None:
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = True  # Pillow has no such setting for a single image
-    try:
-        image.load()
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before
+        before = ImageFile.LOAD_TRUNCATED_IMAGES
+        ImageFile.LOAD_TRUNCATED_IMAGES = True  # Pillow has no such setting for a single image
+        try:
+            image.load()
+        finally:
+            ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
     """An image as `load_image` returns it, from one that is open."""
-    return _rgb(_upright(image))
-
-
-def _upright(image: Image.Image) -> Image.Image:
     # Not by Pillow's exif_transpose, which copies upright images and rewrites the EXIF data: that fails on
     # broken tags.
     turn = UPRIGHT.get(_orientation(image))
-    return image if turn is None else image.transpose(turn)
+    return _rgb(image if turn is None else image.transpose(turn))
 
 
 def _orientation(image: Image.Image) -> int:
@@ -320,8 +278,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I"):  # 16 bits, which Pillow's own conversion would clip at 255
-        values = np.asarray(image)
-        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
@@ -362,11 +319,7 @@ def describe_transform(transform: Transform | None) -> list[Step] | None:
 
 
 def make_transform(steps: Sequence[Step]) -> Transform:
-    """The transform that `describe_transform` described.
-
-    Raises:
-        ValueError: if a step is not one of the known ones, or has a wrong value.
-    """
+    """The transform that `describe_transform` described; a ValueError if a step or a value is not known."""
     return v2.Compose([_make_step(step) for step in steps])
 
 
@@ -401,10 +354,7 @@ def _is_valid(key: str, value: Any) -> bool:
     if key in ("scale", "antialias"):
         return isinstance(value, bool) or value is None
     if key in ("mean", "std"):
-        return isinstance(value, list) and all(_is_number(x) and (x > 0 or key == "mean") for x in value)
+        numbers = isinstance(value, list) and all(type(x) in (int, float) and math.isfinite(x) for x in value)
+        return numbers and (key == "mean" or all(x > 0 for x in value))
     sides = value if isinstance(value, list) else [value]
     return all(value is None or (type(x) is int and 0 < x <= MAX_SIZE) for x in sides) and len(sides) <= 2
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from avalanche.benchmarks.utils.transform_groups import TransformGroups
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from avalanche_agcn.benchmarks import split
 from avalanche_agcn.benchmarks.experience import (
     UNLABELLED,
     MultiLabelAttribute,
@@ -28,22 +29,8 @@ from avalanche_agcn.benchmarks.experience import (
     encode,
     mask_columns,
 )
-from avalanche_agcn.benchmarks.image_files import Transform
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.benchmarks.split import (
-    Assignment,
-    ClassOrder,
-    TestImages,
-    assign_all,
-    assign_first,
-    assign_once,
-    assign_repeatedly,
-    check_class_names,
-    check_classes_present,
-    draw_long_tail,
-    own_columns,
-    resolve_class_order,
-)
 from avalanche_agcn.checks import check_whole_number
 
 
@@ -77,28 +64,24 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything ``assemble`` makes a benchmark from: which image goes where, with which labels.
-
-    Attributes:
-        train: training images. An image's labels of other experiences are only used for the complete training
-            set.
-        evaluation: the images of the other streams, by stream name.
-        class_names: name of each column.
-        classes_per_experience: number of columns each experience adds.
-        train_transform: applied to each training image.
-        eval_transform: applied to each image in evaluation.
-        labels_complete: whether the training labels of other experiences are known.
-        protocol: the conventions it follows.
-    """
+    """Everything ``assemble`` makes a benchmark from: which image goes where, with which labels."""
 
     train: Images
+    """An image's labels of other experiences are only used for the complete training set."""
     evaluation: Mapping[str, Images]
+    """The images of the other streams, by stream name."""
     class_names: Sequence[str]
-    classes_per_experience: Sequence[int]
+    protocol: Protocol
     train_transform: Transform | None = None
     eval_transform: Transform | None = None
     labels_complete: bool = True
-    protocol: Protocol = field(default_factory=Protocol)
+    """Whether the training labels of other experiences are known."""
+
+    @property
+    def columns(self) -> list[range]:
+        """The columns each experience adds."""
+        assert self.protocol.classes_per_experience is not None
+        return split.own_columns(self.protocol.classes_per_experience)
 
     def limited(self, n: int) -> Plan:
         """The same with only the first ``n`` images of each experience."""
@@ -134,15 +117,11 @@ class MultiLabelBenchmark(CLScenario):
         self.plan = plan
         self.protocol = plan.protocol
         self.class_names = list(plan.class_names)
-        self.classes_per_experience = list(plan.classes_per_experience)
+        self.classes_per_experience = [len(own) for own in plan.columns]
 
     @cached_property
     def complete_train_dataset(self) -> TaskAwareSupervisedClassificationDataset:
-        """The images of the train stream, each once, with all their labels: for the upper bound.
-
-        Raises:
-            ValueError: if only the labels of each image's own experience are known.
-        """
+        """The images of the train stream, each once, with all their labels: for the upper bound."""
         if not self.plan.labels_complete:
             raise ValueError(
                 "The complete training labels are not known: the split lists have each image's labels of its "
@@ -176,11 +155,11 @@ def multilabel_benchmark(
     n_experiences: int | None = None,
     classes_per_experience: Sequence[int] | None = None,
     class_names: Sequence[str] | None = None,
-    class_order: ClassOrder | None = None,
+    class_order: split.ClassOrder | None = None,
     repeat_images: bool = False,
-    assignment: Assignment = "rarest",
+    assignment: split.Assignment = "rarest",
     unlabelled_as_negative: bool = False,
-    test_images: TestImages = "seen",
+    test_images: split.TestImages = "seen",
     long_tail: float | None = None,
     validation_size: float | int = 0,
     train_transform: Transform | None = None,
@@ -216,9 +195,6 @@ def multilabel_benchmark(
         train_transform: applied to each training image each time it is read.
         eval_transform: applied to each image in evaluation.
         seed: fixes everything that is drawn: validation images, random assignments, the long tail.
-
-    Returns:
-        The benchmark, with ``train_stream``, ``test_stream`` and, with a validation size, ``valid_stream``.
 
     Raises:
         ValueError: if targets, sizes, names or order do not fit; if a class has no positive in training;
@@ -256,6 +232,18 @@ def multilabel_benchmark(
     return assemble(plan)
 
 
+def benchmark_of_images(
+    train: MultiLabelSource, test: MultiLabelSource, protocol: Protocol, images: ImageOptions, **naming: Any
+) -> MultiLabelBenchmark:
+    """The benchmark of a protocol, with its transforms where ``images`` has none; see `make_plan`."""
+    transforms = images.transforms(protocol.image_size, flip=bool(protocol.flip))
+    if images.train_transform is not None:  # what a given transform replaces is not in force
+        size = protocol.image_size if images.eval_transform is None else None
+        protocol = replace(protocol, flip=None, image_size=size)
+    drawing: dict[str, Any] = {"validation_size": images.validation_size, "seed": images.seed}
+    return assemble(make_plan(train, test, protocol, **drawing, **transforms, **naming))
+
+
 def make_plan(
     train_dataset: MultiLabelSource,
     test_dataset: MultiLabelSource,
@@ -279,31 +267,30 @@ def make_plan(
     protocol = protocol.with_sizes(train_labels.shape[1])
     sizes = protocol.classes_per_experience
     assert sizes is not None
-    names = check_class_names(_class_names(class_names, train_dataset, test_dataset), sum(sizes))
-    order = resolve_class_order(protocol.class_order, names)
+    names = _class_names(class_names, train_dataset, test_dataset, sum(sizes))
+    order = split.resolve_class_order(protocol.class_order, names)
     names = [names[column] for column in order]
     train_members = (train_labels if train_membership is None else train_membership)[:, order]
     test_members = (test_labels if test_membership is None else test_membership)[:, order]
     train_labels, test_labels = train_labels[:, order], test_labels[:, order]
 
     held_out = _draw_held_out(train_members, validation_size, seed)
-    check_classes_present(train_labels[~held_out], names)
+    split.check_classes_present(train_labels[~held_out], names)
     unused = held_out
     if protocol.long_tail is not None:
         left = train_labels.masked_fill(held_out[:, None], 0)
-        unused = held_out | ~draw_long_tail(left, protocol.long_tail, seed)
+        unused = held_out | ~split.draw_long_tail(left, protocol.long_tail, seed)
     used = train_members.masked_fill(unused[:, None], 0)  # images that belong nowhere are left out
     train_positions = _assign_train(used, sizes, protocol, seed)
-    assign = assign_all if protocol.test_images == "all" else assign_first
+    assign = split.assign_all if protocol.test_images == "all" else split.assign_first
     evaluation = {"test": Images(test_dataset, test_labels, assign(test_members, sizes))}
     if held_out.any():
-        valid_positions = assign_first(train_members.masked_fill(~held_out[:, None], 0), sizes)
+        valid_positions = split.assign_first(train_members.masked_fill(~held_out[:, None], 0), sizes)
         evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
     return Plan(
         train=Images(train_dataset, train_labels, train_positions),
         evaluation=evaluation,
         class_names=names,
-        classes_per_experience=sizes,
         protocol=protocol,
         train_transform=train_transform,
         eval_transform=eval_transform,
@@ -313,36 +300,39 @@ def make_plan(
 def _assign_train(labels: Tensor, sizes: Sequence[int], protocol: Protocol, seed: int) -> list[Tensor]:
     """Train images of each experience."""
     if protocol.repeat_images:
-        return assign_repeatedly(labels, sizes)
-    return assign_once(labels, sizes, assignment=protocol.assignment or "rarest", seed=seed)
+        return split.assign_repeatedly(labels, sizes)
+    return split.assign_once(labels, sizes, assignment=protocol.assignment or "rarest", seed=seed)
 
 
-def _class_names(given: Sequence[str] | None, *datasets: MultiLabelSource) -> Sequence[str] | None:
-    """Names of the columns: those given, or those of the datasets, which must be the same."""
-    if given is not None:
-        return given
-    train, test = (getattr(dataset, "class_names", None) for dataset in datasets)
-    if train is not None and test is not None and list(train) != list(test):
-        raise ValueError(
-            f"train has the classes {list(train)} and test {list(test)}; give both the same, in one order."
-        )
-    return train
+def _class_names(
+    given: Sequence[str] | None, train: MultiLabelSource, test: MultiLabelSource, n_classes: int
+) -> list[str]:
+    """Names of the columns: those given, or those of the datasets, which must be the same, or numbers."""
+    if given is None:
+        given, others = (getattr(dataset, "class_names", None) for dataset in (train, test))
+        if given is not None and others is not None and list(given) != list(others):
+            raise ValueError(
+                f"train has the classes {given} and test {others}; give both the same, in one order."
+            )
+    names = [f"class {c}" for c in range(n_classes)] if given is None else [str(name) for name in given]
+    if len(names) != n_classes or len(set(names)) != n_classes:
+        raise ValueError(f"class_names must be {n_classes} different names, one per column, but are {names}.")
+    return names
 
 
 def assemble(plan: Plan) -> MultiLabelBenchmark:
     """Make the benchmark of a plan; a ValueError if an experience has no training image."""
-    columns = own_columns(plan.classes_per_experience)
-    _check_train_images(plan, columns)
+    _check_train_images(plan)
     source, labels, positions = plan.train
     outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
     datasets = [
         _make_dataset(source, images, mask_columns(labels[images], own, outside=outside), plan)
-        for images, own in zip(positions, columns, strict=True)
+        for images, own in zip(positions, plan.columns, strict=True)
     ]
-    streams = [_make_stream("train", datasets, columns)]
+    streams = [_make_stream("train", datasets, plan.columns)]
     for name, (source, labels, positions) in plan.evaluation.items():
         datasets = [_make_dataset(source, images, labels[images], plan).eval() for images in positions]
-        streams.append(_make_stream(name, datasets, columns))
+        streams.append(_make_stream(name, datasets, plan.columns))
     return MultiLabelBenchmark(streams, plan)
 
 
@@ -409,9 +399,9 @@ def _read_both(train: MultiLabelSource, test: MultiLabelSource) -> tuple[Tensor,
 def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
     """The source's targets as int8 codes of 0 and 1, checked."""
     if not hasattr(source, "targets"):
+        kind = type(source).__name__
         raise ValueError(
-            f"The {which} dataset ({type(source).__name__}) has no `targets`; set it to an "
-            "[images, classes] matrix of 0 and 1."
+            f"The {which} dataset ({kind}) has no `targets`, [images, classes] of 0 and 1; add it."
         )
     codes = encode(source.targets)
     if (codes == UNLABELLED).any():
@@ -443,10 +433,10 @@ def _draw_held_out(labels: Tensor, validation_size: float | int, seed: int) -> T
     return held_out
 
 
-def _check_train_images(plan: Plan, columns: Sequence[range]) -> None:
+def _check_train_images(plan: Plan) -> None:
     """Reject an experience without an image; warn of classes without a positive in their own experience."""
     without_positive = []
-    for t, (images, own) in enumerate(zip(plan.train.positions, columns, strict=True)):
+    for t, (images, own) in enumerate(zip(plan.train.positions, plan.columns, strict=True)):
         names = plan.class_names[own.start : own.stop]
         if len(images) == 0:
             raise ValueError(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks.image_files import ImageOptions
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.protocols import resolve_protocol
+from avalanche_agcn.benchmarks.protocols import resolve_options
 from avalanche_agcn.benchmarks.published import (
     LabelsDisagree,
     LabelTable,
@@ -66,10 +66,6 @@ def SplitWIDE(
         backbone: network for which images are normalised.
         seed: fixes everything that is drawn.
         **options: further ones of `SplitCOCO`.
-
-    Raises:
-        FileNotFoundError: if the folder, the image list or the ground truth are missing.
-        ValueError: if files, lists or arguments do not fit.
     """
     root = Path(dataset_root)
     if not root.is_dir():
@@ -77,24 +73,17 @@ def SplitWIDE(
     files = read_image_list(root / "ImageList" / "Imagelist.txt")
     options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
     options |= {"backbone": backbone, "seed": seed}
-    images = ImageOptions.take_from(options)
     if split_lists is not None:
-        validation = images.validation_size
-        lists = load_split_lists(split_lists, protocol=protocol, validation_size=validation, **options)
-        return _from_lists(root, lists, files, images)
-    options |= {"image_size": images.image_size}
-    rules = resolve_protocol(protocol, paper_sizes=PAPER_SIZES, without=["crowds", "difficult"], **options)
+        return _from_lists(root, files, *load_split_lists(split_lists, protocol, options))
+    not_here = ["crowds", "difficult"]
+    rules, images = resolve_options(protocol, options, paper_sizes=PAPER_SIZES, without=not_here)
     table = read_nus_wide(root, files)
-    train, test = (_rows(table, part) for part in _train_and_test(root / "ImageList", files, images.seed))
+    train, test = (table.rows(part) for part in _train_and_test(root / "ImageList", files, images.seed))
     return benchmark_from_tables(root, train, test, rules, images)
 
 
 def read_image_list(path: Path) -> list[str]:
-    """Files of one of NUS-WIDE's image lists, relative to its folder: ``Flickr/<folder>/<file>``.
-
-    Raises:
-        FileNotFoundError: if there is no such list.
-    """
+    """Files of one of NUS-WIDE's image lists, relative to its folder: ``Flickr/<folder>/<file>``."""
     if not path.is_file():
         raise FileNotFoundError(f"There is no image list {path}; unpack NUS-WIDE's ImageList there.")
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -102,22 +91,11 @@ def read_image_list(path: Path) -> list[str]:
 
 
 def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
-    """Labels of all concepts, in alphabetical order.
-
-    Args:
-        root: NUS-WIDE's folder.
-        files: its images, in the order of its image list.
-
-    Raises:
-        FileNotFoundError: if there is no ground truth.
-        ValueError: if a label file does not have one 0 or 1 for each image.
-    """
+    """Labels of all concepts, in alphabetical order, for files in the order of the image list."""
     folder = root / LABELS
     paths = sorted(folder.glob("Labels_*.txt"))
     if not paths:
-        raise FileNotFoundError(
-            f"There is no Labels_<concept>.txt in {folder}; unpack NUS-WIDE's Groundtruth there."
-        )
+        raise FileNotFoundError(f"{folder} has no Labels_<concept>.txt; unpack NUS-WIDE's Groundtruth there.")
     return LabelTable(
         files,
         torch.stack([_read_labels(path, len(files)) for path in paths], 1),
@@ -128,8 +106,9 @@ def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
 def _read_labels(path: Path, n_images: int) -> Tensor:
     text = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     labels = text[text > ord(" ")] - ord("0")
-    if len(labels) != n_images or (labels > 1).any():
-        found = _first_wrong_line(text) if (labels > 1).any() else f"it has {len(labels)} characters"
+    wrong = (labels > 1).any()
+    if len(labels) != n_images or wrong:
+        found = _first_wrong_line(text) if wrong else f"it has {len(labels)} characters"
         raise ValueError(
             f"{path} must have a line of 0 or 1 for each of the {n_images} images of the image list, "
             f"but {found}; unpack NUS-WIDE's Groundtruth again."
@@ -145,11 +124,7 @@ def _first_wrong_line(text: np.ndarray) -> str:
 
 
 def _train_and_test(folder: Path, files: list[str], seed: int) -> tuple[Tensor, Tensor]:
-    """[N] bool twice: NUS-WIDE's own train and test images, or a random share of test images.
-
-    Raises:
-        ValueError: if an image is in both lists.
-    """
+    """[N] bool twice: NUS-WIDE's own train and test images, or a random share of test images."""
     train, test = (_listed(folder / name, files) for name in ("TrainImagelist.txt", "TestImagelist.txt"))
     if test is None:
         drawn = torch.rand(len(files), generator=torch.Generator().manual_seed(seed)) < TEST_SHARE
@@ -173,12 +148,7 @@ def _listed(path: Path, files: list[str]) -> Tensor | None:
     return torch.tensor([file in listed for file in files])
 
 
-def _rows(table: LabelTable, keep: Tensor) -> LabelTable:
-    files = [table.files[row] for row in keep.nonzero().flatten().tolist()]
-    return LabelTable(files, table.labels[keep], table.class_names)
-
-
-def _from_lists(root: Path, lists: SplitLists, files: list[str], images: ImageOptions) -> MultiLabelBenchmark:
+def _from_lists(root: Path, files: list[str], lists: SplitLists, images: ImageOptions) -> MultiLabelBenchmark:
     lines = range(len(files))  # the lists count them from 0
     make = partial(
         benchmark_from_lists, root, lists, files, lambda image: lines.index(int(image)), images=images

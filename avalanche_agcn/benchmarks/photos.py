@@ -11,18 +11,12 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.coco import read_instances
-from avalanche_agcn.benchmarks.csv_files import multilabel_csv
-from avalanche_agcn.benchmarks.image_files import (
-    ImageFiles,
-    ImageOptions,
-    Truncated,
-    check_readable,
-    is_outside,
-)
+from avalanche_agcn.benchmarks.csv_files import OUTSIDE, PhotoLabels, open_photos, read_csv
+from avalanche_agcn.benchmarks.image_files import is_outside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, resolve_protocol
+from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, resolve_options
 from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
-from avalanche_agcn.benchmarks.split import ClassOrder, is_order_of_names
+from avalanche_agcn.benchmarks.split import ClassOrder, is_order_of_names, nearly_equal_sizes
 from avalanche_agcn.benchmarks.voc import read_objects
 from avalanche_agcn.checks import check_range
 
@@ -66,23 +60,20 @@ def SplitPhotos(
         **options: further ones of `SplitCOCO`.
 
     Raises:
-        FileNotFoundError: if a file or folder is missing.
-        OSError: if photos cannot be opened.
-        ValueError: if labels or arguments do not fit.
+        OSError: if photos cannot be opened; names all of them.
     """
-    images = ImageOptions.take_from(options)
-    reading: dict[str, Any] = {"separator": separator, "truncated": images.truncated, "log": log}
+    reading = {"separator": separator, "truncated": options.get("truncated", "warn"), "log": log}
     train, test = _read_both(Path(dataset_root), Path(labels), test_labels, test_size, reading)
     untested = [name for name, n in zip(test.class_names, test.labels.sum(0).tolist(), strict=True) if not n]
     if untested:
         log(f"No test photo shows {', '.join(untested)}; a class without test photos has no AP.")
-    n_chosen = n_classes or (
-        len(class_order or ()) if is_order_of_names(class_order) else len(train.class_names)
-    )
+    named = class_order if is_order_of_names(class_order) else train.class_names
+    n_chosen = n_classes or len(named or ())
     if n_experiences is not None or not B_PROTOCOL.fullmatch(protocol):
-        options.setdefault("classes_per_experience", _equal_sizes(n_chosen, n_experiences))
-    options |= {"n_classes": n_chosen, "class_order": class_order, "image_size": images.image_size}
-    rules = resolve_protocol(protocol, paper_sizes=None, without=["crowds", "difficult"], **options)
+        n = min(N_EXPERIENCES, max(1, n_chosen // 2)) if n_experiences is None else n_experiences
+        options.setdefault("classes_per_experience", nearly_equal_sizes(n_chosen, n))
+    options |= {"n_classes": n_chosen, "class_order": class_order}
+    rules, images = resolve_options(protocol, options, without=["crowds", "difficult"])
     return benchmark_from_tables(dataset_root, train, test, rules, images)
 
 
@@ -92,43 +83,22 @@ def read_photos(
     *,
     class_names: Sequence[str] | None = None,
     separator: str | None = None,
-    truncated: Truncated = "warn",
-    log: Log = print,
-) -> ImageFiles:
-    """Photos with labels of any kind that `SplitPhotos` knows; for arguments see `multilabel_csv`."""
+    **options: Any,
+) -> LabelTable:
+    """Labels of any kind that `SplitPhotos` knows, of photos that were all opened; see `multilabel_csv`."""
     path = Path(labels)
-    if path.is_dir():
-        table, layout = _read_folder(path, Path(images))
-    elif path.suffix == ".json":
-        table, layout = _read_coco(path, Path(images)), "annotations of COCO's form"
+    if path.is_dir() or path.suffix == ".json":
+        read = _read_annotations(path, Path(images), class_names)
     else:
-        names = {"class_names": class_names, "separator": separator, "truncated": truncated, "log": log}
-        return multilabel_csv(path, images, **names)  # type: ignore[arg-type]
-    outside = [file for file in table.files if is_outside(file)]
-    if outside:
-        raise ValueError(
-            f"{path}: {outside[0]!r} is not below the folder of images; write names relative to it."
-        )
-    if class_names is not None:
-        table = _in_order(path, table, class_names)
-    log(f"{path}: {layout}; {len(table.files)} images, {len(table.class_names)} classes.")
-    photos = ImageFiles(images, table.files, table.labels, class_names=table.class_names, truncated=truncated)
-    check_readable(photos, lambda k: str(path))
-    return photos
+        read = read_csv(path, class_names=class_names, separator=separator)
+    open_photos(images, read, **options)
+    return read.table
 
 
 def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> Tensor:
-    """Draw test photos, the same share of each class as nearly as possible.
+    """Draw test photos, [N] bool, the same share of each class as nearly as possible.
 
     Classes are divided one after the other, the rarest first, so that also these have photos on both sides.
-
-    Args:
-        targets: [N, C] of 0 and 1.
-        test_size: share between 0 and 1.
-        seed: fixes what is drawn.
-
-    Returns:
-        [N] bool, whether a photo is for the test.
     """
     check_range("test_size", test_size, above=0, below=1)
     generator = torch.Generator().manual_seed(seed)
@@ -159,15 +129,11 @@ def _read_both(
         labels, test_labels = _find_pair(labels)
     photos = read_photos(root, labels, **options)
     if test_labels is not None:
-        test = read_photos(root, test_labels, class_names=photos.class_names, **options)
-        return _table(photos), _table(test)
-    is_test = split_photos(photos.targets, test_size)
+        return photos, read_photos(root, test_labels, class_names=photos.class_names, **options)
+    is_test = split_photos(photos.labels, test_size)
     if not is_test.any():
-        raise ValueError(
-            f"test_size={test_size} of {len(photos)} photos leaves no test photo; use more photos, or "
-            "test_labels."
-        )
-    return _table(photos, ~is_test), _table(photos, is_test)
+        raise ValueError(f"{test_size=} of {len(is_test)} photos leaves no test photo; use more photos.")
+    return photos.rows(~is_test), photos.rows(is_test)
 
 
 def _find_pair(labels: Path) -> tuple[Path, Path | None]:
@@ -178,17 +144,29 @@ def _find_pair(labels: Path) -> tuple[Path, Path | None]:
     return labels, None
 
 
-def _read_folder(folder: Path, images: Path) -> tuple[LabelTable, str]:
-    annotations = sorted(folder.glob("*.xml"))
+def _read_annotations(path: Path, images: Path, class_names: Sequence[str] | None) -> PhotoLabels:
+    """From a file of COCO's form, or a folder with one or with files of VOC's form."""
+    annotations = sorted(path.glob("*.xml"))
     if annotations:
-        return _read_xml(annotations), "annotations of VOC's form"
-    files = sorted(folder.glob("*.json"))
+        table, form = _read_xml(annotations), "VOC"
+    else:
+        table, form = _read_coco(_find_json(path), images), "COCO"
+    outside = [file for file in table.files if is_outside(file)]
+    if outside:
+        raise ValueError(f"{path}: {outside[0]!r} {OUTSIDE}.")
+    if class_names is not None:
+        table = _in_order(path, table, class_names)
+    return PhotoLabels(table, f"{path}: annotations of {form}'s form", [str(path)] * len(table.files))
+
+
+def _find_json(path: Path) -> Path:
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if len(files) != 1:
         raise ValueError(
-            f"{folder} has {len(files)} JSON files and no XML file: give a folder of VOC's XML files, a JSON "
+            f"{path} has {len(files)} JSON files and no XML file: give a folder of VOC's XML files, a JSON "
             "file of COCO's form, or a CSV file."
         )
-    return _read_coco(files[0], images), "annotations of COCO's form"
+    return files[0]
 
 
 def _read_coco(path: Path, images: Path) -> LabelTable:
@@ -201,11 +179,11 @@ def _read_coco(path: Path, images: Path) -> LabelTable:
 
 def _read_xml(annotations: Sequence[Path]) -> LabelTable:
     found = [read_objects(path) for path in annotations]
-    names = sorted({name for image in found for name, _ in image.objects})
+    names = sorted({name for _, objects in found for name, _ in objects})
     labels = torch.zeros(len(found), len(names), dtype=torch.int8)
-    for row, image in enumerate(found):
-        labels[row, [names.index(name) for name, _ in image.objects]] = 1
-    return LabelTable([image.file for image in found], labels, names)
+    for row, (_, objects) in enumerate(found):
+        labels[row, [names.index(name) for name, _ in objects]] = 1
+    return LabelTable([file for file, _ in found], labels, names)
 
 
 def _in_order(path: Path, table: LabelTable, class_names: Sequence[str]) -> LabelTable:
@@ -215,19 +193,3 @@ def _in_order(path: Path, table: LabelTable, class_names: Sequence[str]) -> Labe
     labels = torch.zeros(len(table.files), len(class_names), dtype=torch.int8)
     labels[:, [list(class_names).index(name) for name in table.class_names]] = table.labels
     return LabelTable(table.files, labels, list(class_names))
-
-
-def _table(photos: ImageFiles, chosen: Tensor | None = None) -> LabelTable:
-    rows = range(len(photos)) if chosen is None else chosen.nonzero().flatten().tolist()
-    assert photos.class_names is not None
-    files = [os.fsdecode(photos.files[row]) for row in rows]
-    return LabelTable(files, photos.targets[list(rows)], photos.class_names)
-
-
-def _equal_sizes(n_classes: int, n_experiences: int | None) -> list[int]:
-    """Number of classes of each experience, as equal as possible."""
-    n = min(N_EXPERIENCES, max(1, n_classes // 2)) if n_experiences is None else n_experiences
-    if not 1 <= n <= n_classes:
-        raise ValueError(f"n_experiences={n} must be between 1 and the number of classes, {n_classes}.")
-    size, rest = divmod(n_classes, n)
-    return [size + (t < rest) for t in range(n)]

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, Transform, paper_transforms
+from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, ImageOptions
 from avalanche_agcn.benchmarks.split import (
     Assignment,
     ClassOrder,
@@ -69,21 +69,6 @@ class Protocol:
         difficult: label of a VOC class whose objects on an image are all marked difficult.
         image_size: side of the square that whole images are scaled to, without a crop.
         flip: whether half of the train images are mirrored.
-
-    Example:
-        >>> rules = resolve_protocol("B0-C2", paper_sizes=(40, 10), without=["difficult"], flip=True)
-        >>> print(rules.with_sizes(4))
-        protocol: B0-C2
-        n_classes: 4
-        n_experiences: 2
-        classes_per_experience: 2, 2
-        class_order: alphabetical
-        repeat_images: True
-        unlabelled_as_negative: True
-        test_images: seen
-        crowds: membership
-        image_size: 224
-        flip: True
     """
 
     name: str = "own"
@@ -109,37 +94,22 @@ class Protocol:
             check_choice(name, getattr(self, name), [None, *get_args(choices)])
 
     def __str__(self) -> str:
-        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.repeat_images:
-            values = [(name, value) for name, value in values if name != "assignment"]
-        lines = [f"{name}: {_text(value)}" for name, value in values if value is not None]
-        return "\n".join(["protocol: " + lines[0].removeprefix("name: "), *lines[1:]])
+            del values["assignment"]
+        values = {"protocol": values.pop("name")} | values
+        return "\n".join(f"{name}: {_text(value)}" for name, value in values.items() if value is not None)
 
     def with_sizes(self, n_classes: int) -> Protocol:
         """The same with its numbers of classes and experiences filled in, for data of that many classes."""
-        explicit = self.n_experiences is not None or self.classes_per_experience is not None
-        if B_PROTOCOL.fullmatch(self.name) and not explicit:
-            sizes = b_sizes(self.name, n_classes)
+        match = B_PROTOCOL.fullmatch(self.name)
+        if match and self.n_experiences is None and self.classes_per_experience is None:
+            sizes = b_sizes(int(match[1]), int(match[2]), n_classes)
         else:
             sizes = experience_sizes(n_classes, self.n_experiences, self.classes_per_experience)
         return replace(
             self, n_classes=n_classes, n_experiences=len(sizes), classes_per_experience=tuple(sizes)
         )
-
-    def transforms(
-        self, train_transform: Transform | None, eval_transform: Transform | None, **normalisation: Any
-    ) -> dict[str, Any]:
-        """The protocol's transforms, or those given instead; see ``paper_transforms``."""
-        given = train_transform, eval_transform
-        return paper_transforms(self.image_size, *given, flip=bool(self.flip), **normalisation)
-
-    def without_replaced(
-        self, train_transform: Transform | None, eval_transform: Transform | None
-    ) -> Protocol:
-        """The same without the settings that do not apply because transforms were given."""
-        flip = self.flip if train_transform is None else None
-        replaced = train_transform is not None and eval_transform is not None
-        return replace(self, flip=flip, image_size=None if replaced else self.image_size)
 
 
 PAPER = Protocol(name="paper", crowds="labels", difficult="negative", image_size=PAPER_IMAGE_SIZE, flip=True)
@@ -148,7 +118,6 @@ B = Protocol(
     class_order="alphabetical",
     repeat_images=True,
     unlabelled_as_negative=True,
-    test_images="seen",
     crowds="membership",
     difficult="negative",
     image_size=B_IMAGE_SIZE,
@@ -164,21 +133,14 @@ def resolve_protocol(
 
     Args:
         name: ``"paper"`` or ``"B<n>-C<m>"``.
-        paper_sizes: numbers of classes and experiences of the paper's benchmark of this data; None if the
-            paper has none.
+        paper_sizes: numbers of classes and experiences of the paper's benchmark of this data, if it has one.
         without: settings that do not apply to the data.
         **explicit: settings of `Protocol`; None leaves the protocol's.
-
-    Raises:
-        ValueError: if there is no such protocol.
-        TypeError: if there is no such setting.
     """
     known = {field.name for field in fields(Protocol)} - {"name", *without}
     unknown = sorted(explicit.keys() - known)
     if unknown:
-        raise TypeError(
-            f"There is no setting {', '.join(unknown)} here; there are {', '.join(sorted(known))}."
-        )
+        raise TypeError(f"There is no setting {', '.join(unknown)} here, only {', '.join(sorted(known))}.")
     left_out: dict[str, Any] = dict.fromkeys(without)
     given = left_out | {setting: value for setting, value in explicit.items() if value is not None}
     if is_order_of_names(given.get("class_order")):
@@ -194,23 +156,25 @@ def resolve_protocol(
     return replace(PAPER, **given)
 
 
-def b_sizes(name: str, n_classes: int) -> list[int]:
-    """Number of classes of each experience of a protocol ``B<n>-C<m>``.
+def resolve_options(
+    name: str,
+    options: dict[str, Any],
+    *,
+    paper_sizes: tuple[int, int] | None = None,
+    without: Sequence[str] = (),
+) -> tuple[Protocol, ImageOptions]:
+    """The protocol and the image options, from the further arguments of a benchmark."""
+    images = ImageOptions.take_from(options)
+    explicit = options | {"image_size": images.image_size}
+    return resolve_protocol(name, paper_sizes=paper_sizes, without=without, **explicit), images
 
-    Example:
-        >>> b_sizes("B0-C10", 80)
-        [10, 10, 10, 10, 10, 10, 10, 10]
-        >>> b_sizes("B40-C10", 80)
-        [40, 10, 10, 10, 10]
-    """
-    match = B_PROTOCOL.fullmatch(name)
-    if match is None:
-        raise ValueError(f"protocol must be of the form 'B<n>-C<m>', such as 'B0-C10', not {name!r}.")
-    first, step = int(match[1]), int(match[2])
+
+def b_sizes(first: int, step: int, n_classes: int) -> list[int]:
+    """Number of classes of each experience of ``B<first>-C<step>``: B40-C10 of 80 is 40, 10, 10, 10, 10."""
     if step == 0 or first > n_classes or (n_classes - first) % step:
         raise ValueError(
-            f"protocol {name!r} does not fit {n_classes} classes: after the first {first} there must be "
-            f"experiences of {step} each; choose other numbers, or pass n_classes=."
+            f"protocol 'B{first}-C{step}' does not fit {n_classes} classes: after the first {first} there "
+            f"must be experiences of {step} each; choose other numbers, or pass n_classes=."
         )
     return [first] * (first > 0) + [step] * ((n_classes - first) // step)
 

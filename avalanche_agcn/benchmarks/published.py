@@ -13,7 +13,6 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,18 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import (
-    PAPER_IMAGE_SIZE,
-    ImageFiles,
-    ImageOptions,
-    paper_transforms,
-)
+from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, ImageFiles, ImageOptions
 from avalanche_agcn.benchmarks.multilabel import (
     Images,
     MultiLabelBenchmark,
     Plan,
     assemble,
-    make_plan,
+    benchmark_of_images,
 )
 from avalanche_agcn.benchmarks.protocols import Protocol
 from avalanche_agcn.benchmarks.split import choose_classes, own_columns
@@ -55,6 +49,11 @@ class LabelTable(NamedTuple):
     membership: Tensor | None = None
     """The same for the classes that bring an image into an experience, where these are not its labels."""
 
+    def rows(self, keep: Tensor) -> LabelTable:
+        """The images where ``keep``, [images] bool, is true; of a table without ``membership``."""
+        files = [self.files[row] for row in keep.nonzero().flatten().tolist()]
+        return LabelTable(files, self.labels[keep], self.class_names)
+
 
 class ListedImages(NamedTuple):
     """Rows of a split list."""
@@ -64,27 +63,23 @@ class ListedImages(NamedTuple):
     """[images, classes] int8 of 0 and 1."""
 
 
-@dataclass(frozen=True)
-class SplitLists:
-    """Published lists, in order of their tasks.
-
-    Attributes:
-        train: the images of each task, with labels of the task's own classes.
-        test: the images each task adds to the test set, with labels of all classes.
-    """
+class SplitLists(NamedTuple):
+    """Published lists, in order of their tasks."""
 
     train: list[ListedImages]
+    """The images of each task, with labels of the task's own classes."""
     test: list[ListedImages]
-
-    @property
-    def n_classes(self) -> int:
-        """Number of classes of all tasks."""
-        return sum(self.classes_per_experience)
+    """The images each task adds to the test set, with labels of all classes."""
 
     @property
     def classes_per_experience(self) -> list[int]:
         """Number of classes each task adds."""
         return [labels.shape[1] for _, labels in self.train]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes of all tasks."""
+        return sum(self.classes_per_experience)
 
 
 class LabelsDisagree(ValueError):
@@ -92,36 +87,21 @@ class LabelsDisagree(ValueError):
 
 
 def benchmark_from_tables(
-    root: str | os.PathLike,
-    train: LabelTable,
-    test: LabelTable,
-    protocol: Protocol,
-    images: ImageOptions,
+    root: str | os.PathLike, train: LabelTable, test: LabelTable, protocol: Protocol, images: ImageOptions
 ) -> MultiLabelBenchmark:
-    """Choose classes by their frequency in ``train`` and make a benchmark of the images below ``root``.
-
-    Args:
-        root: folder the tables' files are relative to.
-        train: labels of the train images.
-        test: labels of the test images, for the same classes.
-        protocol: the conventions; all classes if it does not say how many.
-        images: how images are read and drawn.
-    """
+    """A benchmark of images below ``root``, with the most frequent classes of ``train`` or all of them."""
     _check_same_classes(train.class_names, test.class_names)
     n_classes = len(train.class_names) if protocol.n_classes is None else protocol.n_classes
     chosen = choose_classes(train.class_names, train.labels.sum(0), n_classes, protocol.class_order)
-    plan = make_plan(
+    return benchmark_of_images(
         ImageFiles(root, train.files, train.labels[:, chosen], truncated=images.truncated),
         ImageFiles(root, test.files, test.labels[:, chosen], truncated=images.truncated),
-        protocol.without_replaced(*images.given_transforms),
+        protocol,
+        images,
         class_names=[train.class_names[c] for c in chosen],
         train_membership=None if train.membership is None else train.membership[:, chosen],
         test_membership=None if test.membership is None else test.membership[:, chosen],
-        validation_size=images.validation_size,
-        seed=images.seed,
-        **protocol.transforms(*images.given_transforms, **images.normalisation),
     )
-    return assemble(plan)
 
 
 def benchmark_from_lists(
@@ -129,12 +109,11 @@ def benchmark_from_lists(
     lists: SplitLists,
     files: Sequence[str],
     row_of: Callable[[str], int],
-    *,
     class_names: Sequence[str],
     labels: Tensor | None,
     images: ImageOptions,
 ) -> MultiLabelBenchmark:
-    """Make the benchmark that published split lists describe.
+    """The benchmark that published split lists describe.
 
     Args:
         root: folder the files are relative to.
@@ -142,13 +121,9 @@ def benchmark_from_lists(
         files: the data set's images.
         row_of: position in ``files`` of an image of the lists; KeyError or ValueError if there is none.
         class_names: names of the data set's classes if ``labels`` are given, else of the lists' columns.
-        labels: the data set's own labels, [files, classes]. The lists are checked against them, and the
-            complete training labels come from them.
+        labels: the data set's own labels, [files, classes]. The lists are checked against them
+            (`LabelsDisagree` otherwise), and the complete training labels come from them.
         images: how images are read.
-
-    Raises:
-        ValueError: if an image of the lists is not in the data.
-        LabelsDisagree: if a column of the lists is unlike every class of the data.
     """
     train_rows, test_rows = (
         [_find_rows(listed.images, row_of) for listed in part] for part in (lists.train, lists.test)
@@ -167,65 +142,41 @@ def benchmark_from_lists(
         return Images(source, labels, positions)
 
     test_labels = torch.cat([listed for _, listed in lists.test])
-    sizes, image_size = lists.classes_per_experience, images.image_size or PAPER_IMAGE_SIZE
+    sizes = lists.classes_per_experience
     protocol = Protocol(name="published lists", classes_per_experience=sizes, assignment=None)
     plan = Plan(
         train=listed_images(train_rows, train_labels),
         evaluation={"test": listed_images(test_rows, test_labels)},
         class_names=class_names,
-        classes_per_experience=sizes,
         labels_complete=labels is not None,
         protocol=protocol.with_sizes(lists.n_classes),
-        **paper_transforms(image_size, *images.given_transforms, **images.normalisation),
+        **images.transforms(images.image_size or PAPER_IMAGE_SIZE),
     )
     return assemble(plan)
 
 
 def load_split_lists(
-    path: str | os.PathLike,
-    *,
-    protocol: str = "paper",
-    n_classes: int | None = None,
-    n_experiences: int | None = None,
-    **settled: Any,
-) -> SplitLists:
-    """Read split lists, for a request that must not contradict them.
-
-    Args:
-        path: see ``read_split_lists``.
-        protocol: must be ``"paper"``, whose split the lists are.
-        n_classes: None, or the number of classes of the lists.
-        n_experiences: None, or the number of tasks of the lists.
-        **settled: options that the lists decide; none of them may be set.
-
-    Raises:
-        ValueError: if the request contradicts the lists; else see ``read_split_lists``.
-    """
+    path: str | os.PathLike, protocol: str, options: dict[str, Any]
+) -> tuple[SplitLists, ImageOptions]:
+    """Split lists and the image options, from arguments of a benchmark that must not contradict the lists."""
+    images = ImageOptions.take_from(options)
+    asked = {name: options.pop(name, None) for name in ("n_classes", "n_experiences")}
+    settled = options | {"validation_size": images.validation_size, "protocol": protocol != "paper"}
     contradicting = [name for name, value in settled.items() if value]
-    contradicting += [] if protocol == "paper" else ["protocol"]
     if contradicting:
         raise ValueError(f"split_lists decide which image goes where; leave out {', '.join(contradicting)}.")
     lists = read_split_lists(path)
-    asked = {"n_classes": n_classes, "n_experiences": n_experiences}
     listed = {"n_classes": lists.n_classes, "n_experiences": len(lists.train)}
     for name, value in asked.items():
         if value not in (None, listed[name]):
             raise ValueError(
-                f"{name}={value} contradicts the split lists, which have {listed[name]}; leave it out, or "
-                "use other lists."
+                f"{name}={value} contradicts the split lists, which have {listed[name]}; leave it out."
             )
-    return lists
+    return lists, images
 
 
 def read_split_lists(path: str | os.PathLike) -> SplitLists:
-    """Read published split lists from a folder or a zip file.
-
-    A test image that is listed twice is kept once, with a warning.
-
-    Raises:
-        FileNotFoundError: if there is no such folder or zip, or no list in it.
-        ValueError: if a list is malformed or contradicts another one.
-    """
+    """Read published split lists from a folder or a zip file; a test image listed twice is kept once."""
     path = Path(path)
     texts = _read_texts(path)
     n_tasks = 1 + max(task for task, _ in texts)
@@ -255,9 +206,7 @@ def _read_texts(path: Path) -> dict[tuple[int, str], str]:
         if match := LIST_FILE.fullmatch(name):
             other = names.setdefault((int(match[1]), match[2]), name)
             if other != name:
-                raise ValueError(
-                    f"{path} has two lists of one task, {other} and {name}; give the folder or zip of one."
-                )
+                raise ValueError(f"{path} has two lists of one task, {other} and {name}; remove one.")
     if not names:
         raise FileNotFoundError(f"{path} has no split lists; expected task0/train.csv, task0/test.csv, ….")
     return {key: files[name].read_text(encoding="utf-8") for key, name in names.items()}
@@ -272,9 +221,7 @@ def _parse(text: str, where: str) -> ListedImages:
     width = len(cells[0])  # of "0,1,…": an odd number of characters
     for number, cell in enumerate(cells, 1):
         if len(cell) != width or width % 2 == 0:
-            raise ValueError(
-                f"{where}, row {number}: expected as many 0/1 columns as in row 1, got {cell!r}."
-            )
+            raise ValueError(f"{where}, row {number}: expected as many 0/1 columns as row 1, got {cell!r}.")
     characters = np.frombuffer("".join(cells).encode(), dtype=np.uint8).reshape(len(cells), width)
     labels, commas = characters[:, ::2] - ord("0"), characters[:, 1::2]
     wrong = (labels > 1).any(1) | (commas != ord(",")).any(1)
@@ -308,34 +255,27 @@ def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
         where = f"{path}: task{task}/test.csv"
         dropped = seen.difference(images) | set(images).difference(position)
         if dropped:
-            raise ValueError(
-                f"{where}: test lists must be cumulative, but {min(dropped)} is not in every later one."
-            )
+            raise ValueError(f"{where}: lists must be cumulative, but {min(dropped)} is not in a later one.")
         rows = torch.tensor([position[image] for image in images])
         contradicted = (final_labels[rows, : labels.shape[1]] != labels).any(1)
         if contradicted.any():
-            raise ValueError(
-                f"{where} contradicts the last task's list on {images[int(contradicted.int().argmax())]}."
-            )
+            image = images[int(contradicted.int().argmax())]
+            raise ValueError(f"{where} contradicts the last task's list on {image}.")
         new = [image for image in dict.fromkeys(images) if image not in seen]
         seen.update(new)
         increments.append(ListedImages(new, final_labels[[position[image] for image in new]]))
     repeated = [image for image, n in Counter(final_images).items() if n > 1]
     if repeated:
-        warnings.warn(
-            f"{path.name} lists the test images {repeated} more than once; each is kept once.", stacklevel=4
-        )
+        message = f"{path.name} lists the test images {repeated} more than once; each is kept once."
+        warnings.warn(message, stacklevel=4)
     return increments
 
 
 def _check_same_classes(train: Sequence[str], test: Sequence[str]) -> None:
-    differing = sorted(set(train) ^ set(test))
-    if differing:
-        raise ValueError(f"Train and test annotations have different categories: only one has {differing}.")
     for place, (ours, theirs) in enumerate(zip_longest(train, test)):
         if ours != theirs:
             raise ValueError(
-                "Train and test annotations have the same categories, but in another order of their ids: "
+                "Train and test annotations must have the same categories in the order of their ids, but "
                 f"number {place} is {ours!r} in train and {theirs!r} in test; use annotations of one release."
             )
 
@@ -354,15 +294,11 @@ def _match_columns(
     lists: SplitLists, train_rows: list[Tensor], test_rows: list[Tensor], labels: Tensor, names: Sequence[str]
 ) -> list[int]:
     """For each column of the lists, the class of the data that differs from it on the fewest images."""
-    every = range(lists.n_classes)
-    parts = [(every, listed, rows) for (_, listed), rows in zip(lists.test, test_rows, strict=True)]
-    columns = own_columns(lists.classes_per_experience)
-    parts += [
-        (own, listed, rows) for own, (_, listed), rows in zip(columns, lists.train, train_rows, strict=True)
-    ]
+    columns = own_columns(lists.classes_per_experience) + [range(lists.n_classes)] * len(test_rows)
     differences = torch.zeros(lists.n_classes, labels.shape[1])
     positives = torch.zeros(lists.n_classes)
-    for own, listed, rows in parts:
+    parts = zip(columns, lists.train + lists.test, train_rows + test_rows, strict=True)
+    for own, (_, listed), rows in parts:
         here, there = listed.float(), labels[rows].float()
         # |a ≠ b| = Σa + Σb − 2 Σab for labels of 0 and 1, for all pairs of a column and a class at once.
         differences[own.start : own.stop] += here.sum(0)[:, None] + there.sum(0) - 2 * here.T @ there

@@ -1,7 +1,5 @@
 """The embedded benchmark: drawn scenes of several objects, with a known co-occurrence of labels.
 
-The label model of ``SplitScenes``: exact probabilities of objects that are seen together.
-
 An image shows one of ``SCENE_TYPES``. Given the type, each of its objects is there or not, independently,
 with the probability written beside it; if this gives no object or more than ``MAX_OBJECTS``, the objects
 (not the type) are drawn again. A type has so few objects that every possible set of labels can be listed with
@@ -22,8 +20,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks._drawings import DRAWINGS, paint_scene
-from avalanche_agcn.benchmarks.image_files import Transform
-from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, assemble, make_plan
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, benchmark_of_images
 from avalanche_agcn.benchmarks.protocols import resolve_protocol
 from avalanche_agcn.benchmarks.split import ClassOrder, choose_classes
 from avalanche_agcn.checks import check_choice, check_whole_number
@@ -32,21 +30,112 @@ CLASS_NAMES: tuple[str, ...] = tuple(DRAWINGS)
 """The 40 classes, in the order of Split-COCO's columns."""
 SIZES = (len(CLASS_NAMES), 10)
 """Classes and experiences, as in Split-COCO."""
-
 MEAN, STD = (0.68, 0.68, 0.68), (0.22, 0.22, 0.22)
 """Of the default training images, rounded. Hues are drawn uniformly, so that the channels are alike."""
-
 MIN_IMAGE_SIZE = 16
 """Below this an object is less than seven pixels wide."""
+MAX_OBJECTS = 4
+
+# Scene type → its relative frequency, and P(object | type) before the limit on the number of objects. Chosen
+# so that every class but "person" is in 4 to 8 % of the images, and that each class keeps at least 1 % of all
+# images in its own experience when every image goes to the experience of its rarest class.
+SCENE_TYPES: dict[str, tuple[float, dict[str, float]]] = {
+    "street": (1.3, {"car": 0.5, "traffic light": 0.6, "bus": 0.4, "truck": 0.4, "person": 0.3,
+        "motorcycle": 0.4}),
+    "cycle lane": (0.7, {"bicycle": 0.8, "person": 0.6, "backpack": 0.4, "car": 0.3, "traffic light": 0.3}),
+    "roadside": (0.6, {"motorcycle": 0.7, "truck": 0.5, "car": 0.4, "person": 0.4, "cell phone": 0.2}),
+    "railway station": (1.0, {"train": 0.8, "clock": 0.4, "bench": 0.4, "backpack": 0.35, "person": 0.4,
+        "handbag": 0.3}),
+    "airport": (1.0, {"airplane": 0.85, "bus": 0.4, "truck": 0.3, "person": 0.3, "handbag": 0.3,
+        "bird": 0.2}),
+    "park": (1.0, {"bench": 0.6, "dog": 0.5, "bird": 0.5, "person": 0.4, "bicycle": 0.3, "sports ball": 0.3}),
+    "rain": (0.8, {"umbrella": 0.85, "person": 0.6, "handbag": 0.5, "dog": 0.3, "car": 0.3}),
+    "beach": (0.9, {"surfboard": 0.85, "person": 0.5, "umbrella": 0.4, "dog": 0.3, "bird": 0.3}),
+    "skate park": (0.9, {"skateboard": 0.85, "person": 0.5, "backpack": 0.4, "cell phone": 0.3,
+        "bicycle": 0.2}),
+    "tennis court": (0.9, {"tennis racket": 0.85, "sports ball": 0.7, "person": 0.6, "bottle": 0.4}),
+    "meal": (1.5, {"dining table": 0.7, "fork": 0.6, "knife": 0.6, "chair": 0.4, "cup": 0.3, "bottle": 0.25}),
+    "breakfast": (1.1, {"bowl": 0.75, "spoon": 0.75, "cup": 0.45, "book": 0.25}),
+    "kitchen": (0.8, {"sink": 0.6, "bottle": 0.5, "knife": 0.45, "bowl": 0.4, "cup": 0.35}),
+    "living room": (1.2, {"couch": 0.7, "tv": 0.75, "cat": 0.35, "potted plant": 0.35, "vase": 0.3,
+        "person": 0.2}),
+    "bedroom": (1.0, {"bed": 0.85, "book": 0.5, "clock": 0.45, "cat": 0.35, "laptop": 0.2}),
+    "bathroom": (0.9, {"toilet": 0.8, "sink": 0.65, "potted plant": 0.3, "vase": 0.25}),
+    "office": (1.2, {"laptop": 0.8, "cell phone": 0.5, "chair": 0.4, "tie": 0.3, "clock": 0.2,
+        "person": 0.2}),
+    "wedding": (0.8, {"tie": 0.8, "person": 0.7, "vase": 0.5, "potted plant": 0.3, "handbag": 0.2}),
+}  # fmt: skip
 
 Split = Literal["train", "test"]
+Sets = npt.NDArray[np.bool_]  # [S, n_classes]
+Probabilities = npt.NDArray[np.float64]
+
+
+def true_cooccurrence(class_names: Sequence[str] = CLASS_NAMES) -> Tensor:
+    """P(i | j) of some of ``CLASS_NAMES``, [n_classes, n_classes] float64, unit diagonal."""
+    return torch.from_numpy(conditional_probabilities(*label_sets(_check_known(class_names))))
+
+
+def conditional_probabilities(sets: Sets, probability: Probabilities) -> Probabilities:
+    """P(i | j) of every two classes, from all sets of labels and their probabilities."""
+    together = sets.T @ (probability[:, None] * sets)  # P(i, j)
+    return together / together.diagonal()
+
+
+def label_sets(class_names: Sequence[str]) -> tuple[Sets, Probabilities]:
+    """List every set of labels an image can have, [S, n_classes], with its exact probability, [S].
+
+    Objects of other classes are left out, and with them the images that would show none of these classes:
+    the probabilities are those of the whole model, given at least one of ``class_names``. A set that several
+    scene types can give has a row for each.
+    """
+    parts = [_sets_of_type(objects, class_names) for _, objects in SCENE_TYPES.values()]
+    sets = np.concatenate([sets for sets, _ in parts])
+    weights = [weight for weight, _ in SCENE_TYPES.values()]
+    probability = np.concatenate([w * chance for w, (_, chance) in zip(weights, parts, strict=True)])
+    shown = sets.any(axis=1)
+    return sets[shown], probability[shown] / probability[shown].sum()
+
+
+def _sets_of_type(objects: dict[str, float], class_names: Sequence[str]) -> tuple[Sets, Probabilities]:
+    """The sets of one scene type, [2^objects, n_classes], and their probabilities given the type."""
+    present = np.array(list(product((False, True), repeat=len(objects))))  # [2^objects, objects]
+    likely = np.array(list(objects.values()))
+    chance = np.where(present, likely, 1 - likely).prod(axis=1)
+    n_objects = present.sum(axis=1)
+    chance[(n_objects < 1) | (n_objects > MAX_OBJECTS)] = 0
+    # Which object, if any, is each class: [objects, n_classes].
+    column = np.array([[name == other for other in class_names] for name in objects])
+    possible = chance > 0
+    return present[possible] @ column, chance[possible] / chance.sum()
+
+
+def draw_label_sets(sets: Sets, probability: Probabilities, n_images: int, rng: np.random.Generator) -> Sets:
+    """Draw the labels of images, [n_images, n_classes].
+
+    The draw is stratified: each image's labels follow the model exactly, and the number of images of a class
+    varies less than in independent draws, so that small samples have all classes.
+    """
+    quantiles = (np.arange(n_images) + rng.random(n_images)) / n_images
+    rows = np.searchsorted(np.cumsum(probability)[:-1], quantiles, side="right")
+    return sets[rng.permutation(rows)]
+
+
+def _check_known(class_names: Sequence[str]) -> list[str]:
+    unknown = [name for name in class_names if name not in DRAWINGS]
+    if unknown or len(set(class_names)) != len(class_names) or not class_names:
+        raise ValueError(
+            f"class_names must be different ones of {list(CLASS_NAMES)}, not {list(class_names)}"
+            + (f"; unknown are {unknown}." if unknown else ".")
+        )
+    return list(class_names)
 
 
 class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
-    """Drawn scenes with multi-hot targets.
+    """Drawn scenes with multi-hot targets, [n_images, n_classes] int8; every image has at least one label.
 
-    The labels follow the model of ``SplitScenes``; an image shows one object of each of its labels and no
-    other. It depends only on the seed, the split, its position and its labels.
+    An image shows one object of each of its labels and no other. It depends only on the seed, the split, its
+    position and its labels.
 
     Args:
         n_images: number of images.
@@ -56,15 +145,6 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
         seed: fixes labels and images.
         in_memory: whether to paint all images at once and keep them (3 · ``image_size``² bytes each), or each
             image whenever it is read. The images are the same.
-
-    Attributes:
-        targets: [n_images, n_classes] int8 of 0 and 1; every image has at least one label.
-
-    Example:
-        >>> dataset = ScenesDataset(3, class_names=["cat", "dog", "couch"], in_memory=False)
-        >>> image, target = dataset[0]
-        >>> image.size, target.shape
-        ((64, 64), torch.Size([3]))
     """
 
     def __init__(
@@ -119,10 +199,9 @@ class SplitScenes(MultiLabelBenchmark):
     The classes are those of the AGCN paper's Split-COCO in the same order. Each is a drawing that varies in
     place, size, rotation and colours, on a background with clutter. A scene has one to four objects.
 
-    **Labels.** An image shows one of 18 scene types (street, meal, living room, …). Given the type, each of
-    its objects is there with a stated probability, independently of the others; if this gives none or more
-    than four, they are drawn again (``SCENE_TYPES``). Person is in 29 % of the images, every
-    other class in 4 to 8 %. Strong pairs lie within experiences (spoon and bowl, bicycle and person, laptop
+    **Labels.** An image shows one of 18 scene types (street, meal, living room, …), whose objects are there
+    with stated probabilities (``SCENE_TYPES``). Person is in 29 % of the images, every other class in 4 to
+    8 %. Strong pairs lie within experiences (spoon and bowl, bicycle and person, laptop
     and cell phone) and across them (fork and dining table, couch and tv, toilet and sink, tennis racket and
     sports ball). All label sets can be listed, so that P(i | j) is known exactly: ``true_cooccurrence``.
 
@@ -153,18 +232,6 @@ class SplitScenes(MultiLabelBenchmark):
 
     Attributes:
         true_cooccurrence: [n_classes, n_classes] float64; entry [i, j] = P(i | j) of columns i and j.
-
-    Raises:
-        ValueError: if an argument is out of range, the classes do not fit, or there are so few images that a
-            class has none.
-
-    Example:
-        >>> benchmark = SplitScenes(n_classes=8, n_experiences=2, n_train=60, n_test=30)
-        >>> benchmark.class_names[:4]
-        ['person', 'bicycle', 'car', 'motorcycle']
-        >>> image, target, task_label = benchmark.test_stream[0].dataset[0]
-        >>> image.shape, target.shape
-        (torch.Size([3, 64, 64]), torch.Size([8]))
     """
 
     def __init__(
@@ -195,131 +262,16 @@ class SplitScenes(MultiLabelBenchmark):
         chosen = choose_classes(CLASS_NAMES, first_most_frequent, n_classes, rules.class_order)
         names = [CLASS_NAMES[c] for c in chosen]
         drawing: dict[str, Any] = {"image_size": image_size, "seed": seed, "in_memory": in_memory}
-        plan = make_plan(
-            ScenesDataset(n_train, class_names=names, split="train", **drawing),
-            ScenesDataset(n_test, class_names=names, split="test", **drawing),
-            rules.without_replaced(train_transform, eval_transform),
-            class_names=names,
+        train = ScenesDataset(n_train, class_names=names, split="train", **drawing)
+        test = ScenesDataset(n_test, class_names=names, split="test", **drawing)
+        images = ImageOptions(
+            train_transform=train_transform,
+            eval_transform=eval_transform,
+            mean=MEAN,
+            std=STD,
             validation_size=validation_size,
             seed=seed,
-            **rules.transforms(train_transform, eval_transform, mean=MEAN, std=STD),
         )
-        made = assemble(plan)
+        made = benchmark_of_images(train, test, rules, images, class_names=names)
         super().__init__(list(made.streams.values()), made.plan)
         self.true_cooccurrence = true_cooccurrence(self.class_names)
-
-
-def true_cooccurrence(class_names: Sequence[str] = CLASS_NAMES) -> Tensor:
-    """P(i | j) in the label model of ``SplitScenes``, [n_classes, n_classes] float64, unit diagonal.
-
-    Args:
-        class_names: some of ``CLASS_NAMES``, in the order of the columns.
-
-    Example:
-        >>> true_cooccurrence(["fork", "knife"])[1, 0]  # P(knife | fork)
-        tensor(0.5588, dtype=torch.float64)
-    """
-    return torch.from_numpy(conditional_probabilities(*label_sets(_check_known(class_names))))
-
-
-def _check_known(class_names: Sequence[str]) -> list[str]:
-    unknown = [name for name in class_names if name not in DRAWINGS]
-    if unknown or len(set(class_names)) != len(class_names) or not class_names:
-        raise ValueError(
-            f"class_names must be different ones of {list(CLASS_NAMES)}, not {list(class_names)}"
-            + (f"; unknown are {unknown}." if unknown else ".")
-        )
-    return list(class_names)
-
-
-MAX_OBJECTS = 4
-
-# Scene type → its relative frequency, and P(object | type) before the limit on the number of objects. Chosen
-# so that every class but "person" is in 4 to 8 % of the images, and that each class keeps at least 1 % of all
-# images in its own experience when every image goes to the experience of its rarest class.
-SCENE_TYPES: dict[str, tuple[float, dict[str, float]]] = {
-    "street": (1.3, {"car": 0.5, "traffic light": 0.6, "bus": 0.4, "truck": 0.4, "person": 0.3,
-        "motorcycle": 0.4}),
-    "cycle lane": (0.7, {"bicycle": 0.8, "person": 0.6, "backpack": 0.4, "car": 0.3, "traffic light": 0.3}),
-    "roadside": (0.6, {"motorcycle": 0.7, "truck": 0.5, "car": 0.4, "person": 0.4, "cell phone": 0.2}),
-    "railway station": (1.0, {"train": 0.8, "clock": 0.4, "bench": 0.4, "backpack": 0.35, "person": 0.4,
-        "handbag": 0.3}),
-    "airport": (1.0, {"airplane": 0.85, "bus": 0.4, "truck": 0.3, "person": 0.3, "handbag": 0.3,
-        "bird": 0.2}),
-    "park": (1.0, {"bench": 0.6, "dog": 0.5, "bird": 0.5, "person": 0.4, "bicycle": 0.3, "sports ball": 0.3}),
-    "rain": (0.8, {"umbrella": 0.85, "person": 0.6, "handbag": 0.5, "dog": 0.3, "car": 0.3}),
-    "beach": (0.9, {"surfboard": 0.85, "person": 0.5, "umbrella": 0.4, "dog": 0.3, "bird": 0.3}),
-    "skate park": (0.9, {"skateboard": 0.85, "person": 0.5, "backpack": 0.4, "cell phone": 0.3,
-        "bicycle": 0.2}),
-    "tennis court": (0.9, {"tennis racket": 0.85, "sports ball": 0.7, "person": 0.6, "bottle": 0.4}),
-    "meal": (1.5, {"dining table": 0.7, "fork": 0.6, "knife": 0.6, "chair": 0.4, "cup": 0.3, "bottle": 0.25}),
-    "breakfast": (1.1, {"bowl": 0.75, "spoon": 0.75, "cup": 0.45, "book": 0.25}),
-    "kitchen": (0.8, {"sink": 0.6, "bottle": 0.5, "knife": 0.45, "bowl": 0.4, "cup": 0.35}),
-    "living room": (1.2, {"couch": 0.7, "tv": 0.75, "cat": 0.35, "potted plant": 0.35, "vase": 0.3,
-        "person": 0.2}),
-    "bedroom": (1.0, {"bed": 0.85, "book": 0.5, "clock": 0.45, "cat": 0.35, "laptop": 0.2}),
-    "bathroom": (0.9, {"toilet": 0.8, "sink": 0.65, "potted plant": 0.3, "vase": 0.25}),
-    "office": (1.2, {"laptop": 0.8, "cell phone": 0.5, "chair": 0.4, "tie": 0.3, "clock": 0.2,
-        "person": 0.2}),
-    "wedding": (0.8, {"tie": 0.8, "person": 0.7, "vase": 0.5, "potted plant": 0.3, "handbag": 0.2}),
-}  # fmt: skip
-
-Sets = npt.NDArray[np.bool_]  # [S, n_classes]
-Probabilities = npt.NDArray[np.float64]
-
-
-def label_sets(class_names: Sequence[str]) -> tuple[Sets, Probabilities]:
-    """List every set of labels an image can have, with its exact probability.
-
-    Objects of other classes are left out, and with them the images that would show none of these classes:
-    the probabilities are those of the whole model, given at least one of ``class_names``.
-
-    Args:
-        class_names: the classes in use, in the order of the columns.
-
-    Returns:
-        The sets, [S, n_classes], one per row, and their probabilities, [S], which sum to 1. A set that
-        several scene types can give has a row for each.
-    """
-    parts = [_sets_of_type(objects, class_names) for _, objects in SCENE_TYPES.values()]
-    sets = np.concatenate([sets for sets, _ in parts])
-    weights = [weight for weight, _ in SCENE_TYPES.values()]
-    probability = np.concatenate([w * chance for w, (_, chance) in zip(weights, parts, strict=True)])
-    shown = sets.any(axis=1)
-    return sets[shown], probability[shown] / probability[shown].sum()
-
-
-def conditional_probabilities(sets: Sets, probability: Probabilities) -> Probabilities:
-    """P(i | j) of every two classes, [n_classes, n_classes] with a unit diagonal.
-
-    Example:
-        >>> sets, probability = label_sets(["toilet", "sink"])
-        >>> round(float(conditional_probabilities(sets, probability)[1, 0]), 3)  # P(sink | toilet)
-        0.65
-    """
-    together = sets.T @ (probability[:, None] * sets)  # P(i, j)
-    return together / together.diagonal()
-
-
-def draw_label_sets(sets: Sets, probability: Probabilities, n_images: int, rng: np.random.Generator) -> Sets:
-    """Draw the labels of ``n_images`` images, [n_images, n_classes].
-
-    The draw is stratified: each image's labels follow the model exactly, and the number of images of a class
-    varies less than in independent draws, so that small samples have all classes.
-    """
-    quantiles = (np.arange(n_images) + rng.random(n_images)) / n_images
-    rows = np.searchsorted(np.cumsum(probability)[:-1], quantiles, side="right")
-    return sets[rng.permutation(rows)]
-
-
-def _sets_of_type(objects: dict[str, float], class_names: Sequence[str]) -> tuple[Sets, Probabilities]:
-    """The sets of one scene type, [2^objects, n_classes], and their probabilities given the type."""
-    present = np.array(list(product((False, True), repeat=len(objects))))  # [2^objects, objects]
-    likely = np.array(list(objects.values()))
-    chance = np.where(present, likely, 1 - likely).prod(axis=1)
-    n_objects = present.sum(axis=1)
-    chance[(n_objects < 1) | (n_objects > MAX_OBJECTS)] = 0
-    # Which object, if any, is each class: [objects, n_classes].
-    column = np.array([[name == other for other in class_names] for name in objects])
-    possible = chance > 0
-    return present[possible] @ column, chance[possible] / chance.sum()

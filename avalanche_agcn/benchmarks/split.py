@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_choice, check_range, check_whole_number
+from avalanche_agcn.checks import check_choice, check_range
 
 Assignment = Literal["rarest", "random"]
 ClassOrder = str | Sequence[int | str]
@@ -18,23 +19,12 @@ NAMED_ORDER = re.compile(r"data|alphabetical|shuffled-(\d+)")
 TestImages = Literal["seen", "all"]
 
 
-def check_class_names(class_names: Sequence[str] | None, n_classes: int) -> list[str]:
-    """Names of the columns, ``"class 0"`` and so on by default."""
-    if class_names is None:
-        return [f"class {column}" for column in range(n_classes)]
-    names = [str(name) for name in class_names]
-    if len(names) != n_classes or len(set(names)) != n_classes:
-        raise ValueError(f"class_names must be {n_classes} different names, one per column, but are {names}.")
-    return names
-
-
 def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
     """Raise a ValueError that names the classes without a positive, if there are any."""
     absent = [name for name, shown in zip(class_names, labels.any(0).tolist(), strict=True) if not shown]
     if absent:
         raise ValueError(
-            f"No training image shows {absent}; use more images, remove these classes, or hold out fewer "
-            "images for validation."
+            f"No training image shows {absent}; use more images, fewer classes or a smaller validation_size."
         )
 
 
@@ -45,55 +35,43 @@ def experience_sizes(
     if classes_per_experience is not None:
         sizes = [int(size) for size in classes_per_experience]
         if n_experiences not in (None, len(sizes)):
-            raise ValueError(
-                f"n_experiences={n_experiences} contradicts classes_per_experience={sizes}; leave one out."
-            )
+            raise ValueError(f"{n_experiences=} contradicts classes_per_experience={sizes}; leave one out.")
         if min(sizes, default=0) < 1 or sum(sizes) != n_classes:
             raise ValueError(
-                f"classes_per_experience={sizes} must be positive and sum to the {n_classes} classes, "
-                f"not to {sum(sizes)}."
+                f"classes_per_experience={sizes} must be positive and sum to the {n_classes} classes."
             )
         return sizes
     if n_experiences is None:
         raise ValueError("Pass n_experiences= or classes_per_experience=, to split the classes.")
-    check_whole_number("n_experiences", n_experiences)
-    if not 1 <= n_experiences <= n_classes:
-        raise ValueError(
-            f"n_experiences={n_experiences} must be between 1 and the number of classes, {n_classes}."
-        )
-    size, rest = divmod(n_classes, n_experiences)
-    if rest:
-        example = [size + (t < rest) for t in range(n_experiences)]
+    sizes = nearly_equal_sizes(n_classes, n_experiences)
+    if sizes[0] != sizes[-1]:
         raise ValueError(
             f"{n_classes} classes do not split equally into {n_experiences} experiences; "
-            f"pass classes_per_experience=, for example {example}."
+            f"pass classes_per_experience=, for example {sizes}."
         )
-    return [size] * n_experiences
+    return sizes
+
+
+def nearly_equal_sizes(n_classes: int, n_experiences: int) -> list[int]:
+    """Number of classes of each experience, as equal as possible, the larger ones first."""
+    if not 1 <= n_experiences <= n_classes:
+        raise ValueError(f"{n_experiences=} must be between 1 and the number of classes, {n_classes}.")
+    size, rest = divmod(n_classes, n_experiences)
+    return [size + (t < rest) for t in range(n_experiences)]
 
 
 def choose_classes(
-    names: Sequence[str], counts: Tensor, n_classes: int, class_order: ClassOrder | None
+    names: Sequence[str], counts: Tensor, n_classes: int, class_order: ClassOrder
 ) -> list[int]:
-    """Choose the classes named in ``class_order``, or else the most frequent ones.
+    """Positions, ascending, of the classes named in ``class_order``, or else of the most frequent ones.
 
-    Args:
-        names: all classes of the data.
-        counts: number of images that show each.
-        n_classes: how many to choose.
-        class_order: names; or numbers, ``"data"``, ``"alphabetical"`` or ``"shuffled-3"``, which choose
-            nothing: they order what is chosen.
-
-    Returns:
-        Positions in ``names``, ascending.
-
-    Raises:
-        ValueError: if there are fewer classes than asked for, or a name is unknown.
+    ``counts`` are the numbers of images of each class. Orders of other kinds choose nothing: they order what
+    is chosen.
     """
     if not 1 <= n_classes <= len(names):
-        raise ValueError(f"n_classes={n_classes} must be between 1 and the {len(names)} classes of the data.")
+        raise ValueError(f"{n_classes=} must be between 1 and the {len(names)} classes of the data.")
     if not is_order_of_names(class_order):
         return sorted(torch.sort(counts, descending=True, stable=True).indices[:n_classes].tolist())
-    assert class_order is not None
     unknown = sorted(str(c) for c in class_order if c not in names)
     if unknown:
         raise ValueError(f"class_order has unknown classes {unknown}; known are {list(names)}.")
@@ -109,17 +87,8 @@ def is_order_of_names(class_order: ClassOrder | None) -> bool:
     return all(isinstance(c, str) for c in class_order)
 
 
-def resolve_class_order(class_order: ClassOrder | None, class_names: Sequence[str]) -> list[int]:
-    """Columns in order of appearance, from columns or names, or an order by name.
-
-    The named ones are ``"data"`` (also None), ``"alphabetical"``, and ``"shuffled-3"``: drawn with seed 3.
-
-    Example:
-        >>> resolve_class_order("alphabetical", ["cat", "ant", "bee"])
-        [1, 2, 0]
-    """
-    if class_order is None:
-        return list(range(len(class_names)))
+def resolve_class_order(class_order: ClassOrder, class_names: Sequence[str]) -> list[int]:
+    """Columns in order of appearance, from columns or names, or an order by name; see `Protocol`."""
     if isinstance(class_order, str):
         return _named_order(class_order, class_names)
     column_of = {name: column for column, name in enumerate(class_names)}
@@ -134,8 +103,7 @@ def resolve_class_order(class_order: ClassOrder | None, class_names: Sequence[st
     repeated = sorted({class_names[c] for c in order if order.count(c) > 1})
     if missing or repeated:
         raise ValueError(
-            f"class_order must have each of the {len(class_names)} classes once: "
-            f"missing {missing}, repeated {repeated}."
+            f"class_order must have each class once, but {missing} are missing and {repeated} repeated."
         )
     return order
 
@@ -155,14 +123,8 @@ def _named_order(order: str, class_names: Sequence[str]) -> list[int]:
 
 
 def own_columns(sizes: Sequence[int]) -> list[range]:
-    """The contiguous columns of each experience.
-
-    Example:
-        >>> own_columns([4, 2])
-        [range(0, 4), range(4, 6)]
-    """
-    ends = torch.tensor(sizes).cumsum(0).tolist()
-    return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    """The contiguous columns of each experience: ``[range(0, 4), range(4, 6)]`` for sizes 4 and 2."""
+    return [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 # The rules below take `labels`, [N, C] of 0 and 1 with columns in order of appearance, and `sizes`, the
@@ -227,68 +189,45 @@ def _fill_empty(owner: Tensor, relevant: Tensor, generator: torch.Generator) -> 
     Where the images of an empty experience all are the only ones of theirs, taking one would empty another
     experience. Then images move along a chain: each experience on it passes one image on, and the last one
     has an image to spare. (An augmenting path, as in bipartite matching; the shortest moves the fewest.)
-
-    Args:
-        owner: [N], the experience of each image, changed in place; −1 for none.
-        relevant: [N, T] bool, whether an experience owns one of the image's labels.
-        generator: draws which image moves.
+    ``owner``, [N], is the experience of each image, −1 for none; ``relevant`` is that of `_relevance`.
     """
     for empty in range(relevant.shape[1]):
         if (owner == empty).any():
             continue
         # A giver that loses its only image is the taker of the next pair, so that no experience stays empty.
-        for taker, giver in _chain_to_spare_image(empty, owner, relevant):
+        for taker, giver in pairwise(_chain_to_spare_image(empty, owner, relevant)):
             candidates = ((owner == giver) & relevant[:, taker]).nonzero().flatten()
             chosen = torch.randint(len(candidates), (), generator=generator)
             owner[candidates[chosen]] = taker
 
 
-def _chain_to_spare_image(empty: int, owner: Tensor, relevant: Tensor) -> list[tuple[int, int]]:
-    """Pairs (taker, giver), from ``empty`` to an experience with two images or more; [] if there is none.
+def _chain_to_spare_image(empty: int, owner: Tensor, relevant: Tensor) -> list[int]:
+    """Experiences from ``empty`` to one with two images or more, each taking from the next; [] if none.
 
     Breadth-first search over experiences: an edge leads from a taker to each experience that has an image
     with one of the taker's labels.
     """
-    taker_of: dict[int, int] = {empty: empty}
-    queue = deque([empty])
-    while queue:
-        taker = queue.popleft()
-        owners = owner[relevant[:, taker] & (owner >= 0)]
+    reached, chains = {empty}, deque([[empty]])
+    while chains:
+        chain = chains.popleft()
+        owners = owner[relevant[:, chain[-1]] & (owner >= 0)]
         for giver in owners.unique().tolist():
-            if giver in taker_of:
+            if giver in reached:
                 continue
-            taker_of[giver] = taker
             if (owner == giver).sum() > 1:
-                return _trace_back(giver, taker_of)
-            queue.append(giver)
+                return [*chain, giver]
+            reached.add(giver)
+            chains.append([*chain, giver])
     return []
-
-
-def _trace_back(giver: int, taker_of: dict[int, int]) -> list[tuple[int, int]]:
-    chain = []
-    while taker_of[giver] != giver:  # only the empty experience is its own taker
-        chain.append((taker_of[giver], giver))
-        giver = taker_of[giver]
-    return chain[::-1]
 
 
 def long_tail_quotas(counts: Tensor, power: float) -> Tensor:
     """Largest number of images of each class: n_max · r^−power for the class of rank r = 1, 2, ….
 
     PRS (Kim et al., 2020) made COCOseq and NUS-WIDEseq by such a power law, to study streams where a few
-    classes have most of the images.
-
-    Args:
-        counts: number of images of each class, ``[C]``. The class with most images has rank 1; of equal ones
-            the first column comes first.
-        power: 0 leaves all images; the higher, the longer the tail.
-
-    Returns:
-        ``[C]`` int64, at least 1 and at most the class's own number; 0 for a class without images.
-
-    Example:
-        >>> long_tail_quotas(torch.tensor([50, 100, 80]), power=1.0)
-        tensor([ 33, 100,  50])
+    classes have most of the images. ``counts`` are the numbers of images of each class, [C]. The class with
+    most images has rank 1; of equal ones the first column comes first. A power of 0 leaves all images. A
+    quota is at least 1 and at most the class's own number; 0 for a class without images.
     """
     check_range("long_tail", power, least=0)
     order = counts.sort(descending=True, stable=True).indices
@@ -301,20 +240,12 @@ def long_tail_quotas(counts: Tensor, power: float) -> Tensor:
 
 
 def draw_long_tail(labels: Tensor, power: float, seed: int = 0) -> Tensor:
-    """Which images to keep, so that no class has more than its quota of images.
+    """Which images to keep, [N] bool, so that no class has more than its quota of images.
 
     Images are taken in random order, those of classes with the smallest quotas first, and kept while none of
     their classes is full. A class that would be left without an image keeps one, above the quota of a class
     it appears with. Images without a label are kept. The most frequent classes stay below their quotas, since
     many of their images also show a rarer class that is full.
-
-    Args:
-        labels: [N, C] of 0 and 1.
-        power: see `long_tail_quotas`.
-        seed: seed of the order.
-
-    Returns:
-        [N] bool.
     """
     quotas = long_tail_quotas(labels.sum(0), power)
     order = _rare_first(labels, quotas, seed)
@@ -326,8 +257,7 @@ def draw_long_tail(labels: Tensor, power: float, seed: int = 0) -> Tensor:
             keep[image] = True
             left -= labels[image]
     for column in ((quotas > 0) & ~labels[keep].any(0)).nonzero().flatten().tolist():
-        candidates = order[labels[order, column] == 1]
-        keep[candidates[0]] = True
+        keep[order[labels[order, column] == 1][0]] = True
     return keep
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree import ElementTree
 
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import ImageOptions
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.protocols import Difficult, resolve_protocol
+from avalanche_agcn.benchmarks.protocols import Difficult, resolve_options
 from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
 from avalanche_agcn.benchmarks.split import ClassOrder
 from avalanche_agcn.checks import check_choice
@@ -66,35 +65,19 @@ def SplitVOC(
         backbone: network for which images are normalised.
         seed: fixes everything that is drawn.
         **options: further ones of `SplitCOCO`.
-
-    Raises:
-        FileNotFoundError: if a folder or file is missing.
-        ValueError: if files or arguments do not fit.
     """
     check_choice("year", year, [*SUBSETS])
     root = _find_release(Path(dataset_root), year)
     options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
     options |= {"difficult": difficult, "backbone": backbone, "seed": seed}
-    images = ImageOptions.take_from(options)
-    options |= {"image_size": images.image_size}
-    rules = resolve_protocol(protocol, paper_sizes=None, without=["crowds"], **options)
+    rules, images = resolve_options(protocol, options, without=["crowds"])
     assert rules.difficult is not None
     train, test = (read_voc(root, subset, rules.difficult) for subset in SUBSETS[year])
     return benchmark_from_tables(root, train, test, rules, images)
 
 
 def read_voc(root: Path, subset: str, difficult: Difficult = "negative") -> LabelTable:
-    """Image-level labels of one of VOC's image sets.
-
-    Args:
-        root: folder of a release, with ``ImageSets/Main``.
-        subset: ``"trainval"``, ``"test"``, ….
-        difficult: see `SplitVOC`.
-
-    Raises:
-        FileNotFoundError: if the image set, or both its label files and the annotations, are missing.
-        ValueError: if a label file or an annotation does not fit the image set.
-    """
+    """Image-level labels of an image set (``"trainval"``, ``"test"``, …) of the release in ``root``."""
     folder = root / "ImageSets" / "Main"
     images = _read_images(folder / f"{subset}.txt")
     paths = [folder / f"{name}_{subset}.txt" for name in VOC_CLASSES]
@@ -102,17 +85,12 @@ def read_voc(root: Path, subset: str, difficult: Difficult = "negative") -> Labe
     if len(missing) == len(paths):
         codes = _read_annotations(root / "Annotations", images)
     elif missing:
-        raise FileNotFoundError(
-            f"{folder} lacks {', '.join(missing)}: the archive was unpacked in part; unpack it again."
-        )
+        raise FileNotFoundError(f"{folder} lacks {', '.join(missing)}; unpack the archive again.")
     else:
         codes = torch.stack([_read_labels(path, images) for path in paths], 1)
     positive = codes == 1 if difficult == "negative" else codes >= 0
-    return LabelTable(
-        files=[f"JPEGImages/{image}.jpg" for image in images],
-        labels=positive.to(torch.int8),
-        class_names=list(VOC_CLASSES),
-    )
+    files = [f"JPEGImages/{image}.jpg" for image in images]
+    return LabelTable(files, positive.to(torch.int8), list(VOC_CLASSES))
 
 
 def _find_release(root: Path, year: int) -> Path:
@@ -120,9 +98,7 @@ def _find_release(root: Path, year: int) -> Path:
     candidates = [root / "VOCdevkit" / f"VOC{year}", root / f"VOC{year}", root]
     found = [folder for folder in candidates if (folder / "ImageSets" / "Main").is_dir()]
     if not found:
-        raise FileNotFoundError(
-            f"{root} has no VOCdevkit/VOC{year}/ImageSets/Main; give the folder VOC was unpacked in."
-        )
+        raise FileNotFoundError(f"{root} has no VOCdevkit/VOC{year}/ImageSets/Main; give VOC's folder.")
     if found[0] == root and root.name != f"VOC{year}" and root.name.startswith("VOC20"):
         raise ValueError(f"{root} is not the release of {year}; pass year={root.name.removeprefix('VOC')}.")
     if not (found[0] / "JPEGImages").is_dir():
@@ -133,24 +109,25 @@ def _find_release(root: Path, year: int) -> Path:
 def _read_images(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no image set {path}; unpack the part of VOC that has it there.")
-    # Each line is an image; a label file of another tool may have further columns.
-    images = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    images = [row[0] for row in _read_rows(path)]  # a label file of another tool may have further columns
     if not images or len(set(images)) != len(images):
         raise ValueError(
-            f"{path} must list different images, but has {len(images)} lines and {len(set(images))} images."
+            f"{path} must list different images, but lists {len(set(images))} in {len(images)} lines."
         )
     return images
 
 
+def _read_rows(path: Path) -> list[list[str]]:
+    return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
 def _read_labels(path: Path, images: list[str]) -> Tensor:
     """1 where the class is shown, 0 where only difficult objects are, −1 elsewhere; of each image."""
-    rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = _read_rows(path)
     for number, row in enumerate(rows, 1):
         if len(row) != 2 or row[1] not in ("-1", "0", "1"):
-            raise ValueError(
-                f"{path}, line {number}: expected an image and -1, 0 or 1, got {' '.join(row)!r}; unpack it "
-                "again."
-            )
+            wanted = "an image and -1, 0 or 1; unpack VOC again"
+            raise ValueError(f"{path}, line {number}: {' '.join(row)!r} must be {wanted}.")
     if [image for image, _ in rows] != images:
         raise ValueError(
             f"{path} has {len(rows)} images that are not the {len(images)} of its image set, in their order; "
@@ -164,35 +141,20 @@ def _read_annotations(folder: Path, images: list[str]) -> Tensor:
     codes = torch.full((len(images), len(VOC_CLASSES)), -1, dtype=torch.int8)
     for row, image in enumerate(images):
         path = folder / f"{image}.xml"
-        objects = read_objects(path).objects
+        _, objects = read_objects(path)
         unknown = sorted({name for name, _ in objects} - set(VOC_CLASSES))
         if unknown:
-            known = list(VOC_CLASSES)
-            raise ValueError(f"{path} has objects of unknown classes {unknown}; VOC's are {known}.")
+            raise ValueError(f"{path} has objects of unknown classes {unknown}; VOC's are {[*VOC_CLASSES]}.")
         for name, is_difficult in objects:
             column = VOC_CLASSES.index(name)
             codes[row, column] = max(int(codes[row, column]), 0 if is_difficult else 1)
     return codes
 
 
-class Annotation(NamedTuple):
-    """An image and its objects: the class of each, and whether it is marked difficult."""
-
-    file: str
-    objects: list[tuple[str, bool]]
-
-
-def read_objects(path: Path) -> Annotation:
-    """Read an XML file of VOC's form.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not XML.
-    """
+def read_objects(path: Path) -> tuple[str, list[tuple[str, bool]]]:
+    """The image of an XML file of VOC's form, the class of each object, and whether it is difficult."""
     if not path.is_file():
-        raise FileNotFoundError(
-            f"There are neither label files in ImageSets/Main nor an annotation {path}; unpack VOC again."
-        )
+        raise FileNotFoundError(f"There is neither a label file nor an annotation {path}; unpack VOC again.")
     try:
         root = ElementTree.parse(path).getroot()
     except ElementTree.ParseError as error:
@@ -201,4 +163,4 @@ def read_objects(path: Path) -> Annotation:
         (item.findtext("name", "").strip(), item.findtext("difficult", "0").strip() == "1")
         for item in root.findall("object")
     ]
-    return Annotation(root.findtext("filename", f"{path.stem}.jpg").strip(), found)
+    return root.findtext("filename", f"{path.stem}.jpg").strip(), found

@@ -1,20 +1,22 @@
 import csv
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
-from pycocotools.coco import COCO
 
 from avalanche_agcn.benchmarks import SplitCOCO
 from avalanche_agcn.benchmarks.coco import SPLIT_COCO_CLASSES, read_coco
 from avalanche_agcn.benchmarks.image_files import find_normalisation
 
-CATEGORIES = {7: "cat", 3: "dog", 90: "cow", 11: "emu"}  # by id: dog cat emu cow
-# labels by image; dog is on 4 train images, cat on 3, cow on 2, emu on 1
-TRAIN = {10: "dog cat", 4: "dog cow", 2: "dog", 35: "cat cow", 6: "dog cat emu", 50: ""}
-VAL = {3: "cow", 8: "dog cat cow", 9: "emu"}
+CATEGORIES = {7: "cat", 3: "dog", 90: "cow", 11: "ant"}  # by id: dog cat ant cow
+# Boxes on each image; a star marks a crowd. Dog is on 4 train images, cat on 3, cow on 2, ant on 1.
+TRAIN = {10: "dog cat* dog", 4: "dog cow*", 2: "dog", 35: "cat* cow", 6: "dog* cat ant*", 50: ""}
+VAL = {3: "cow cow*", 8: "dog* cat cow*", 9: "ant"}
+CROWDED = {1: "dog cat", 2: "dog* cow", 3: "ant*", 4: "ant cat cat*", 5: "", 6: "cow* cow"}
+CROWDED_VAL = {8: "dog*", 9: "ant dog", 10: "cow", 11: ""}
 KEEP = {"train_transform": lambda image: image, "eval_transform": lambda image: image}
 
 
@@ -24,14 +26,13 @@ def file_name(year, subset, number):
 
 def annotations(images, year=2014, subset="train"):
     number_of = {name: number for number, name in CATEGORIES.items()}
-    shown = [(image, number_of[name]) for image, names in images.items() for name in names.split()]
-    shown += shown[:1]  # two objects of one category on one image
+    boxes = [(image, box) for image, text in images.items() for box in text.split()]
     return {
         "images": [{"id": i, "file_name": file_name(year, subset, i)} for i in images],
         "categories": [{"id": i, "name": name} for i, name in CATEGORIES.items()],
         "annotations": [
-            {"id": n, "image_id": image, "category_id": category, "iscrowd": n % 2}
-            for n, (image, category) in enumerate(shown)
+            {"id": n, "image_id": i, "category_id": number_of[box.rstrip("*")], "iscrowd": int("*" in box)}
+            for n, (i, box) in enumerate(boxes)
         ],
     }
 
@@ -72,72 +73,56 @@ def test_images_and_labels_arrive_where_they_belong(tmp_path, year):
         {4: ({"cow"}, {"cow"}), 35: ({"cow"}, {"cow"})},
     ]
     every = {"dog", "cat", "cow"}
-    assert [seen(e, benchmark.class_names) for e in benchmark.test_stream] == [
-        *({8: (every, every)}, {}, {3: ({"cow"}, every)}),
-    ]
+    tested = [seen(e, benchmark.class_names) for e in benchmark.test_stream]
+    assert tested == [{8: (every, every)}, {}, {3: ({"cow"}, every)}]
 
 
 def test_options_reach_the_benchmark(tmp_path):
-    root = make_coco(tmp_path)
-    names = {"n_classes": 3, "class_order": ["emu", "cow", "cat"]}
+    root = make_coco(make_coco(tmp_path), 2017, train={1: "dog"}, val={2: "dog"})
+    for year, n in ((None, 4), (2017, 1)):  # 2014 is preferred; images without a dog are left out
+        benchmark = SplitCOCO(root, n_classes=1, n_experiences=1, year=year)
+        assert benchmark.class_names == ["dog"]
+        assert torch.equal(benchmark.train_stream[0].dataset.targets.data, torch.ones(n, 1))
+        assert len(benchmark.test_stream[0].dataset) == 1
+    names = {"n_classes": 3, "class_order": ["ant", "cow", "cat"]}
     benchmark = SplitCOCO(root, **names, classes_per_experience=[2, 1], repeat_images=True)
-    assert benchmark.class_names == ["emu", "cow", "cat"]
+    assert benchmark.class_names == ["ant", "cow", "cat"]
     assert [len(e.dataset) for e in benchmark.train_stream] == [3, 3]
     reordered = SplitCOCO(root, n_classes=3, n_experiences=1, class_order=[2, 0, 1], validation_size=2)
     assert reordered.class_names == ["cow", "dog", "cat"]
     assert len(reordered.valid_stream[0].dataset) == 2
 
 
-def test_image_without_a_chosen_class_is_left_out(tmp_path):
-    benchmark = SplitCOCO(make_coco(tmp_path), n_classes=1, n_experiences=1)
-    assert benchmark.class_names == ["dog"]
-    assert torch.equal(benchmark.train_stream[0].dataset.targets.data, torch.ones(4, 1))
-    assert len(benchmark.test_stream[0].dataset) == 1
-
-
-def test_2014_is_preferred_and_2017_can_be_chosen(tmp_path):
-    make_coco(make_coco(tmp_path, 2014), 2017, train={1: "dog"}, val={2: "dog"})
-    assert len(SplitCOCO(tmp_path, n_classes=1, n_experiences=1).train_stream[0].dataset) == 4
-    assert len(SplitCOCO(tmp_path, n_classes=1, n_experiences=1, year=2017).train_stream[0].dataset) == 1
-
-
-def test_labels_need_no_images(tmp_path):
-    benchmark = SplitCOCO(make_coco(tmp_path), n_classes=4, n_experiences=2)
-    assert sum(len(e.dataset) for e in benchmark.train_stream) == 5
+def test_labels_need_no_images_and_images_have_the_papers_size(tmp_path):
+    benchmark = SplitCOCO(make_coco(tmp_path, with_images=True), n_classes=4, n_experiences=1)
+    for stream in (benchmark.train_stream, benchmark.test_stream):
+        assert stream[0].dataset[0][0].shape == (3, 448, 448)
+    shutil.rmtree(tmp_path / "train2014")
+    benchmark = SplitCOCO(tmp_path, n_classes=4, n_experiences=1)
+    assert len(benchmark.train_stream[0].dataset) == 5
     with pytest.raises(FileNotFoundError, match=r"no image .*COCO_train2014_0.*download it"):
         benchmark.train_stream[0].dataset[0]
 
 
-def test_default_transforms_are_the_papers(tmp_path):
-    benchmark = SplitCOCO(make_coco(tmp_path, with_images=True), n_classes=1, n_experiences=1)
-    for stream in (benchmark.train_stream, benchmark.test_stream):
-        assert stream[0].dataset[0][0].shape == (3, 448, 448)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "missing", "message"),
     [
-        ({"n_classes": None}, "n_classes=40 must be between 1 and the 4 classes"),
-        ({"n_experiences": None}, "n_experiences=10 must be between 1 and the number of classes, 4"),
-        ({"year": 2015}, r"year must be one of \(2014, 2017\), not 2015"),
-        ({"year": 2017}, "no annotations/instances_train2017.json; download"),
+        ({"n_classes": None}, "", "n_classes=40 must be between 1 and the 4 classes"),
+        ({"n_experiences": None}, "", "n_experiences=10 must be between 1 and the number of classes, 4"),
+        ({"year": 2015}, "", r"year must be one of \(2014, 2017\), not 2015"),
+        ({"year": 2017}, "", "no annotations/instances_train2017.json; download"),
+        ({}, "*", "no annotations/instances_train2014.json; download"),
+        ({}, "instances_val*", r"no annotation file .*instances_val2014\.json"),
     ],
 )
-def test_arguments_that_do_not_fit_are_rejected(tmp_path, arguments, message):
+def test_arguments_and_files_that_do_not_fit_are_named(tmp_path, arguments, missing, message):
     make_coco(tmp_path)
+    for file in (tmp_path / "annotations").glob(missing or "none"):
+        file.unlink()
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         SplitCOCO(tmp_path, **{"n_classes": 4, "n_experiences": 2} | arguments)
-
-
-def test_missing_folders_and_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no folder .*absent"):
         SplitCOCO(tmp_path / "absent")
-    with pytest.raises(FileNotFoundError, match=r"no annotations/instances_train2014.json"):
-        SplitCOCO(tmp_path)
-    make_coco(tmp_path)
-    (tmp_path / "annotations" / "instances_val2014.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no annotation file .*instances_val2014\.json"):
-        SplitCOCO(tmp_path, n_classes=4, n_experiences=2)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +130,7 @@ def test_missing_folders_and_files_are_named(tmp_path):
     [
         ({"annotations": []}, "has 6 images and 0 annotations"),
         ({"images": []}, "has 0 images and"),
-        ({"images": [{"id": 10, "file_name": "a"}]}, "image id 4, which is not among its images"),
+        ({"images": [{"id": 10, "file_name": "a"}]}, "image id 4, but no such image"),
     ],
 )
 def test_annotations_that_do_not_fit_their_images_are_rejected(tmp_path, change, message):
@@ -154,20 +139,102 @@ def test_annotations_that_do_not_fit_their_images_are_rejected(tmp_path, change,
         read_coco(tmp_path, "train2014")
 
 
-def test_categories_that_differ_between_train_and_test_are_rejected(tmp_path):
+@pytest.mark.parametrize(
+    ("renamed", "message"),
+    [
+        ({"dog": "cow", "cow": "dog"}, "number 0 is 'dog' in train and 'cow' in test"),
+        ({"cat": "gnu"}, "number 1 is 'cat' in train and 'gnu' in test; use annotations"),
+    ],
+)
+def test_categories_that_differ_between_train_and_test_are_rejected(tmp_path, renamed, message):
     make_coco(tmp_path)
     content = annotations(VAL)
     for category in content["categories"]:
-        category["id"] = 100 - category["id"]
-    for annotation in content["annotations"]:
-        annotation["category_id"] = 100 - annotation["category_id"]
+        category["name"] = renamed.get(category["name"], category["name"])
     write_annotations(tmp_path, content, "val")
-    with pytest.raises(ValueError, match="order of their ids: number 0 is 'dog' in train and 'cow' in test"):
+    with pytest.raises(ValueError, match=message):
         SplitCOCO(tmp_path, n_classes=4, n_experiences=2)
-    content["categories"][0]["name"] = "gnu"
-    write_annotations(tmp_path, content, "val")
-    with pytest.raises(ValueError, match=r"different categories: only one has \['cat', 'gnu'\]"):
-        SplitCOCO(tmp_path, n_classes=4, n_experiences=2)
+
+
+def read_labels(root, subset):
+    """By file the names of all boxes, and of those that are no crowds."""
+    content = json.loads((root / "annotations" / f"instances_{subset}.json").read_text())
+    name_of = {category["id"]: category["name"] for category in content["categories"]}
+    file_of = {image["id"]: f"{subset}/{image['file_name']}" for image in content["images"]}
+    shown, labelled = ({file: set() for file in file_of.values()} for _ in range(2))
+    for box in content["annotations"]:
+        for found in (shown,) if box["iscrowd"] else (shown, labelled):
+            found[file_of[box["image_id"]]].add(name_of[box["category_id"]])
+    return {file: (shown[file], labelled[file]) for file in shown}
+
+
+@pytest.fixture
+def coco(tmp_path):
+    return make_coco(tmp_path, train=CROWDED, val=CROWDED_VAL)
+
+
+@pytest.mark.parametrize(("protocol", "sizes"), [("B0-C2", [2, 2]), ("B2-C1", [2, 1, 1]), ("B4-C1", [4])])
+def test_b_protocols_equal_a_reading_of_the_annotations(coco, assert_b_protocol, protocol, sizes):
+    data = [read_labels(coco, subset) for subset in ("train2014", "val2014")]
+    assert_b_protocol(SplitCOCO(coco, protocol=protocol), sorted(CATEGORIES.values()), sizes, *data)
+
+
+@pytest.mark.parametrize(
+    ("crowds", "train", "targets_of_3"),
+    [
+        ("labels", [1, 2, 3, 4, 6], [[1, 0, 0, 0]]),
+        ("membership", [1, 2, 3, 4, 6], [[0, 0, 0, 0]]),
+        ("ignore", [1, 2, 4, 6], []),
+    ],
+)
+def test_crowds_count_as_told(coco, files_of, crowds, train, targets_of_3):
+    benchmark = SplitCOCO(coco, protocol="B4-C1", crowds=crowds)
+    dataset = benchmark.train_stream[0].dataset
+    numbers = [int(file[-16:-4]) for file in files_of(dataset)]
+    assert numbers == train
+    assert [y.tolist() for n, y in zip(numbers, dataset.targets.data) if n == 3] == targets_of_3
+    assert len(benchmark.test_stream[0].dataset) == (2 if crowds == "ignore" else 3)
+
+
+@pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # few images
+def test_every_convention_can_be_overridden(coco):
+    sizes = {"n_classes": 4, "n_experiences": 2}
+    settings = {"class_order": "data", "repeat_images": False, "unlabelled_as_negative": False}
+    settings |= {"crowds": "labels", "image_size": 448, "flip": True}
+    overridden = SplitCOCO(coco, protocol="B0-C2", **sizes, **settings)
+    paper = SplitCOCO(coco, protocol="paper", **sizes)
+    assert str(overridden.protocol).splitlines()[1:] == str(paper.protocol).splitlines()[1:]
+    assert overridden.class_names == paper.class_names == ["dog", "cat", "ant", "cow"]
+    for ours, theirs in zip(overridden.train_stream, paper.train_stream):
+        assert torch.equal(ours.dataset.targets.codes, theirs.dataset.targets.codes)
+
+
+def test_explicit_sizes_and_classes_win(coco):
+    chosen = SplitCOCO(coco, protocol="B0-C1", n_classes=2)  # the most frequent two, in alphabetical order
+    assert chosen.class_names == ["cat", "cow"]
+    assert SplitCOCO(coco, protocol="B0-C1", n_experiences=2).classes_per_experience == [2, 2]
+    assert SplitCOCO(coco, protocol="B0-C1", classes_per_experience=[3, 1]).classes_per_experience == [3, 1]
+    named = SplitCOCO(coco, protocol="B1-C2", class_order=["cow", "ant", "dog"], crowds="labels")
+    assert (named.class_names, named.classes_per_experience) == (["cow", "ant", "dog"], [1, 2])
+
+
+def test_protocol_prints_what_is_in_force(coco):
+    printed = str(SplitCOCO(coco, protocol="B2-C1", crowds="ignore", eval_transform=str).protocol)
+    assert printed.splitlines() == [
+        "protocol: B2-C1",
+        "n_classes: 4",
+        "n_experiences: 3",
+        "classes_per_experience: 2, 1, 1",
+        "class_order: alphabetical",
+        "repeat_images: True",
+        "unlabelled_as_negative: True",
+        "test_images: seen",
+        "crowds: ignore",
+        "image_size: 224",
+        "flip: False",
+    ]
+    both = SplitCOCO(coco, protocol="B2-C1", train_transform=str, eval_transform=str).protocol
+    assert (both.image_size, both.flip) == (None, None)
 
 
 def rows(subset, labels):
@@ -219,10 +286,8 @@ def test_lists_that_fit_neither_data_nor_arguments_are_rejected(
     tmp_path, write_lists, train_rows, arguments, message
 ):
     root = make_coco(tmp_path / "coco")
-    assert (
-        SplitCOCO(root, split_lists=write_lists(LISTS), n_classes=1, n_experiences=1, year=2014).n_classes
-        == 1
-    )
+    fitting = {"n_classes": 1, "n_experiences": 1, "year": 2014}
+    assert SplitCOCO(root, split_lists=write_lists(LISTS), **fitting).n_classes == 1
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         SplitCOCO(root, split_lists=write_lists(LISTS | {"task0/train.csv": train_rows}), **arguments)
 
@@ -231,20 +296,14 @@ def test_lists_without_annotations_must_be_the_published_ones(tmp_path, write_li
     with pytest.raises(ValueError, match="have 1 classes, not the 40"):
         SplitCOCO(tmp_path, split_lists=write_lists(LISTS))
     foreign = {name: ["photo.jpg" + ",1" * 40] for name in LISTS}
-    with pytest.raises(ValueError, match=r"'photo\.jpg' is not a file name of its 2014 release"):
+    with pytest.raises(ValueError, match=r"'photo\.jpg' is no file name of its 2014 release"):
         SplitCOCO(tmp_path, split_lists=write_lists(foreign))
 
 
 def test_real_photos_have_every_label_of_their_annotation(shared_data, files_of):
     root = shared_data / "coco18"
     benchmark = SplitCOCO(root, n_classes=18, n_experiences=6)
-    coco = COCO(str(root / "annotations" / "instances_train2014.json"))
-    expected = {
-        f"train2014/{image['file_name']}": {
-            coco.cats[a["category_id"]]["name"] for a in coco.imgToAnns[image["id"]]
-        }
-        for image in coco.imgs.values()
-    }
+    expected = {file: shown for file, (shown, _) in read_labels(root, "train2014").items()}
     found = []
     for experience in benchmark.train_stream:
         own = set(experience.classes_in_this_experience)
@@ -259,6 +318,16 @@ def test_real_photos_have_every_label_of_their_annotation(shared_data, files_of)
     x, y, _ = benchmark.train_stream[5].dataset[0]
     assert x.shape == (3, 448, 448)
     assert y[-3:].any()
+
+
+@pytest.mark.parametrize(("protocol", "sizes"), [("B0-C3", [3] * 6), ("B6-C3", [6, 3, 3, 3, 3])])
+def test_real_photos_follow_a_b_protocol(shared_data, assert_b_protocol, protocol, sizes):
+    root = shared_data / "coco18"
+    benchmark = SplitCOCO(root, protocol=protocol)
+    data = [read_labels(root, subset) for subset in ("train2014", "val2014")]
+    assert_b_protocol(benchmark, sorted(benchmark.class_names), sizes, *data)
+    assert sum(len(e.dataset) for e in benchmark.train_stream) > 6000  # images repeat
+    assert benchmark.train_stream[0].dataset[0][0].shape == (3, 224, 224)
 
 
 @pytest.mark.filterwarnings("ignore:.*more than once; each is kept once")

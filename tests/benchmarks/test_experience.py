@@ -1,18 +1,107 @@
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from avalanche.benchmarks import benchmark_from_datasets, split_online_stream, with_classes_timeline
 from avalanche.benchmarks.scenarios.online import split_continuous_linear_decay_stream
 from avalanche.core import SupervisedPlugin
 from avalanche.training import Naive
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import distributed, multiprocessing, nn
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.benchmarks.experience import check_whole_experience, count_seen, origin_of
+from avalanche_agcn.benchmarks.experience import (
+    MultiLabelAttribute,
+    check_whole_experience,
+    count_seen,
+    mask_columns,
+    origin_of,
+)
 from avalanche_agcn.training import PartialBCEWithLogitsLoss
+
+NAN = float("nan")
+
+
+@st.composite
+def partial_targets(draw, width=None):
+    rows = draw(st.integers(0, 6))
+    columns = width or draw(st.integers(1, 5))
+    cells = draw(st.lists(st.sampled_from([0.0, 1.0, NAN]), min_size=rows * columns, max_size=rows * columns))
+    return torch.tensor(cells).reshape(rows, columns)
+
+
+@given(partial_targets())
+def test_class_statistics_equal_loops_over_the_cells(targets):
+    attribute = MultiLabelAttribute(targets)
+    expected = {}
+    for row, column in (targets == 1).nonzero().tolist():
+        expected.setdefault(column, []).append(row)
+    assert attribute.val_to_idx == expected
+    assert attribute.uniques == set(expected)
+    assert attribute.count == {column: len(rows) for column, rows in expected.items()}
+
+
+@given(partial_targets(), st.data())
+def test_subset_and_concat_equal_tensor_indexing(targets, data):
+    position = st.integers(0, max(len(targets) - 1, 0))
+    chosen = data.draw(st.lists(position, max_size=8 if len(targets) else 0))
+    other = data.draw(partial_targets(width=targets.shape[1]))
+    subset = MultiLabelAttribute(targets).subset(chosen)
+    both = subset.concat(MultiLabelAttribute(other))
+    assert type(subset) is type(both) is MultiLabelAttribute
+    expected = torch.cat([targets[torch.tensor(chosen, dtype=torch.long)], other])
+    torch.testing.assert_close(both.data, expected, rtol=0, atol=0, equal_nan=True)
+    assert both.val_to_idx == MultiLabelAttribute(expected).val_to_idx
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [[2, 0], (2, 0), torch.tensor([2, 0]), np.array([2, 0]), range(2, -1, -2), [torch.tensor(2), 0]],
+)
+def test_subset_takes_any_kind_of_indices(indices):
+    assert MultiLabelAttribute(torch.eye(3)).subset(indices).data.tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+def test_values_are_read_as_float_with_nan_in_every_way():
+    targets = torch.tensor([[1.0, NAN], [0.0, 1.0]])
+    attribute = MultiLabelAttribute(targets)
+    as_array = torch.tensor(np.asarray(attribute))
+    for read in (attribute.data, attribute[:], torch.stack(list(attribute)), as_array):
+        assert read.dtype == torch.float32
+        torch.testing.assert_close(read, targets, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.float64])
+def test_targets_of_any_type_are_stored_in_one_byte_and_stay_unmodified(dtype):
+    targets = torch.eye(3).to(dtype)
+    attribute = MultiLabelAttribute(targets)
+    assert attribute.data.tolist() == targets.tolist() == torch.eye(3).tolist()
+    assert attribute.codes.dtype == torch.int8
+
+
+def test_other_columns_are_masked_in_a_copy():
+    codes = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.int8)
+    assert mask_columns(codes, range(1, 2)).tolist() == [[-1, 0, -1], [-1, 1, -1]]
+    assert codes.tolist() == [[1, 0, 1], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("targets", "name", "message"),
+    [
+        (torch.tensor([0, 2, 1]), "targets", r"2-D.*shape \(3,\).*one_hot"),
+        (torch.tensor([[0, 1], [2, 0]]), "targets", "are 2 for image 1, class 0"),
+        (torch.eye(2).log(), "targets", "are -inf for image 0, class 1"),
+        (torch.eye(3), "targets", "same classes"),
+        (torch.eye(2), "other", "same type and name"),
+    ],
+)
+def test_targets_that_do_not_fit_are_rejected(targets, name, message):
+    with pytest.raises(ValueError, match=message):
+        MultiLabelAttribute(torch.eye(2)).concat(MultiLabelAttribute(targets, name))
 
 
 def make_benchmark(n_train=24):
@@ -39,29 +128,21 @@ def test_columns_of_an_experience(benchmark):
         assert [count_seen(experience) for experience in stream] == [2, 4, 6]
 
 
-def test_pieces_of_an_online_stream_count_as_their_experience(benchmark):
+def test_pieces_of_an_online_stream_count_as_their_experience_but_are_not_whole(benchmark):
     online = list(split_online_stream(benchmark.train_stream, experience_size=3))
     assert [count_seen(piece) for piece in online] == [2, 2, 2, 4, 4, 4, 6, 6, 6]
     assert [origin_of(piece).current_experience for piece in online] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def test_only_whole_experiences_pass_the_check(benchmark):
-    whole = benchmark.train_stream[0]
-    check_whole_experience(whole, "EWC")
-    piece = next(iter(split_online_stream(benchmark.train_stream, experience_size=3)))
+    check_whole_experience(benchmark.train_stream[0], "EWC")
     with pytest.raises(ValueError, match=r"EWC .* piece of one, of 3 images"):
-        check_whole_experience(piece, "EWC")
+        check_whole_experience(online[0], "EWC")
 
 
-def test_other_labels_of_test_images_do_not_count_as_seen(benchmark):
+def test_classes_that_avalanche_finds_do_not_count_as_seen_where_the_experience_knows_them(benchmark):
     timeline = with_classes_timeline(benchmark)
     assert timeline.test_stream[0].classes_seen_so_far == set(range(6))
     assert [e.classes_in_this_experience for e in timeline.train_stream] == [{0, 1}, {2, 3}, {4, 5}]
     for stream in (timeline.train_stream, timeline.test_stream):
         assert [count_seen(experience) for experience in stream] == [2, 4, 6]
-
-
-def test_classes_found_by_avalanche_are_counted(benchmark):
     plain = benchmark_from_datasets(train=[experience.dataset for experience in benchmark.train_stream])
     assert [count_seen(experience) for experience in with_classes_timeline(plain).train_stream] == [2, 4, 6]
 

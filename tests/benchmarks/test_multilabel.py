@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 from avalanche_agcn.benchmarks import MultiLabelAttribute, multilabel_benchmark
-from avalanche_agcn.benchmarks.multilabel import assemble
+from avalanche_agcn.benchmarks.multilabel import assemble, make_plan
+from avalanche_agcn.benchmarks.protocols import Protocol
+from avalanche_agcn.benchmarks.split import draw_long_tail
 
 
 class Images(Dataset):
@@ -47,58 +49,95 @@ def assert_same(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@st.composite
-def protocols(draw):
-    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
-    n_classes, n_images = sum(sizes), draw(st.integers(1, 12))
+def draw_labels(draw, n_images, n_classes):
     cells = st.lists(st.integers(0, 1), min_size=n_images * n_classes, max_size=n_images * n_classes)
-    train, test = (torch.tensor(draw(cells)).reshape(n_images, n_classes) for _ in range(2))
-    order = draw(st.permutations(range(n_classes)))
-    return train, test, sizes, order, draw(st.integers(0, 5)), draw(st.booleans())
+    return torch.tensor(draw(cells), dtype=torch.int8).reshape(n_images, n_classes)
 
 
-@settings(max_examples=100)
-@given(protocols())
-def test_no_image_or_label_is_lost_doubled_or_wrong(protocol):
-    train, test, sizes, order, seed, repeat = protocol
-    assume(train.any(0).all())
-    arguments = {"classes_per_experience": sizes, "class_order": order, "seed": seed, "repeat_images": repeat}
+@st.composite
+def cases(draw):
+    """Labels, the classes that bring an image into an experience, names of columns, and settings."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    shape = draw(st.integers(1, 12)), sum(sizes)
+    labels = [draw_labels(draw, *shape) for _ in range(2)]
+    assume(labels[0].any(0).all())
+    members = [own | draw_labels(draw, *shape) for own in labels] if draw(st.booleans()) else None
+    names = draw(st.permutations("abcdefghijkl"[: shape[1]]))
+    settings = {
+        "classes_per_experience": sizes,
+        "class_order": draw(st.just("alphabetical") | st.permutations(range(shape[1]))),
+        "test_images": draw(st.sampled_from(["seen", "all"])),
+    }
+    return (
+        labels,
+        members,
+        names,
+        settings | {name: draw(st.booleans()) for name in ("repeat_images", "unlabelled_as_negative")},
+    )
+
+
+def make(labels, members, names, settings, seed):
+    data = [Images(own) for own in labels]
+    if members is None:
+        return multilabel_benchmark(*data, class_names=names, seed=seed, **settings)
+    membership = {"train_membership": members[0], "test_membership": members[1]}
+    return assemble(make_plan(*data, Protocol(**settings), class_names=names, seed=seed, **membership))
+
+
+@settings(max_examples=150)
+@given(cases(), st.integers(0, 5))
+def test_no_image_or_label_is_lost_doubled_or_wrong(case, seed):
+    labels, members, names, rules = case
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a class may have no positive left in its own experience
         try:
-            benchmark = multilabel_benchmark(Images(train), Images(test), **arguments)
+            benchmark = make(*case, seed)
         except ValueError as error:
             assume("has no training image" not in str(error))
             raise
-    assert benchmark.class_names == [f"class {c}" for c in order]
-    train, test, end = train[:, order], test[:, order], 0
-    seen: list[int] = []
-    for size, experience in zip(sizes, benchmark.train_stream, strict=True):
+    order, n = rules["class_order"], len(names)
+    order = sorted(range(n), key=names.__getitem__) if order == "alphabetical" else order
+    assert benchmark.class_names == [names[c] for c in order]
+    train, test = (own[:, order] for own in labels)
+    train_members, test_members = (own[:, order] for own in members or labels)
+    seen, end = [], 0
+    for size, experience in zip(rules["classes_per_experience"], benchmark.train_stream, strict=True):
         start, end = end, end + size
         assert experience.classes_in_this_experience == list(range(start, end))
-        images = images_of(experience.dataset)
+        images, relevant = images_of(experience.dataset), train_members[:, start:end].any(1)
         assert images
-        assert train[images, start:end].any(1).all()
-        if repeat:
-            assert images == train[:, start:end].any(1).nonzero().flatten().tolist()
+        assert relevant[images].all()
+        assert not rules["repeat_images"] or images == relevant.nonzero().flatten().tolist()
         seen += images
-        expected = torch.full((len(images), len(order)), torch.nan)
+        expected = torch.full((len(images), n), 0.0 if rules["unlabelled_as_negative"] else torch.nan)
         expected[:, start:end] = train[images, start:end].float()
         assert_same(experience.dataset.targets.data, expected)
         assert_same(torch.stack([experience.dataset[i][1] for i in range(len(images))]), expected)
-    labelled = train.any(1).nonzero().flatten().tolist()
-    assert sorted(set(seen)) == labelled
-    assert repeat or len(seen) == len(labelled)
-    assert images_of(benchmark.complete_train_dataset) == labelled
-    assert_same(benchmark.complete_train_dataset.targets.data, train[labelled].float())
+    used = train_members.any(1).nonzero().flatten().tolist()
+    assert sorted(set(seen)) == used
+    assert rules["repeat_images"] or len(seen) == len(used)
+    assert images_of(benchmark.complete_train_dataset) == used
+    assert_same(benchmark.complete_train_dataset.targets.data, train[used].float())
 
     nested: list[int] = []
     for experience in benchmark.test_stream:
         images = images_of(experience.dataset)
         assert_same(experience.dataset.targets.data, test[images].float())
         nested += images
-        n_seen = len(experience.classes_seen_so_far)
-        assert sorted(nested) == test[:, :n_seen].any(1).nonzero().flatten().tolist()
+        relevant = test_members[:, : len(experience.classes_seen_so_far)].any(1)
+        shown = relevant | (rules["test_images"] == "all")
+        assert sorted(nested) == shown.nonzero().flatten().tolist()
+
+
+def test_power_law_thins_out_the_train_images_only():
+    train, test = drawn_images(300, 6, positives=0.15), drawn_images(50, 6, seed=1)
+    settings = {"n_experiences": 3, "repeat_images": True, "seed": 3}
+    whole, thin = (multilabel_benchmark(train, test, long_tail=power, **settings) for power in (None, 1.0))
+    keep = draw_long_tail(train.targets, 1.0, seed=3) & train.targets.any(1)
+    assert images_of(thin.complete_train_dataset) == keep.nonzero().flatten().tolist()
+    assert [len(e.dataset) for e in thin.test_stream] == [len(e.dataset) for e in whole.test_stream]
+    assert thin.protocol.long_tail == 1.0
+    assert "long_tail" not in str(whole.protocol)
 
 
 @given(st.integers(0, 3), st.sampled_from([1, 5, 0.25, np.int64(5), np.float64(0.25)]))
@@ -127,21 +166,13 @@ def test_seed_fixes_what_is_drawn():
     assert split(1) == split(1) != split(2)
 
 
-def test_images_are_opened_when_they_are_read():
-    data = drawn_images(40, 4)
-    benchmark = multilabel_benchmark(data, data, n_experiences=2, validation_size=4)
-    assert benchmark.train_stream[0].dataset.targets.count
-    assert not data.opened
-    benchmark.train_stream[0].dataset[0]
-    assert len(data.opened) == 1
-
-
-def test_transforms_follow_the_mode():
+def test_images_are_opened_when_they_are_read_and_transforms_follow_the_mode():
     data = Images(torch.eye(2))
-    benchmark = multilabel_benchmark(
-        data, data, n_experiences=1, train_transform=lambda x: x + 10, eval_transform=lambda x: x + 20
-    )
+    transforms = {"train_transform": lambda x: x + 10, "eval_transform": lambda x: x + 20}
+    benchmark = multilabel_benchmark(data, data, n_experiences=1, **transforms)
     train, test = benchmark.train_stream[0].dataset, benchmark.test_stream[0].dataset
+    assert train.targets.count
+    assert not data.opened
     assert images_of(train) == images_of(benchmark.complete_train_dataset) == [10, 11]
     assert images_of(train.eval()) == images_of(test) == [20, 21]
     assert images_of(train.replace_current_transform_group(lambda x: x + 30).subset([1])) == [31]
@@ -198,7 +229,7 @@ def test_avalanche_buffers_keep_images_with_their_own_columns(benchmark, policy)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_avalanche_loaders_give_masked_batches(benchmark, workers):
+def test_avalanche_loaders_and_concatenation_keep_the_masks(benchmark, workers):
     first, second = (benchmark.train_stream[t].dataset for t in (0, 1))
     batches = list(TaskBalancedDataLoader(first, batch_size=8, num_workers=workers))
     assert sum(len(x) for x, _, _ in batches) == len(first)
@@ -209,10 +240,6 @@ def test_avalanche_loaders_give_masked_batches(benchmark, workers):
         assert not t.any()
     _, y, _ = next(iter(ReplayDataLoader(second, first, batch_size=4, batch_size_mem=4)))
     assert sorted(y.isfinite().int().argmax(1).tolist()) == [0] * 4 + [2] * 4
-
-
-def test_concatenated_experiences_keep_their_masks(benchmark):
-    first, second = (benchmark.train_stream[t].dataset for t in (0, 1))
     both = first.concat(second)
     assert_same(both.targets.data, torch.cat([first.targets.data, second.targets.data]))
     assert_same(both[len(first)][1], second[0][1])
@@ -221,6 +248,7 @@ def test_concatenated_experiences_keep_their_masks(benchmark):
 def test_experience_leads_to_the_benchmark_with_its_class_names(benchmark):
     assert benchmark.test_stream[:1][0].origin_stream.benchmark is benchmark
     assert repr(benchmark).startswith("MultiLabelBenchmark(6 classes in 3 experiences; images: 5")
+    assert str(benchmark.protocol).splitlines()[:2] == ["protocol: own", "n_classes: 6"]
 
 
 def test_class_without_a_positive_in_its_experience_causes_a_warning():
@@ -230,30 +258,37 @@ def test_class_without_a_positive_in_its_experience_causes_a_warning():
         multilabel_benchmark(data, data, **names)
 
 
+def without_targets():
+    return TensorDataset(torch.zeros(2))
+
+
+def with_more_targets():
+    data = without_targets()
+    data.targets = torch.eye(3)
+    return data
+
+
+THREE = Images(torch.eye(3))
+
+
 @pytest.mark.parametrize(
     ("train", "test", "arguments", "message"),
     [
-        (torch.eye(3), torch.eye(2), {}, "train has 3 classes and test 2"),
-        (torch.arange(3), torch.eye(3), {}, "2-D"),
-        (torch.eye(3), torch.full((3, 3), torch.nan), {}, r"test targets have unlabelled cells \(NaN\)"),
-        (torch.zeros(0, 3), torch.eye(3), {}, r"train targets are empty: their shape is \(0, 3\)"),
-        (torch.eye(3)[:2], torch.eye(3), {}, r"No training image shows \['class 2'\]"),
-        (torch.ones(2, 3), torch.eye(3), {}, r"Experience \d \(class \d\) has no training image; use fewer"),
-        (torch.eye(3), torch.eye(3), {"validation_size": 3}, "validation_size=3"),
-        (torch.eye(3), torch.eye(3), {"validation_size": -0.5}, "validation_size=-0.5"),
-        (torch.eye(3), torch.eye(3), {"class_names": ["a"]}, "3 different names"),
-        (torch.eye(3), torch.eye(3), {"class_order": [0, 1]}, "missing"),
+        (THREE, Images(torch.eye(2)), {}, "train has 3 classes and test 2"),
+        (Images(torch.arange(3)), THREE, {}, "2-D"),
+        (THREE, Images(torch.full((3, 3), torch.nan)), {}, r"test targets have unlabelled cells \(NaN\)"),
+        (Images(torch.zeros(0, 3)), THREE, {}, r"train targets are empty: their shape is \(0, 3\)"),
+        (Images(torch.eye(3)[:2]), THREE, {}, r"No training image shows \['class 2'\]"),
+        (Images(torch.ones(2, 3)), THREE, {}, r"Experience \d \(class \d\) has no training image; use fewer"),
+        (without_targets(), THREE, {}, r"train dataset \(TensorDataset\) has no `targets`"),
+        (with_more_targets(), THREE, {}, "has 2 images but 3 targets"),
+        (THREE, THREE, {"validation_size": 3}, "validation_size=3"),
+        (THREE, THREE, {"validation_size": -0.5}, "validation_size=-0.5"),
+        (THREE, THREE, {"class_names": ["a"]}, "3 different names"),
+        (THREE, THREE, {"class_names": ["a", "b", "a"]}, "3 different names"),
+        (THREE, THREE, {"class_order": [0, 1]}, "missing"),
     ],
 )
 def test_input_that_does_not_fit_is_rejected(train, test, arguments, message):
     with pytest.raises(ValueError, match=message):
-        multilabel_benchmark(Images(train), Images(test), **{"n_experiences": 3} | arguments)
-
-
-def test_dataset_without_fitting_targets_is_rejected():
-    data = TensorDataset(torch.zeros(2))
-    with pytest.raises(ValueError, match=r"train dataset \(TensorDataset\) has no `targets`"):
-        multilabel_benchmark(data, data, n_experiences=1)
-    data.targets = torch.eye(3)
-    with pytest.raises(ValueError, match="has 2 images but 3 targets"):
-        multilabel_benchmark(data, data, n_experiences=1)
+        multilabel_benchmark(train, test, **{"n_experiences": 3} | arguments)

@@ -27,6 +27,9 @@ LISTS = {  # columns sun | lake; image 0 is the first line of the image list
 }
 
 
+LABELS = "Groundtruth/AllLabels"
+
+
 def write_image_list(root, name, images):
     """As NUS-WIDE writes them."""
     (root / "ImageList").mkdir(parents=True, exist_ok=True)
@@ -38,10 +41,10 @@ def make_wide(root, images=IMAGES, concepts=("cat", "lake", "sky", "sun"), test=
     if test is not None:
         write_image_list(root, "TestImagelist.txt", test)
         write_image_list(root, "TrainImagelist.txt", [image for image in images if image not in test])
-    (root / "Groundtruth" / "AllLabels").mkdir(parents=True)
+    (root / LABELS).mkdir(parents=True)
     for concept in concepts:
         labels = "".join(f"{int(concept in names.split())}\n" for names in images.values())
-        (root / "Groundtruth" / "AllLabels" / f"Labels_{concept}.txt").write_text(labels)
+        (root / LABELS / f"Labels_{concept}.txt").write_text(labels)
     return root
 
 
@@ -102,10 +105,9 @@ def test_train_images_are_those_of_the_train_list(tmp_path):
 
 def test_default_sizes_are_the_papers(tmp_path):
     root = make_wide(tmp_path, test=TEST)
-    with pytest.raises(ValueError, match="n_classes=21 must be between 1 and the 4 classes"):
-        SplitWIDE(root)
-    with pytest.raises(ValueError, match="n_experiences=7 must be between 1 and the number of classes, 4"):
-        SplitWIDE(root, n_classes=4)
+    for sizes, message in (({}, "n_classes=21 must be"), ({"n_classes": 4}, "n_experiences=7 must be")):
+        with pytest.raises(ValueError, match=message):
+            SplitWIDE(root, **sizes)
 
 
 def test_lists_count_lines_from_0_and_get_names_from_the_ground_truth(tmp_path, write_lists):
@@ -119,41 +121,28 @@ def test_lists_count_lines_from_0_and_get_names_from_the_ground_truth(tmp_path, 
         SplitWIDE(root, split_lists=write_lists(LISTS), n_experiences=7)
 
 
-def test_lists_without_ground_truth_have_numbered_columns(tmp_path, write_lists):
+def test_lists_unlike_or_without_the_ground_truth_have_numbered_columns(tmp_path, write_lists):
     root = make_wide(tmp_path / "wide")
-    shutil.rmtree(root / "Groundtruth")
-    benchmark = SplitWIDE(root, split_lists=write_lists(LISTS))
-    assert benchmark.class_names == ["concept 0", "concept 1"]
-
-
-def test_lists_unlike_the_ground_truth_are_used_with_a_warning(tmp_path, write_lists):
     lists = write_lists(LISTS | {"task1/train.csv": ["4,1"], "task1/test.csv": ["4,1,1"]})
     with pytest.warns(UserWarning, match=r"lists do not fit the data: .*; the columns stay without names"):
-        benchmark = SplitWIDE(make_wide(tmp_path / "wide"), split_lists=lists)
+        benchmark = SplitWIDE(root, split_lists=lists)
     assert benchmark.class_names == ["concept 0", "concept 1"]
     assert benchmark.train_stream[1].dataset.targets.data[0, 1] == 1
-
-
-def test_line_number_beyond_the_image_list_is_rejected(tmp_path, write_lists):
     lists = write_lists(LISTS | {"task1/train.csv": ["6,1"]})
     with pytest.raises(ValueError, match=r"do not fit the data.*6 is not in range"):
-        SplitWIDE(make_wide(tmp_path / "wide"), split_lists=lists)
+        SplitWIDE(root, split_lists=lists)
+    shutil.rmtree(root / "Groundtruth")
+    assert SplitWIDE(root, split_lists=write_lists(LISTS)).class_names == ["concept 0", "concept 1"]
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("ImageList/Imagelist.txt", None, "no image list .*Imagelist.txt"),
-        ("Groundtruth/AllLabels", None, r"no Labels_<concept>\.txt"),
-        (
-            *("Groundtruth/AllLabels/Labels_sky.txt", "1\n0\n"),
-            r"Labels_sky\.txt must have a line of 0 or 1 for each of the 6 images.*has 2",
-        ),
-        (
-            *("Groundtruth/AllLabels/Labels_sky.txt", "1\n0\n1\n2\n1\n0\n"),
-            r"Labels_sky\.txt must have a line of 0 or 1 for each .*, but line 4 is '2'; unpack",
-        ),
-        ("Groundtruth/AllLabels/Labels_sun.txt", "1\r\n\r\n0\r\n-1\r\n1\r\n", "but line 4 is '-1'"),
+        (LABELS, None, r"no Labels_<concept>\.txt"),
+        (f"{LABELS}/Labels_sky.txt", "1\n0\n", r"Labels_sky\.txt must have .* of the 6 images.*has 2"),
+        (f"{LABELS}/Labels_sky.txt", "1\n0\n1\n2\n1\n0\n", r"a line of 0 or 1 .*, but line 4 is '2'; unpack"),
+        (f"{LABELS}/Labels_sun.txt", "1\r\n\r\n0\r\n-1\r\n1\r\n", "but line 4 is '-1'"),
         ("", None, "no folder .*wide"),
     ],
 )
@@ -177,13 +166,11 @@ def test_published_lists_match_ground_truth_of_nus_wides_size(shared_data, tmp_p
     for images, every in lists.test:
         labels[[int(i) for i in images]] = every
     write_image_list(tmp_path, "Imagelist.txt", [f"f/{i}.jpg" for i in range(n_images)])
-    (tmp_path / "Groundtruth" / "AllLabels").mkdir(parents=True)
-    order = random.Random(0).sample(
-        range(n_classes), n_classes
-    )  # the columns are not in the order of the files
+    (tmp_path / LABELS).mkdir(parents=True)
+    order = random.Random(0).sample(range(n_classes), n_classes)  # columns in another order than the files
     for rank, column in enumerate(order):
-        path = tmp_path / "Groundtruth" / "AllLabels" / f"Labels_{rank:02}.txt"
-        path.write_text("\n".join(map(str, labels[:, column].tolist())))
+        text = "\n".join(map(str, labels[:, column].tolist()))
+        (tmp_path / LABELS / f"Labels_{rank:02}.txt").write_text(text)
     benchmark = SplitWIDE(tmp_path, split_lists=published)
     assert benchmark.class_names == [f"{order.index(column):02}" for column in range(n_classes)]
     assert len(benchmark.complete_train_dataset) == 144_858

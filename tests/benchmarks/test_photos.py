@@ -59,10 +59,8 @@ def test_classes_without_a_test_photo_are_named(folder):
 def test_labels_of_every_form_are_recognised(folder, labels):
     photos = read_photos(folder / "images", folder / labels)
     assert photos.class_names == CLASSES
-    names = [name.decode() for name in photos.files]
-    found = {
-        name: {CLASSES[c] for c in row.nonzero()} for name, row in zip(names, photos.targets, strict=True)
-    }
+    rows = zip(photos.files, photos.labels, strict=True)
+    found = {name: {CLASSES[c] for c in row.nonzero()} for name, row in rows}
     assert found == {name: set(labels) for name, labels in SHOWN.items()}
 
 
@@ -98,7 +96,7 @@ def test_photos_are_divided_into_train_and_test_and_classes_into_experiences(fol
     ("change", "message"),
     [
         ({"labels": "absent.csv"}, "There is no file .*absent.csv with labels"),
-        ({"labels": "absent.json"}, "There is no file .*absent.json with labels"),
+        ({"labels": "absent.json"}, "There is no annotation file .*absent.json; download it"),
         ({"labels": "images"}, "images has 0 JSON files and no XML file"),
         ({"test_size": 1.5}, "test_size must be above 0 and below 1, not 1.5"),
         ({"test_size": 0.01}, "test_size=0.01 of 20 photos leaves no test photo"),
@@ -118,6 +116,9 @@ def test_annotations_of_another_form_or_outside_the_folder_are_named(folder):
     write_coco(folder / "labels.json", {"../secret.jpg": ["dog"]})
     with pytest.raises(ValueError, match=r"a file within the folder of images, but is '../secret.jpg'"):
         read_photos(folder / "images", folder / "labels.json")
+    (folder / "xml" / "0.xml").write_text("<annotation><filename>../secret.jpg</filename></annotation>")
+    with pytest.raises(ValueError, match=r"xml: '../secret.jpg' is not below the folder of images"):
+        read_photos(folder / "images", folder / "xml")
 
 
 @given(st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=60), st.floats(0.05, 0.6))

@@ -11,7 +11,18 @@ from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks import _drawings
 from avalanche_agcn.benchmarks._drawings import DRAWINGS
-from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, SplitScenes, true_cooccurrence
+from avalanche_agcn.benchmarks.scenes import (
+    CLASS_NAMES,
+    MAX_OBJECTS,
+    SCENE_TYPES,
+    ScenesDataset,
+    SplitScenes,
+    conditional_probabilities,
+    draw_label_sets,
+    label_sets,
+    true_cooccurrence,
+)
+from avalanche_agcn.benchmarks.split import assign_once
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 
 SMALL = {"n_train": 150, "n_test": 100, "image_size": 16, "in_memory": False}
@@ -19,6 +30,109 @@ SMALL = {"n_train": 150, "n_test": 100, "image_size": 16, "in_memory": False}
 
 def pictures(dataset):
     return [image.tobytes() for image, _ in dataset]
+
+
+# The label model
+
+SETS, PROBABILITY = label_sets(CLASS_NAMES)
+FREQUENCY, EXACT = PROBABILITY @ SETS, conditional_probabilities(SETS, PROBABILITY)
+FIVE_SIGMA = 5  # 1,600 cells are compared: one in 1.7 million differs this much by chance
+
+
+def draw(n_images, seed, sets=SETS, probability=PROBABILITY):
+    return draw_label_sets(sets, probability, n_images, np.random.default_rng(seed))
+
+
+def simulate(n_images, rng):
+    """The model as it is stated, step by step, instead of as a list of label sets."""
+    types = list(SCENE_TYPES.values())
+    weights = np.array([weight for weight, _ in types])
+    labels = np.zeros((n_images, len(CLASS_NAMES)), dtype=bool)
+    for row, t in enumerate(rng.choice(len(types), size=n_images, p=weights / weights.sum())):
+        objects = types[t][1]
+        present = np.zeros(len(objects), dtype=bool)
+        while not 1 <= present.sum() <= MAX_OBJECTS:
+            present = rng.random(len(objects)) < list(objects.values())
+        labels[row, [CLASS_NAMES.index(name) for name, is_there in zip(objects, present) if is_there]] = True
+    return labels
+
+
+def assert_follows_model(labels, sets=SETS, probability=PROBABILITY):
+    """Frequencies and P(i | j) of a sample are within the binomial standard error of the exact values."""
+    frequency = probability @ sets
+    error = np.sqrt(frequency * (1 - frequency) / len(labels))
+    assert (abs(labels.mean(0) - frequency) <= FIVE_SIGMA * error).all()
+    exact = conditional_probabilities(sets, probability)
+    counts = labels.T.astype(float) @ labels
+    of_condition = counts.diagonal()
+    error = np.sqrt(exact * (1 - exact) / of_condition)
+    # One image more or less: the normal approximation is poor where hardly any is expected.
+    assert (abs(counts / of_condition - exact) <= FIVE_SIGMA * error + 1 / of_condition).all()
+
+
+def test_simulated_and_drawn_labels_follow_the_model():
+    assert_follows_model(simulate(20_000, np.random.default_rng(0)))
+    sets, probability = label_sets(CLASS_NAMES[:6])
+    few = draw(50_000, 2, sets, probability)
+    assert few.any(1).all()
+    assert_follows_model(few, sets, probability)
+
+
+def test_stratified_draw_is_unbiased_for_one_image_and_has_every_class_in_few():
+    rng = np.random.default_rng(3)
+    assert_follows_model(np.concatenate([draw_label_sets(SETS, PROBABILITY, 1, rng) for _ in range(10_000)]))
+    assert all(draw(100, seed).any(0).all() for seed in range(20))
+
+
+def test_position_in_the_sample_is_independent_of_the_labels():
+    first_half, second_half = draw(40_000, seed=4).reshape(2, 20_000, -1).mean(1)
+    error = np.sqrt(2 * second_half * (1 - second_half) / 20_000)
+    assert (abs(first_half - second_half) <= FIVE_SIGMA * error).all()
+
+
+def test_conditional_probabilities_equal_hand_worked_cases():
+    sets = np.array([[True, True], [True, False], [False, True]])
+    exact = conditional_probabilities(sets, np.array([0.2, 0.3, 0.5]))
+    np.testing.assert_allclose(exact, [[1, 0.2 / 0.7], [0.2 / 0.5, 1]])
+    # A toilet is in one scene type, whose four objects are never too many: its row stands in the table.
+    for name, chance in SCENE_TYPES["bathroom"][1].items():
+        expected = 1 if name == "toilet" else chance
+        assert EXACT[CLASS_NAMES.index(name), CLASS_NAMES.index("toilet")] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("n_classes", [1, 2, 7, 12, 39])
+def test_fewer_classes_in_any_order_have_the_same_conditional_probabilities(n_classes):
+    order = np.random.default_rng(5).permutation(n_classes)
+    part = conditional_probabilities(*label_sets([CLASS_NAMES[c] for c in order]))
+    np.testing.assert_allclose(part, EXACT[np.ix_(order, order)], atol=1e-12)
+
+
+def test_classes_probabilities_and_frequencies_are_as_documented():
+    assert PROBABILITY.sum() == pytest.approx(1)
+    assert (PROBABILITY > 0).all()
+    assert (SETS.sum(1).min(), SETS.sum(1).max()) == (1, MAX_OBJECTS)
+    assert {name for _, objects in SCENE_TYPES.values() for name in objects} == set(CLASS_NAMES)
+    frequency = dict(zip(CLASS_NAMES, FREQUENCY))
+    assert frequency.pop("person") == pytest.approx(0.29, abs=0.005)
+    assert min(frequency.values()) >= 0.04
+    assert max(frequency.values()) <= 0.08
+
+
+WITHIN = [("bowl", "spoon"), ("person", "bicycle"), ("laptop", "cell phone")]
+ACROSS = [("dining table", "fork"), ("tv", "couch"), ("sink", "toilet"), ("sports ball", "tennis racket")]
+
+
+@pytest.mark.parametrize(("seen", "given"), WITHIN + ACROSS)
+def test_strong_pairs_lie_within_and_across_experiences(seen, given):
+    i, j = CLASS_NAMES.index(seen), CLASS_NAMES.index(given)
+    assert (i // 4 == j // 4) is ((seen, given) in WITHIN)
+    assert EXACT[i, j] > max(0.45, 1.7 * FREQUENCY[i])
+
+
+def test_every_class_keeps_images_in_its_own_experience():
+    labels = torch.from_numpy(draw(50_000, seed=6))
+    for t, images in enumerate(assign_once(labels, [4] * 10)):
+        assert (labels[images][:, 4 * t : 4 * t + 4].sum(0) / len(labels)).min() >= 0.009
 
 
 # The dataset
@@ -56,39 +170,14 @@ def test_item_is_an_rgb_image_with_its_row_of_targets():
     assert dataset[-1][0].tobytes() == dataset[9][0].tobytes()
     with pytest.raises(IndexError):
         dataset[10]
+    assert ScenesDataset(1, class_names=["vase"]).targets.tolist() == [[1]]
 
 
 def test_targets_follow_true_cooccurrence():
     targets = ScenesDataset(50_000, in_memory=False).targets
     assert (targets.shape, targets.dtype, targets.unique().tolist()) == ((50_000, 40), torch.int8, [0, 1])
-    assert (targets.sum(1).min(), targets.sum(1).max()) == (1, 4)
-    counts = targets.double().T @ targets.double()
-    exact = true_cooccurrence()
-    error = (exact * (1 - exact) / counts.diagonal()).sqrt()  # binomial
-    # 1,600 cells, so five standard errors; and one image, where hardly any is expected.
-    assert (counts / counts.diagonal() - exact).abs().le(5 * error + 1 / counts.diagonal()).all()
-
-
-def test_one_image_and_one_class():
-    assert ScenesDataset(1, class_names=["vase"]).targets.tolist() == [[1]]
-    assert true_cooccurrence(["vase"]).tolist() == [[1]]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"n_images": 0}, "n_images must be at least 1, not 0"),
-        ({"image_size": 8}, "image_size must be at least 16, not 8"),
-        ({"seed": -1}, "seed must be at least 0, not -1"),
-        ({"split": "valid"}, r"split must be one of \('train', 'test'\), not 'valid'"),
-        ({"class_names": ["cat", "unicorn"]}, r"unknown are \['unicorn'\]"),
-        ({"class_names": ["cat", "cat"]}, "must be different"),
-        ({"class_names": []}, "must be different ones of"),
-    ],
-)
-def test_dataset_rejects_arguments_that_do_not_fit(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        ScenesDataset(**{"n_images": 3, **wrong})
+    assert_follows_model(targets.bool().numpy())
+    np.testing.assert_array_equal(true_cooccurrence(), EXACT)
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -108,10 +197,9 @@ def test_default_shape_is_ten_experiences_of_four():
     benchmark = SplitScenes(in_memory=False)
     assert benchmark.class_names == list(CLASS_NAMES)
     assert benchmark.classes_per_experience == [4] * 10
-    assert sum(len(e.dataset) for e in benchmark.train_stream) == 6000
-    assert sum(len(e.dataset) for e in benchmark.test_stream) == 1200
     assert min(len(e.dataset) for e in benchmark.train_stream) >= 400
-    assert repr(benchmark).startswith("SplitScenes(40 classes in 10 experiences")
+    shape = "40 classes in 10 experiences; images: 6000 train, 1200 test"
+    assert repr(benchmark) == f"SplitScenes({shape})"
 
 
 @pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # 150 images are few
@@ -152,6 +240,15 @@ def test_default_transforms_normalise_and_flip_in_training():
     assert 30 <= sum(torch.equal(seen, image) for seen, image in pairs) <= 70
 
 
+def test_scenes_follow_a_protocol_too():
+    benchmark = SplitScenes(protocol="B4-C2", n_classes=8, n_train=80, n_test=20, image_size=16)
+    assert benchmark.class_names == sorted(benchmark.class_names)
+    assert benchmark.classes_per_experience == [4, 2, 2]
+    assert not any(e.dataset.targets.data.isnan().any() for e in benchmark.train_stream)
+    n_labels = sum(e.dataset.targets.data.sum() for e in benchmark.train_stream)
+    assert benchmark.complete_train_dataset.targets.data.sum() == n_labels  # each of a repeated image once
+
+
 def test_options_reach_the_benchmark():
     transforms = {"train_transform": np.shape, "eval_transform": np.ndim}
     benchmark = SplitScenes(
@@ -161,25 +258,29 @@ def test_options_reach_the_benchmark():
     assert sum(len(e.dataset) for e in benchmark.valid_stream) == 20
     assert benchmark.train_stream[1].dataset[0][0] == (16, 16, 3)
     assert benchmark.test_stream[0].dataset[0][0] == 3
-    repeated = SplitScenes(n_classes=8, n_experiences=2, repeat_images=True, **SMALL)
-    targets = repeated.complete_train_dataset.targets[:].reshape(-1, 2, 4)
-    assert [len(e.dataset) for e in repeated.train_stream] == targets.amax(2).sum(0).tolist()
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("make", "arguments", "message"),
     [
-        ({"n_classes": 0}, "n_classes=0 must be between 1 and the 40"),
-        ({"n_classes": 41}, "n_classes=41 must be between 1 and the 40"),
-        ({"n_train": 0}, "n_train must be at least 1, not 0"),
-        ({"n_test": -3}, "n_test must be at least 1, not -3"),
-        ({"n_train": 10}, "No training image shows .*; use more images"),
-        ({"n_experiences": 7}, "40 classes do not split equally into 7"),
+        (ScenesDataset, {"n_images": 0}, "n_images must be at least 1, not 0"),
+        (ScenesDataset, {"n_images": 3, "image_size": 8}, "image_size must be at least 16, not 8"),
+        (ScenesDataset, {"n_images": 3, "seed": -1}, "seed must be at least 0, not -1"),
+        (ScenesDataset, {"n_images": 3, "split": "valid"}, r"one of \('train', 'test'\), not 'valid'"),
+        (ScenesDataset, {"n_images": 3, "class_names": ["cat", "unicorn"]}, r"unknown are \['unicorn'\]"),
+        (ScenesDataset, {"n_images": 3, "class_names": ["cat", "cat"]}, "must be different"),
+        (ScenesDataset, {"n_images": 3, "class_names": []}, "must be different ones of"),
+        (SplitScenes, SMALL | {"n_classes": 0}, "n_classes=0 must be between 1 and the 40"),
+        (SplitScenes, SMALL | {"n_classes": 41}, "n_classes=41 must be between 1 and the 40"),
+        (SplitScenes, SMALL | {"n_train": 0}, "n_train must be at least 1, not 0"),
+        (SplitScenes, SMALL | {"n_test": -3}, "n_test must be at least 1, not -3"),
+        (SplitScenes, SMALL | {"n_train": 10}, "No training image shows .*; use more images"),
+        (SplitScenes, SMALL | {"n_experiences": 7}, "40 classes do not split equally into 7"),
     ],
 )
-def test_benchmark_rejects_arguments_that_do_not_fit(wrong, message):
+def test_arguments_that_do_not_fit_are_rejected(make, arguments, message):
     with pytest.raises(ValueError, match=message):
-        SplitScenes(**{**SMALL, **wrong})
+        make(**arguments)
 
 
 # What it is for

@@ -2,17 +2,15 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_agcn.benchmarks.split import (
-    assign_first,
     assign_once,
-    assign_repeatedly,
-    check_class_names,
-    check_classes_present,
     choose_classes,
+    draw_long_tail,
     experience_sizes,
+    long_tail_quotas,
     resolve_class_order,
 )
 
@@ -33,7 +31,7 @@ def test_sizes_follow_either_argument():
         ((4, 5, None), "n_experiences=5 must be between 1 and the number of classes, 4"),
         ((5, 2, None), r"5 classes do not split equally into 2.*\[3, 2\]"),
         ((5, 3, [3, 2]), r"n_experiences=3 contradicts classes_per_experience=\[3, 2\]"),
-        ((5, None, [3, 3]), "sum to the 5 classes, not to 6"),
+        ((5, None, [3, 3]), "sum to the 5 classes"),
         ((5, None, [5, 0]), "must be positive"),
         ((5, None, []), "must be positive"),
     ],
@@ -44,22 +42,27 @@ def test_sizes_that_do_not_fit_are_rejected(arguments, message):
 
 
 def test_class_order_by_column_or_name():
-    assert resolve_class_order(None, NAMES) == [0, 1, 2]
-    assert (
-        resolve_class_order([2, 0, 1], NAMES)
-        == resolve_class_order(["cow", "cat", "dog"], NAMES)
-        == [2, 0, 1]
-    )
+    assert resolve_class_order("data", NAMES) == [0, 1, 2]
+    for order in ([2, 0, 1], ["cow", "cat", "dog"]):
+        assert resolve_class_order(order, NAMES) == [2, 0, 1]
+
+
+def test_a_shuffled_order_follows_from_its_seed():
+    names = [f"class {k}" for k in range(9)]
+    orders = [resolve_class_order(f"shuffled-{seed}", names) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[2]) == list(range(9))
 
 
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        (["cat", "dog"], r"missing \['cow'\], repeated \[\]"),
-        ([0, 1, 1], r"missing \['cow'\], repeated \['dog'\]"),
+        (["cat", "dog"], r"\['cow'\] are missing and \[\] repeated"),
+        ([0, 1, 1], r"\['cow'\] are missing and \['dog'\] repeated"),
         (["cat", "dog", "emu"], r"unknown classes \['emu'\].*'cow'"),
         ([0, 1, 3], r"unknown classes \[3\]"),
         ([0, 1, -1], r"unknown classes \[-1\]"),
+        ("shuffled-x", "not 'shuffled-x'"),
     ],
 )
 def test_class_order_that_does_not_fit_is_rejected(order, message):
@@ -69,28 +72,16 @@ def test_class_order_that_does_not_fit_is_rejected(order, message):
 
 def test_classes_are_chosen_by_frequency_or_by_name():
     counts = torch.tensor([1, 5, 5])
-    assert choose_classes(NAMES, counts, 2, None) == choose_classes(NAMES, counts, 2, [1, 0]) == [1, 2]
+    assert choose_classes(NAMES, counts, 2, "data") == choose_classes(NAMES, counts, 2, [1, 0]) == [1, 2]
     assert choose_classes(NAMES, counts, 2, ["cow", "cat"]) == [0, 2]
-    assert choose_classes(NAMES, torch.tensor([5, 5, 5]), 2, None) == [0, 1]  # of equals the first
+    assert choose_classes(NAMES, torch.tensor([5, 5, 5]), 2, "data") == [0, 1]  # of equals the first
     for n_classes in (0, 4):
         with pytest.raises(ValueError, match=f"n_classes={n_classes} must be between 1 and the 3 classes"):
-            choose_classes(NAMES, counts, n_classes, None)
+            choose_classes(NAMES, counts, n_classes, "data")
     with pytest.raises(ValueError, match=r"unknown classes \['emu'\]; known are \['cat'"):
         choose_classes(NAMES, counts, 2, ["cat", "emu"])
     with pytest.raises(ValueError, match="names 1 classes, but n_classes=2"):
         choose_classes(NAMES, counts, 2, ["cat"])
-
-
-@pytest.mark.parametrize("names", [["cat"], ["cat", "cat"]])
-def test_class_names_that_do_not_fit_are_rejected(names):
-    with pytest.raises(ValueError, match="2 different names"):
-        check_class_names(names, 2)
-
-
-def test_class_without_a_positive_is_named():
-    check_classes_present(torch.eye(3), NAMES)
-    with pytest.raises(ValueError, match=r"No training image shows \['cow'\]"):
-        check_classes_present(torch.eye(3)[:2], NAMES)
 
 
 @st.composite
@@ -101,38 +92,19 @@ def labels_and_sizes(draw):
     return torch.tensor(cells).reshape(rows, width).to(draw(st.sampled_from([torch.bool, torch.int8]))), sizes
 
 
-def relevant_experiences(labels, sizes):
-    """For each image the experiences that own one of its labels."""
-    owners = [t for t, size in enumerate(sizes) for _ in range(size)]
-    return [sorted({t for t, label in zip(owners, row) if label}) for row in labels.tolist()]
-
-
-def experiences_of(positions, n_images):
-    """For each image the experiences it was given to."""
-    assert all(images.tolist() == sorted(images.tolist()) for images in positions)
-    return [[t for t, images in enumerate(positions) if image in images] for image in range(n_images)]
-
-
-@given(labels_and_sizes())
-def test_first_and_repeated_assignment_equal_loops_over_the_labels(case):
-    labels, sizes = case
-    relevant = relevant_experiences(labels, sizes)
-    assert experiences_of(assign_repeatedly(labels, sizes), len(labels)) == relevant
-    assert experiences_of(assign_first(labels, sizes), len(labels)) == [found[:1] for found in relevant]
-
-
 @given(labels_and_sizes(), st.sampled_from(["rarest", "random"]), st.integers(0, 3))
 def test_single_assignment_uses_every_image_once_and_fills_every_experience(case, rule, seed):
     labels, sizes = case
     positions = assign_once(labels, sizes, assignment=rule, seed=seed)
-    possible = relevant_experiences(labels, sizes)
-    for given_to, choices in zip(experiences_of(positions, len(labels)), possible):
+    assert all(images.tolist() == sorted(images.tolist()) for images in positions)
+    owners = [t for t, size in enumerate(sizes) for _ in range(size)]
+    possible = [{t for t, label in zip(owners, row) if label} for row in labels.tolist()]
+    for image, choices in enumerate(possible):
+        given_to = [t for t, images in enumerate(positions) if image in images]
         assert len(given_to) == bool(choices)
-        assert set(given_to) <= set(choices)
+        assert set(given_to) <= choices
     ways = product(*[choices for choices in possible if choices])  # brute force: can every one be filled?
     assert all(len(images) for images in positions) == any(len(set(way)) == len(sizes) for way in ways)
-    again = assign_once(labels, sizes, assignment=rule, seed=seed)
-    assert all(torch.equal(*pair) for pair in zip(positions, again))
 
 
 def test_rarest_class_decides():
@@ -154,17 +126,47 @@ def test_empty_experience_is_filled_along_a_chain():
 def test_random_rule_draws_from_all_labels():
     share = len(assign_once(torch.ones(2000, 2), [1, 1], assignment="random", seed=1)[0]) / 2000
     assert abs(share - 0.5) < 4 * (0.25 / 2000) ** 0.5
-
-
-def test_unknown_rule_is_rejected():
     with pytest.raises(ValueError, match=r"one of \('rarest', 'random'\), not 'best'"):
         assign_once(torch.ones(1, 1), [1], assignment="best")
 
 
-def test_a_shuffled_order_follows_from_its_seed():
-    names = [f"class {k}" for k in range(9)]
-    orders = [resolve_class_order(f"shuffled-{seed}", names) for seed in (0, 0, 1)]
-    assert orders[0] == orders[1] != orders[2]
-    assert sorted(orders[2]) == list(range(9))
-    with pytest.raises(ValueError, match="not 'shuffled-x'"):
-        resolve_class_order("shuffled-x", names)
+def random_labels(n, n_classes, seed, share=0.15):
+    return (torch.rand(n, n_classes, generator=torch.Generator().manual_seed(seed)) < share).to(torch.int8)
+
+
+def test_quotas_worked_by_hand():
+    counts = torch.tensor([10, 100, 60, 0, 60])  # ranks 4, 1, 2, 5, 3
+    quotas = {0: counts.tolist(), 1: [10, 100, 50, 0, 33], 2: [6, 100, 25, 0, 11], 50: [1, 100, 1, 0, 1]}
+    assert {power: long_tail_quotas(counts, float(power)).tolist() for power in quotas} == quotas
+    with pytest.raises(ValueError, match="long_tail must be at least 0, not -1"):
+        long_tail_quotas(counts, -1.0)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 99), st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+def test_quotas_hold_and_no_class_is_lost(n, n_classes, seed, power):
+    labels = random_labels(n, n_classes, seed)
+    keep = draw_long_tail(labels, power, seed)
+    counts, quotas = labels[keep].sum(0), long_tail_quotas(labels.sum(0), power)
+    assert torch.equal(counts > 0, labels.any(0))  # every class keeps an image
+    assert keep[~labels.any(1)].all()
+    if power == 0:
+        assert keep.all()
+    # Above its quota a class has at most the images that saved another class.
+    assert ((counts - quotas).clamp(min=0) <= (quotas == 1).sum()).all() or power == 0
+    assert torch.equal(keep, draw_long_tail(labels, power, seed))
+
+
+def test_single_labels_meet_the_quotas_exactly():
+    labels = torch.eye(4, dtype=torch.int8)[torch.randint(0, 4, (400,), generator=torch.Generator())]
+    kept = labels[draw_long_tail(labels, 1.0)].sum(0)
+    assert torch.equal(kept.long(), long_tail_quotas(labels.sum(0), 1.0))
+
+
+def test_with_several_labels_only_the_most_frequent_classes_stay_below_their_quotas():
+    labels = random_labels(2000, 10, 0)
+    kept, quotas = labels[draw_long_tail(labels, 1.0)].sum(0), long_tail_quotas(labels.sum(0), 1.0)
+    assert (kept <= quotas).all()
+    head = quotas.sort(descending=True).indices[:2]
+    assert set((kept < quotas).nonzero().flatten().tolist()) <= set(head.tolist())
+    assert kept.max() > 4 * kept.min()

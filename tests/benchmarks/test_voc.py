@@ -63,46 +63,27 @@ def code(text, name):
 @pytest.mark.parametrize("label_files", [True, False])
 @pytest.mark.parametrize("difficult", ["negative", "positive"])
 @pytest.mark.parametrize("year", [2007, 2012])
-def test_streams_equal_a_reading_of_the_files(tmp_path, files_of, year, difficult, label_files):
+def test_streams_equal_a_reading_of_the_files(tmp_path, assert_b_protocol, year, difficult, label_files):
     write_voc(tmp_path, year, label_files=label_files)
+
+    def read(images):
+        found = {
+            f"JPEGImages/{image}.jpg": {name for name in VOC_CLASSES if shown(text, name, difficult)}
+            for image, text in images.items()
+        }
+        return {file: (names, names) for file, names in found.items()}
+
     benchmark = SplitVOC(tmp_path, year=year, difficult=difficult)
-    assert benchmark.class_names == sorted(VOC_CLASSES)
-    assert benchmark.classes_per_experience == [4] * 5
-    for t, experience in enumerate(benchmark.train_stream):
-        own = VOC_CLASSES[4 * t : 4 * t + 4]
-        expected = {
-            f"JPEGImages/{image}.jpg": [
-                float(name in own and shown(text, name, difficult)) for name in VOC_CLASSES
-            ]
-            for image, text in TRAIN.items()
-            if any(shown(text, name, difficult) for name in own)
-        }
-        targets = experience.dataset.targets.data.tolist()
-        assert dict(zip(files_of(experience.dataset), targets, strict=True)) == expected
-    seen = {}
-    for t, experience in enumerate(benchmark.test_stream):
-        targets = experience.dataset.targets.data.tolist()
-        seen |= dict(zip(files_of(experience.dataset), targets, strict=True))
-        classes = VOC_CLASSES[: 4 * t + 4]
-        assert seen == {
-            f"JPEGImages/{image}.jpg": [float(shown(text, name, difficult)) for name in VOC_CLASSES]
-            for image, text in TEST.items()
-            if any(shown(text, name, difficult) for name in classes)
-        }
-
-
-def test_images_are_those_of_their_files(tmp_path):
-    write_voc(tmp_path)
-    benchmark = SplitVOC(tmp_path, **KEEP)
-    colours = [round(x.getpixel((10, 5))[0], -1) for x, _, _ in benchmark.train_stream[0].dataset]
-    assert colours == [50, 160]  # images 5 and 16, by their colour
-    assert SplitVOC(tmp_path).test_stream[0].dataset[0][0].shape == (3, 224, 224)
+    assert_b_protocol(benchmark, sorted(VOC_CLASSES), [4] * 5, read(TRAIN), read(TEST))
 
 
 @pytest.mark.parametrize("inside", [".", "VOCdevkit", "VOCdevkit/VOC2007"])
-def test_any_of_the_three_folders_can_be_given(tmp_path, inside):
+def test_images_are_found_from_each_of_the_three_folders(tmp_path, inside):
     write_voc(tmp_path)
-    assert SplitVOC(tmp_path / inside).n_experiences == 5
+    benchmark = SplitVOC(tmp_path / inside, **KEEP)
+    colours = [round(x.getpixel((10, 5))[0], -1) for x, _, _ in benchmark.train_stream[0].dataset]
+    assert colours == [50, 160]  # images 5 and 16, by their colour
+    assert SplitVOC(tmp_path / inside).test_stream[0].dataset[0][0].shape == (3, 224, 224)
 
 
 def test_protocol_and_its_settings_are_in_force(tmp_path):
@@ -117,49 +98,35 @@ def test_protocol_and_its_settings_are_in_force(tmp_path):
         SplitVOC(tmp_path, protocol="paper")
 
 
-def remove(path):
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@pytest.mark.parametrize(
-    ("missing", "message"),
-    [
-        (["ImageSets"], r"no VOCdevkit/VOC2007/ImageSets/Main; give the folder"),
-        (["JPEGImages"], r"VOC2007 has no JPEGImages; unpack VOC 2007 again\."),
-        (["ImageSets/Main/test.txt"], r"no image set .*test\.txt; unpack the part"),
-        (
-            ["ImageSets/Main/cow_test.txt", "ImageSets/Main/cat_test.txt"],
-            r"lacks cat_test\.txt, cow_test\.txt",
-        ),
-    ],
-)
-def test_missing_parts_are_named(tmp_path, missing, message):
-    release = write_voc(tmp_path)
-    for part in missing:
-        remove(release / part)
-    with pytest.raises(FileNotFoundError, match=message):
-        SplitVOC(tmp_path)
+SETS = "ImageSets/Main"
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("ImageSets/Main/cat_test.txt", "000001 -1\n", "has 1 images that are not the 6 of its"),
-        ("ImageSets/Main/cat_test.txt", "000001  2\n", r"line 1: expected an image and -1, 0 or 1, got"),
-        ("ImageSets/Main/test.txt", "1\n1\n", "different images, but has 2 lines and 1 images"),
+        ("ImageSets", None, r"no VOCdevkit/VOC2007/ImageSets/Main; give VOC's folder"),
+        ("JPEGImages", None, r"VOC2007 has no JPEGImages; unpack VOC 2007 again\."),
+        (f"{SETS}/test.txt", None, r"no image set .*test\.txt; unpack the part"),
+        (f"{SETS}/c[ao][tw]_test.txt", None, r"lacks cat_test\.txt, cow_test\.txt"),
+        (f"{SETS}/cat_test.txt", "000001 -1\n", "has 1 images that are not the 6 of its"),
+        (f"{SETS}/cat_test.txt", "000001  2\n", "line 1: '000001 2' must be an image and -1, 0 or 1; unpack"),
+        (f"{SETS}/test.txt", "1\n1\n", "different images, but lists 1 in 2 lines"),
     ],
-)  # fmt: skip
-def test_damaged_image_sets_are_rejected(tmp_path, file, content, message):
-    release = write_voc(tmp_path)
-    (release / file).write_text(content)
-    with pytest.raises(ValueError, match=message):
+)
+def test_missing_or_damaged_files_are_named(tmp_path, file, content, message):
+    (path, *more) = sorted(write_voc(tmp_path).glob(file))
+    if content is not None:
+        path.write_text(content)
+    for missing in [path, *more] if content is None else []:
+        shutil.rmtree(missing) if missing.is_dir() else missing.unlink()
+    with pytest.raises((FileNotFoundError, ValueError), match=message):
         SplitVOC(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"neither label files in ImageSets/Main nor an annotation .*000001\.xml"),
+        (None, r"neither a label file nor an annotation .*000001\.xml"),
         ("<annotation><object>", r"000001\.xml is not a complete XML file"),
         (annotation("000001", "dog unicorn"), r"unknown classes \['unicorn'\]; VOC's are \['aeroplane'"),
     ],
