@@ -8,17 +8,14 @@ from avalanche.evaluation import metrics as stock
 from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 
+from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics
 from avalanche_agcn.evaluation import (
     f1_metrics,
     mean_average_precision_metrics,
     multilabel_evaluator,
     nested_metrics,
 )
-from avalanche_agcn.evaluation._strategy import (
-    benchmark_class_names,
-    check_no_argmax_metrics,
-    name_classes,
-)
+from avalanche_agcn.evaluation.plugins import benchmark_class_names, name_classes
 
 
 @pytest.mark.parametrize(
