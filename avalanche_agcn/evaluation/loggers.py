@@ -47,7 +47,7 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
         self.log_folder.mkdir(parents=True, exist_ok=True)
         names = {"train": "training_results.csv", "eval": "eval_results.csv"}
         self._paths = {phase: self.log_folder / name for phase, name in names.items()}
-        self._rows: dict[str, list[Row]] = {phase: [] for phase in names}
+        self._rows: dict[str, list[Row]] = {"train": [], "eval": []}
         for phase, path in self._paths.items():
             if append and path.exists():
                 self._rows[phase] += csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
@@ -82,12 +82,11 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
 
     def after_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Write the rows of the evaluation, the whole stream last."""
-        rows = []
-        taken = sorted(self._take("eval").items(), key=lambda item: (item[0][2] == "", item[0][2]))
-        for (_, stream, i), values in taken:
-            position = {"training_exp": self._training_exp, "stream": stream, "eval_exp": i and int(i)}
-            rows.append(position | values)
-        self._write("eval", rows)
+        rows = [
+            {"training_exp": self._training_exp, "stream": stream, "eval_exp": i and int(i), **values}
+            for (_, stream, i), values in self._take("eval").items()
+        ]
+        self._write("eval", sorted(rows, key=lambda row: (row["eval_exp"] == "", row["eval_exp"])))
 
     def _take(self, phase: str) -> dict[tuple[str, str, str], Row]:
         """Return and remove the values of a phase."""

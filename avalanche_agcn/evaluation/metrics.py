@@ -125,8 +125,7 @@ class MultiLabelF1(MultiLabelMetric):
     """Class-wise and overall precision, recall and F1; its one record is four counts per class.
 
     Args:
-        threshold: a score at or above it is predicted, in the unit of the scores: p ≥ 0.5 is 0.0 for logits
-            and 0.5 for probabilities. Not NaN.
+        threshold: a score at or above it is predicted, in the unit of the scores; see `precision_recall_f1`.
         top_k: keep only the k ≥ 1 highest scores of an image.
     """
 
@@ -161,8 +160,7 @@ class NestedMetric(MultiLabelMetric):
     """`nested_scores` of batches that come increment by increment; a set without images has the score NaN.
 
     Args:
-        threshold: a score at or above it is predicted, in the unit of the scores: p ≥ 0.5 is 0.0 for logits
-            and 0.5 for probabilities.
+        threshold: a score at or above it is predicted, in the unit of the scores.
 
     Example:
         >>> metric = NestedMetric(threshold=0.0)
@@ -210,6 +208,5 @@ class PerSetMetric(NestedMetric):
         ap = torch.full((len(scored), max(self.class_counts)), math.nan, dtype=torch.float64)
         for row, own in zip(ap, scored, strict=True):
             row[: own.average_precision.shape[1]] = own.average_precision[0]
-        rows = [(own.mAP[0], own.CF1[0], own.OF1[0]) for own in scored]
-        mean_ap, cf1, of1 = map(list, zip(*rows, strict=True))
+        mean_ap, cf1, of1 = ([getattr(own, name)[0] for own in scored] for name in ("mAP", "CF1", "OF1"))
         return NestedScores(mean_ap, cf1, of1, ap, scored[-1].stage)
