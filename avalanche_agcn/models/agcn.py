@@ -18,13 +18,7 @@ from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
 from avalanche_agcn.models.backbones import count_features
-from avalanche_agcn.models.base import (
-    LR_AUXILIARY,
-    LR_BACKBONE,
-    Classifiers,
-    MultiLabelModel,
-    group_parameters,
-)
+from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, Classifiers, MultiLabelModel
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
 
 LR_GCN = 3e-5  # of Adam; the authors' program
@@ -103,9 +97,6 @@ class AGCNModel(MultiLabelModel):
 
         Returns:
             One ``[B, n_seen_i]`` for each experience i so far; the last equals ``forward(x)``.
-
-        Raises:
-            ValueError: unless exactly one of the two is given.
         """
         if (x is None) == (features is None):
             raise ValueError("Give either images or the features of images.")
@@ -117,11 +108,7 @@ class AGCNModel(MultiLabelModel):
             return [features @ self._embed(graph).T for graph in self._graphs()]
 
     def set_graph(self, adjacency: Tensor) -> None:
-        """Set the graph over the first classes; a larger one than before opens an experience.
-
-        Args:
-            adjacency: weights ``[n, n]``, no smaller than the graph it replaces.
-        """
+        """Set the graph ``[n, n]`` over the first classes; a larger one than before opens an experience."""
         n = len(adjacency)
         if adjacency.shape != (n, n) or n < self.n_seen:
             raise ValueError(
@@ -150,16 +137,8 @@ class AGCNModel(MultiLabelModel):
         lr_gcn: float = LR_GCN,
         lr_auxiliary: float = LR_AUXILIARY,
     ) -> list[dict[str, Any]]:
-        """Parameters for an optimizer, with the paper's learning rate for each part.
-
-        Example:
-            >>> from avalanche_agcn.models import create_backbone
-            >>> model = AGCNModel(create_backbone("small"), torch.zeros(3, 50))
-            >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_gcn=1e-4))
-        """
-        return group_parameters(
-            (self.backbone, lr_backbone), (self.gcn, lr_gcn), (self.auxiliary, lr_auxiliary)
-        )
+        """Parameters for an optimizer, with the paper's learning rate for each part."""
+        return self._group_parameters(self.gcn, lr_backbone, lr_gcn, lr_auxiliary)
 
     def adaptation(self, experience: MultiLabelExperience) -> None:
         """Add the new classes of an experience, without relations; evaluation does not add any."""

@@ -72,9 +72,6 @@ def load_word_vectors(
 
     Raises:
         UnknownWords: if a word is not in the source; names all such words.
-        FileNotFoundError: if the source is neither a known name nor a file.
-        ModuleNotFoundError: if the PyPI package is not installed.
-        ValueError: if a file is not in one of the two formats, or ``missing`` is unknown.
 
     Example:
         >>> load_word_vectors(["person", "traffic light"]).shape
@@ -85,35 +82,26 @@ def load_word_vectors(
     found = _read(source, wanted)
     if missing == "error" and source != "random":
         _check_found(class_names, found, source)
+    _check_finite(found, source)
     dimension = len(next(iter(found.values()))) if found else dimension
 
     def vector(word: str) -> Tensor:
         return found[word] if word in found else _random_vector(word, dimension, seed)
 
-    _check_finite(found, source)
     rows = [torch.stack([vector(word) for word in _parts(name, found)]).mean(dim=0) for name in class_names]
     vectors = torch.stack(rows) if rows else torch.zeros(0, dimension)
     return orthogonalise(vectors) if orthogonal else vectors
 
 
 def orthogonalise(vectors: Tensor) -> Tensor:
-    """The orthonormal rows that are nearest to the given ones.
+    """The orthonormal rows ``[n, d]`` that are nearest to the given ones.
 
     GloVe vectors of class names lie in few directions, so that the classifiers a GCN makes of them are
     similar and steps for new classes may change those of old ones. Orthogonal rows avoid that, but lose the
     similarity of meanings. Each row depends on all others: give the names of the whole stream at once.
 
-    Args:
-        vectors: ``[n, d]``. Up to d rows can be orthogonal; more are spread evenly over all directions. Equal
-            rows stay equal, rows of zeros stay zero.
-
-    Returns:
-        ``[n, d]``, of the same type.
-
-    Example:
-        >>> rows = orthogonalise(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
-        >>> bool(torch.allclose(rows, torch.eye(2), atol=1e-6))
-        True
+    Up to d rows can be orthogonal; more are spread evenly over all directions. Equal rows stay equal, rows of
+    zeros stay zero.
     """
     u, values, v = torch.linalg.svd(vectors.double(), full_matrices=False)
     present = values > RANK_TOLERANCE * values.max() if len(values) else values > 0
@@ -160,15 +148,11 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
             f"{str(path)!r} is not an .npz with an array of strings 'words' and a matrix 'vectors': "
             f"{str(error).rstrip('.')}."
         ) from error
-    if words.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
+    are_lists = words.ndim == 1 and vectors.ndim == 2 and len(words) == len(vectors) and vectors.shape[1] > 0
+    if not are_lists or words.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
         raise ValueError(
-            f"{str(path)!r} must have words of type str and vectors of numbers, but has {words.dtype} and "
-            f"{vectors.dtype}."
-        )
-    if words.ndim != 1 or vectors.ndim != 2 or len(words) != len(vectors) or not vectors.shape[1]:
-        raise ValueError(
-            f"{str(path)!r} has {words.size} words but vectors of shape {vectors.shape}; they must be "
-            "[words] and [words, numbers]."
+            f"{str(path)!r} must have words [n] of type str and vectors [n, d] of numbers, but has words "
+            f"{words.shape} of {words.dtype} and vectors {vectors.shape} of {vectors.dtype}."
         )
     return _pick(words.tolist(), vectors, wanted)
 
