@@ -32,17 +32,12 @@ class Backbone(nn.Module):
         pretrained: whether the layers were trained on inputs with this normalisation.
         freeze_batchnorm: keep the running statistics of batch normalisation fixed, also in training. With
             small batches or changing streams, updating them does more harm than good.
-        fold_batchnorm: fold normalisations with frozen statistics into the convolutions before them: the
-            same features, faster (see `fold_into_convolutions` for the effect on training).
+        fold_batchnorm: fold frozen normalisations into the convolutions before them: the same features,
+            faster (see `fold_into_convolutions` for the effect on training).
         frozen: names of layers, or parts of their names before a dot, that are not trained and stay in
             evaluation mode; ``"all"`` for the whole network.
         channels_last: keep images and weights in this memory format, which is faster on many machines.
         compile: run the layers through `torch.compile`.
-
-    Example:
-        >>> backbone = Backbone(nn.Conv2d(3, 8, 3), num_features=8)
-        >>> backbone(torch.zeros(2, 3, 16, 16)).shape
-        torch.Size([2, 8])
     """
 
     def __init__(
@@ -62,9 +57,9 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("pool", pool, Pool)
+        if fold_batchnorm and not freeze_batchnorm:
+            raise ValueError("fold_batchnorm needs fixed statistics: pass freeze_batchnorm=True.")
         if fold_batchnorm:
-            if not freeze_batchnorm:
-                raise ValueError("fold_batchnorm needs fixed statistics: pass freeze_batchnorm=True.")
             fold_into_convolutions(layers)
         self.layers, self.num_features, self.pool = layers, num_features, pool
         self.mean, self.std, self.pretrained = mean, std, pretrained
@@ -72,7 +67,8 @@ class Backbone(nn.Module):
         self.channels_last = channels_last
         if channels_last:
             layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._frozen = _resolve_frozen(layers, frozen)
+        self._frozen = [""] if frozen == "all" else list(frozen)  # "" is the whole network
+        _check_layers(layers, self._frozen)
         for module in self._frozen_modules():
             module.requires_grad_(False)
         self.train(self.training)
@@ -150,7 +146,7 @@ class RandomFeatures(nn.Module):
     Args:
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
         width: number of random features.
-        seed: seed of the layer.
+        seed: of the layer.
     """
 
     weight: Tensor
@@ -160,9 +156,8 @@ class RandomFeatures(nn.Module):
         check_range("width", width, least=1)
         self.backbone, self.num_features = backbone, width
         n_inputs = count_features(backbone)
-        bound = n_inputs**-0.5
         drawn = torch.rand(width, n_inputs, generator=torch.Generator().manual_seed(seed))
-        self.register_buffer("weight", (2 * drawn - 1) * bound)
+        self.register_buffer("weight", (2 * drawn - 1) * n_inputs**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         """Random features of images, ``[B, width]``, in the precision of the layer."""
@@ -225,8 +220,7 @@ def create_backbone(
         ModuleNotFoundError: if an optional package is needed and not installed.
 
     Example:
-        >>> backbone = create_backbone("resnet18", pretrained=False, pool="avg", freeze_batchnorm=True)
-        >>> backbone.num_features
+        >>> create_backbone("resnet18", pretrained=False, freeze_batchnorm=True).num_features
         512
     """
     check_choice("pool", pool, Pool)
@@ -264,15 +258,12 @@ def fold_into_convolutions(layers: nn.Module) -> int:
     """
     image = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     before, pairs = _find_pairs(layers, image)
-    owners = {
-        id(child): (owner, name) for owner in layers.modules() for name, child in owner.named_children()
-    }
+    names = {module: name for name, module in layers.named_modules()}
     for convolution, norm in pairs:
         _fold(convolution, norm)
-        owner, name = owners[id(norm)]
-        setattr(owner, name, nn.Identity())
-    after = _run(layers, image)
-    if not torch.allclose(before, after, rtol=1e-3, atol=1e-3 * float(before.abs().max())):
+        owner, _, name = names[norm].rpartition(".")
+        setattr(layers.get_submodule(owner), name, nn.Identity())
+    if not torch.allclose(before, _run(layers, image), rtol=1e-3, atol=1e-3 * float(before.abs().max())):
         raise ValueError("This network cannot be folded: choose fold_batchnorm=False.")
     return len(pairs)
 
@@ -321,13 +312,7 @@ def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
     convolution.bias = nn.Parameter(shift)
 
 
-def _resolve_frozen(layers: nn.Module, frozen: Frozen) -> list[str]:
-    """Names of the frozen modules; "" is the whole network."""
-    if frozen == "all":
-        return [""]
-    names = [name for name, _ in layers.named_modules()]
-    for name in frozen:
-        if name not in names:
-            choices = [child for child, _ in layers.named_children()]
-            raise ValueError(f"There is no layer {name!r} to freeze; there are {choices}.")
-    return list(frozen)
+def _check_layers(layers: nn.Module, names: Sequence[str]) -> None:
+    for name in {*names} - {name for name, _ in layers.named_modules()}:
+        choices = [child for child, _ in layers.named_children()]
+        raise ValueError(f"There is no layer {name!r} to freeze; there are {choices}.")

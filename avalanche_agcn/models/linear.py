@@ -49,22 +49,14 @@ class MultiLabelClassifier(MultiLabelModel):
         logits = self.classifier(features.to(self.classifier.weight.dtype))[:, : self.n_seen]
         return logits if self.refinement is None else self.refinement(logits)
 
-    def parameter_groups(  # type: ignore[override]
+    def parameter_groups(
         self,
         *,
         lr_backbone: float = LR_BACKBONE,
         lr_head: float = LR_HEAD,
         lr_auxiliary: float = LR_AUXILIARY,
     ) -> list[dict[str, Any]]:
-        """Parameters for an optimizer, with a learning rate for each part.
-
-        A layer that starts from nothing needs a higher one than a network that was trained before.
-
-        Example:
-            >>> from avalanche_agcn.models import create_backbone
-            >>> model = MultiLabelClassifier(create_backbone("small"), 20)
-            >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_backbone=3e-5, lr_head=1e-3))
-        """
+        """Parameters for an optimizer; a layer that starts from nothing needs a higher rate than the rest."""
         return self._group_parameters(self.classifier, lr_backbone, lr_head, lr_auxiliary)
 
     @torch.no_grad()
@@ -79,9 +71,7 @@ class MultiLabelClassifier(MultiLabelModel):
 
     def adaptation(self, experience: MultiLabelExperience) -> None:
         """Add the new classes of an experience; evaluation does not add any."""
-        if not self.training:
-            return
-        seen = count_seen(experience)
+        seen = count_seen(experience) if self.training else 0
         if seen > self.classifier.out_features:
             raise ValueError(
                 f"The stream has {seen} classes by now, but the model was made for "
