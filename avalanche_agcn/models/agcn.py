@@ -124,11 +124,7 @@ class AGCNModel(MultiLabelModel):
         self.word_vectors = torch.cat([self.word_vectors, word_vectors.to(self.word_vectors)])
 
     def parameter_groups(
-        self,
-        *,
-        lr_backbone: float = LR_BACKBONE,
-        lr_gcn: float = LR_GCN,
-        lr_auxiliary: float = LR_AUXILIARY,
+        self, *, lr_backbone: float = LR_BACKBONE, lr_gcn: float = LR_GCN, lr_auxiliary: float = LR_AUXILIARY
     ) -> list[dict[str, Any]]:
         """Parameters for an optimizer, with the paper's learning rate for each part."""
         return self._group_parameters(self.gcn, lr_backbone, lr_gcn, lr_auxiliary)

@@ -47,6 +47,7 @@ BACKBONE_FIELDS = {
 }
 TENSORS, DESCRIPTION = ".safetensors", ".json"
 
+FILE_OR_IMAGE = (str, os.PathLike, Image.Image)
 Photo = str | os.PathLike | Image.Image | Tensor
 
 
@@ -106,14 +107,9 @@ class SavedModel(nn.Module):
             images: paths, PIL images, or tensors ``[3, H, W]`` that are already transformed; or a batch of
                 such tensors. A single one is a list of one.
             batch_size: number of images that go through the network at a time.
-
-        Raises:
-            OSError: if a file cannot be read.
         """
         check_range("batch_size", batch_size, least=1)
-        single = isinstance(images, (str, os.PathLike, Image.Image)) or (
-            isinstance(images, Tensor) and images.ndim == 3
-        )
+        single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
         photos: Sequence[Any] = [images] if single else images  # type: ignore[assignment,list-item]
         with evaluation_mode(self):
             rows = [self(batch).double().sigmoid().cpu() for batch in self._batches(photos, batch_size)]
@@ -128,14 +124,11 @@ class SavedModel(nn.Module):
     def _input(self, photo: Photo) -> Tensor:
         if isinstance(photo, Tensor):
             return photo
-        if not isinstance(photo, (str, os.PathLike, Image.Image)):
+        if not isinstance(photo, FILE_OR_IMAGE):
             kind = type(photo).__name__
             raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {kind}.")
         if self.transform is None:
-            raise ValueError(
-                "The transform of this run cannot be saved, so photos must be given as tensors that are "
-                "already transformed."
-            )
+            raise ValueError("The run's transform could not be saved: give photos as transformed tensors.")
         return self.transform(upright_rgb(photo) if isinstance(photo, Image.Image) else load_image(photo))
 
     def _prediction(self, row: Sequence[float]) -> Prediction:
@@ -162,19 +155,16 @@ def pack_model(
     weights are left out, because they are those that `create_backbone` finds. Of ``class_names``, those that
     the model has seen come first. ``about`` is what else is worth knowing about the run.
     """
-    classifiers = model.classifiers()
-    tensors = {"weight": classifiers.weight}
-    if classifiers.bias is not None:
-        tensors["bias"] = classifiers.bias
-    refinement = getattr(model, "refinement", None)
-    tensors |= {f"refinement.{k}": v for k, v in (refinement.state_dict() if refinement else {}).items()}
+    tensors = {name: value for name, value in model.classifiers()._asdict().items() if value is not None}
+    names = list(class_names[: len(tensors["weight"])])
+    if getattr(model, "refinement", None) is not None:
+        tensors |= {f"refinement.{name}": value for name, value in model.refinement.state_dict().items()}
     if isinstance(model.backbone, RandomFeatures):
         tensors["random"] = model.backbone.weight
         backbone = model.backbone.backbone if backbone is model.backbone else backbone
     if not by_name:
         tensors |= {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
     content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-    names = list(class_names[: len(classifiers.weight)])
     description = {
         "format": FORMAT,
         "package": __version__,
@@ -212,8 +202,7 @@ def load_model(
     Raises:
         FileNotFoundError: if there is no such model.
         ValueError: if its files are damaged, of another version or not of this package.
-        WeightsUnavailable: if the network's weights cannot be loaded.
-        ModuleNotFoundError: if the network comes from a package that is not installed.
+        WeightsUnavailable: if the network's weights cannot be loaded; for other errors see `create_backbone`.
     """
     path = _find(Path(run), after)
     try:
@@ -222,9 +211,8 @@ def load_model(
         model = _make_model(description, tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
-        raise ValueError(
-            f"{path} and {path.stem}{TENSORS} are not a model that can be used: {reason}."
-        ) from None
+        files = f"{path} and {path.stem}{TENSORS}"
+        raise ValueError(f"{files} are not a model that can be used: {reason}.") from None
     return model.to(device)
 
 
@@ -310,7 +298,5 @@ def _make_backbone(network: Mapping[str, Any], tensors: dict[str, Tensor]) -> nn
         except RuntimeError as error:  # names or shapes differ
             raise ValueError(str(error)) from None
     if digest_weights(backbone) != network["digest"]:
-        raise ValueError(
-            f"the weights of {network['name']!r} that are found here are not those that the run had"
-        )
+        raise ValueError(f"the weights of {network['name']!r} found here are not those that the run had")
     return backbone

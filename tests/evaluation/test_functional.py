@@ -283,10 +283,7 @@ def test_nested_sizes_that_do_not_match_are_rejected(set_sizes, class_counts, me
 @pytest.mark.parametrize(
     ("matrix", "expected"),
     [
-        (
-            [[0.8], [0.6, 0.7], [0.4, 0.5, 0.6]],
-            (0.6, 0.5, 0.7, (0.4 + 0.2) / 2, (0.4 / 0.8 + 0.2 / 0.7) / 2),
-        ),
+        ([[0.8], [0.6, 0.7], [0.4, 0.5, 0.6]], (0.6, 0.5, 0.7, (0.4 + 0.2) / 2, (0.4 / 0.8 + 0.2 / 0.7) / 2)),
         ([[0.8]], (0.8, 0.8, 0.8, 0.0, 0.0)),  # nothing is forgotten after one experience
         ([[0.5], [0.6, 0.7]], (0.7, 0.65, 0.6, -0.1, -0.2)),  # better scores later
         ([[0.0], [0.1, 0.5], [0.2, 0.4, 0.6]], (0.6, 0.4, 1.1 / 3, -0.05, 0.2)),  # a set that began at 0

@@ -6,12 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from avalanche_agcn.evaluation.plots import (
-    Style,
-    class_heatmap,
-    correlation_heatmap,
-    learning_curve,
-)
+from avalanche_agcn.evaluation.plots import Style, class_heatmap, correlation_heatmap, learning_curve
 
 NAN = float("nan")
 TITLE = "SplitScenes (drawn scenes): 40 classes in 10 experiences\nat most 24 images\nlabels found at p ≥ 0.7"

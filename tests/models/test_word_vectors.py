@@ -97,7 +97,7 @@ def test_files_of_other_contents_are_rejected(tmp_path):
     (tmp_path / "cut.txt").write_text("cat 1 2 3\na 1 2")
     for name, message in [
         ("other.npz", "'vectors'"),
-        ("short.npz", r"has words \(1,\) of <U1 and vectors \(2, 2\)"),
+        ("short.npz", "1 words"),
         ("pickled.npz", "array of strings 'words'"),
         ("broken.npz", "is not an .npz"),
         ("cut.txt", "Line 2 .* 2 numbers"),
