@@ -35,7 +35,10 @@ def classify(network, maps):
     return head(maps.mean((2, 3)))
 
 
-def assert_features_and_classifier_are_all(name):
+@pytest.mark.parametrize(
+    "name", [*SMALL_FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_FAMILIES)]
+)
+def test_features_and_classifier_make_the_whole_network(name):
     network, x = make_network(name), torch.randn(1, 3, 224, 224)
     with torch.no_grad():
         expected = network(x)
@@ -43,17 +46,6 @@ def assert_features_and_classifier_are_all(name):
         features = features_of(network)(x)
         logits = head(features) if head is not None else classify(network, features)
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", SMALL_FAMILIES)
-def test_features_and_classifier_make_the_whole_network(name):
-    assert_features_and_classifier_are_all(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OTHER_FAMILIES)
-def test_features_and_classifier_make_the_whole_network_of_other_families(name):
-    assert_features_and_classifier_are_all(name)
 
 
 def test_every_family_of_torchvision_is_covered():
