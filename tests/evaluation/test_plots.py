@@ -67,9 +67,7 @@ def test_many_curves_can_be_told_apart_and_the_legend_covers_none(boxes_inside):
     assert len(boxes_inside(many, many.axes[0].get_legend().get_texts())) == 40  # none is cut off
 
 
-@pytest.mark.parametrize(
-    "plot", [learning_curve({"AP": [0.8, 0.7]}), correlation_heatmap({"A": np.eye(3)})]
-)
+@pytest.mark.parametrize("plot", [learning_curve({"AP": [0.8, 0.7]}), correlation_heatmap({"A": np.eye(3)})])
 def test_a_notebook_shows_the_picture_without_a_display(plot):
     image = Image.open(io.BytesIO(plot._repr_png_()))
     assert (image.format, image.size) == ("PNG", tuple((plot.get_size_inches() * plot.dpi).astype(int)))
