@@ -42,19 +42,15 @@ def multilabel_evaluator(
         strict_checks: as in Avalanche: raise an error if an evaluation is not of a whole stream, which
             ``test_stream[: t + 1]`` is not.
         **nested_settings: ``threshold``, ``saved_graphs``, ``stages``, ``per_class``: see `nested_metrics`.
-
-    Raises:
-        ValueError: if a metric takes the argmax of its targets, such as accuracy.
     """
     if loggers is None:
         loggers = [ProgressLogger()] if DistributedHelper.is_main_process else []
+    names: dict[str, Any] = {"class_names": class_names}
     evaluator = EvaluationPlugin(
         [LossPlugin("epoch"), LossPlugin("stream")],
         plugins.mean_average_precision_metrics(epoch=train_map),
-        plugins.nested_metrics(
-            nested=True, stream=True, plot=plots, class_names=class_names, **nested_settings
-        ),
-        correlation_plot_metrics(class_names=class_names) if plots else [],
+        plugins.nested_metrics(nested=True, stream=True, plot=plots, **names, **nested_settings),
+        correlation_plot_metrics(**names) if plots else [],
         *metrics,
         loggers=loggers,
         strict_checks=strict_checks,
@@ -64,11 +60,7 @@ def multilabel_evaluator(
 
 
 def correlation_plot_metrics(*, class_names: Sequence[str] | None = None) -> list[CorrelationPlot]:
-    """Return a plugin metric that draws the ACM after each experience of training (TensorBoard, W&B).
-
-    Args:
-        class_names: names of the columns; those of the benchmark if None.
-    """
+    """Return a plugin metric that draws the ACM after each experience of training (TensorBoard, W&B)."""
     return [CorrelationPlot(class_names)]
 
 

@@ -110,12 +110,11 @@ def precision_recall_f1(
             (the "top-3" columns of ML-GCN's tables). Of equal scores the first columns are kept.
 
     Example:
-        >>> logits = torch.tensor([[2.0, -1.0], [1.0, 3.0], [-2.0, -1.0]])
-        >>> targets = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-        >>> [round(value, 3) for value in precision_recall_f1(logits, targets, threshold=0.0)]
-        [0.75, 0.75, 0.75, 0.667, 0.667, 0.667]
+        >>> logits, targets = torch.tensor([[2.0, -1.0], [1.0, 3.0]]), torch.tensor([[1, 0], [0, 1]])
+        >>> precision_recall_f1(logits, targets, threshold=0.0).CF1
+        0.8571428571428571
     """
-    return f1_from_counts(count_predictions(scores, targets, threshold=threshold, top_k=top_k))
+    return f1_from_counts(count_predictions(scores, targets, threshold, top_k))
 
 
 def nested_scores(
@@ -200,7 +199,7 @@ def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_
             L3A.
     """
     check_range("probability", probability, above=0, below=1)
-    counts = count_predictions(logits, targets, threshold=_just_above(probability))
+    counts = count_predictions(logits, targets, _just_above(probability), None)
     return _make_stage(mean_average_precision(logits, targets), counts)
 
 
@@ -252,9 +251,7 @@ def tail_scores(
     return TailScores(*(_mean(part.tolist()) if len(part) else math.nan for part in known))
 
 
-def count_predictions(
-    scores: Tensor, targets: Tensor, *, threshold: float, top_k: int | None = None
-) -> Counts:
+def count_predictions(scores: Tensor, targets: Tensor, threshold: float, top_k: int | None) -> Counts:
     """Return [4, C] counts of correct, predicted, true and annotated cells; batches can be added up."""
     check_decision(threshold, top_k)
     batch = make_batch(scores, targets)
@@ -280,10 +277,8 @@ def f1_from_counts(counts: Counts) -> PrecisionRecallF1:
     present = annotated > 0
     if not present.any():
         return PrecisionRecallF1(*[math.nan] * 6)
-    cp = float(_ratio(correct, predicted)[present].mean())
-    cr = float(_ratio(correct, true)[present].mean())
-    op = float(_ratio(correct.sum(), predicted.sum()))
-    or_ = float(_ratio(correct.sum(), true.sum()))
+    cp, cr = (float(_ratio(correct, n)[present].mean()) for n in (predicted, true))
+    op, or_ = (float(_ratio(correct.sum(), n.sum())) for n in (predicted, true))
     return PrecisionRecallF1(cp, cr, _harmonic_mean(cp, cr), op, or_, _harmonic_mean(op, or_))
 
 

@@ -33,8 +33,8 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
 
     Training has a row for each epoch. Evaluation has a row for each experience or nested set (``eval_exp``),
     then one for the whole stream (``eval_exp`` is empty); ``training_exp`` is the last experience trained on.
-    A metric that appears later gets a new column; cells without a value are empty. Files are replaced in one
-    step, so that a reader never sees half a file. (Avalanche's `CSVLogger` writes only accuracy and loss.)
+    A metric that appears later gets a new column; cells without a value are empty. A reader never sees half a
+    file. (Avalanche's `CSVLogger` writes only accuracy and loss.)
 
     Args:
         log_folder: the folder, created if needed.
@@ -197,9 +197,9 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
 
     def _start_bar(self, label: str, n_batches: int, *, leave: bool = True) -> None:
         # Position 0 also for a bar within another one: else tqdm writes cursor movements, also to files.
-        settings = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch"}
+        look = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch", "leave": leave}
         timing = {"mininterval": self._seconds, "miniters": 1}
-        self._bars.append(_LossBar(total=n_batches, desc=label, leave=leave, **settings, **timing))
+        self._bars.append(_LossBar(total=n_batches, desc=label, **look, **timing))
 
 
 class _LossBar(tqdm):
@@ -230,9 +230,7 @@ class ProgressLogger(ProgressBar, TextLogger):
     def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Print nothing: the bar shows all experiences."""
 
-    def after_eval_exp(
-        self, strategy: SupervisedTemplate, metric_values: list[MetricValue], **kwargs: Any
-    ) -> None:
+    def after_eval_exp(self, strategy: Any, metric_values: list[MetricValue], **kwargs: Any) -> None:
         """Print metrics of single experiences, if there are any."""
         if metric_values:
             self._bars[-1].clear()

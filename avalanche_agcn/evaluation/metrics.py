@@ -100,9 +100,8 @@ class AveragePrecision(MultiLabelMetric):
     Example:
         >>> metric = AveragePrecision()
         >>> metric.update(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([[1, 0], [0, 0]]))
-        >>> metric.update(torch.tensor([[0.1, 0.3]]), torch.tensor([[1, 0]]))
         >>> metric.result()
-        tensor([0.8333,    nan], dtype=torch.float64)
+        tensor([1., nan], dtype=torch.float64)
     """
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
@@ -136,8 +135,7 @@ class MultiLabelF1(MultiLabelMetric):
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
         """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
-        counts = functional.count_predictions(scores, targets, threshold=self.threshold, top_k=self.top_k)
-        self._keep(0, [counts])
+        self._keep(0, [functional.count_predictions(scores, targets, self.threshold, self.top_k)])
         self._increments = [[self._total()]]
 
     def merge_state(self, other: Self) -> None:

@@ -70,7 +70,7 @@ def f1_metrics(
     """Return plugin metrics of CF1 and OF1 at a decision threshold.
 
     Args:
-        minibatch: see `mean_average_precision_metrics`, as for ``epoch``, ``experience`` and ``stream``.
+        minibatch: see `mean_average_precision_metrics`, as for the next three.
         epoch: likewise.
         experience: likewise.
         stream: likewise.
@@ -86,16 +86,12 @@ def f1_metrics(
     return [MultiLabelPluginMetric(make(), scope, name_values) for scope in scopes]
 
 
-def _name_precision(
-    ap: Tensor, strategy: SupervisedTemplate, *, per_class: bool, class_names: Names
-) -> dict[str, Any]:
+def _name_precision(ap: Tensor, strategy: Any, *, per_class: bool, class_names: Names) -> dict[str, Any]:
     named = {"AP": name_classes(ap, strategy, class_names)} if per_class else {}
     return {"mAP": ap.nanmean().item(), **named}
 
 
-def _name_f1(
-    f1: functional.PrecisionRecallF1, strategy: SupervisedTemplate, *, names: Mapping[str, str]
-) -> dict[str, Any]:
+def _name_f1(f1: functional.PrecisionRecallF1, strategy: Any, *, names: Mapping[str, str]) -> dict[str, Any]:
     return {name: getattr(f1, field) for name, field in names.items()}
 
 
@@ -239,8 +235,7 @@ class NestedPluginMetric(BatchReader):
         history: matrix of each stream and metric, ``history["test"]["mAP"]``: row t has t + 1 entries, or
             none if there was no evaluation after experience t.
         average_precision: [C] of each stream, by its name, in the last evaluated set.
-        stages: scores of each stream after each experience as the papers of the B protocols report them, None
-            where there was no evaluation; see `stage_scores`.
+        stages: `stage_scores` of each stream after each experience, None where there was no evaluation.
         lines: values of the last evaluation as text, one line per metric.
     """
 
@@ -422,14 +417,12 @@ class NestedPluginMetric(BatchReader):
         return values
 
 
-def name_classes(
-    values: Tensor, strategy: SupervisedTemplate, class_names: Sequence[str] | None
-) -> dict[str, float]:
+def name_classes(values: Tensor, strategy: SupervisedTemplate, class_names: Names) -> dict[str, float]:
     """Return the values of the first classes by name: as given, as in the benchmark, or numbered."""
     names = class_names or benchmark_class_names(strategy) or [f"class {c}" for c in range(len(values))]
     if len(names) < len(values):
         raise ValueError(
-            f"class_names has {len(names)} names, but {len(values)} classes are scored; name all."
+            f"class_names has {len(names)} names, but {len(values)} classes are scored: name all."
         )
     return dict(zip(names, values.tolist(), strict=False))
 
