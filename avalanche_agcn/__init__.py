@@ -1,10 +1,12 @@
 """Multi-label continual learning for Avalanche, with AGCN at its heart.
 
 The names of benchmarks, models, training and evaluation can be imported from here. Each submodule is imported
-when one of its names is first used.
+when one of its names is first used, because Avalanche takes seconds to import.
 """
 
+import sys
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +16,23 @@ __version__ = "0.1.0"
 warnings.filterwarnings("ignore", "no QP solver found", UserWarning)
 
 _LAYERS = ("benchmarks", "models", "training", "evaluation", "training.plugins")
+
+
+def lazy_getattr(package: str, *modules: str) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` for the names in ``__all__`` of a package.
+
+    It imports the modules, those that take long to import last, until one has the wanted name.
+    """
+
+    def find(name: str) -> Any:
+        if name in sys.modules[package].__all__:
+            for module in modules:
+                found = vars(import_module(f"{package}.{module}"))
+                if name in found:
+                    return found[name]
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,8 @@
 """Names that users and other projects rely on."""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -19,23 +21,28 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_public_names_can_be_imported(module):
+def test_public_names_can_be_imported_from_their_layer_and_from_the_package(module):
     imported = importlib.import_module(f"avalanche_agcn.{module}")
-    for name in PUBLIC[module].split():
+    for name in {*PUBLIC[module].split(), *getattr(imported, "__all__", ())}:
         assert callable(getattr(imported, name))
+        if module != "evaluation.functional":
+            assert getattr(avalanche_agcn, name) is getattr(imported, name)
+            assert name in dir(avalanche_agcn)
+    for place in (imported, avalanche_agcn):
+        with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+            _ = place.Nothing
 
 
-def test_names_of_all_layers_can_be_imported_from_the_package():
-    from avalanche_agcn import AGCN, SplitCOCO, multilabel_evaluator
-
-    assert AGCN is importlib.import_module("avalanche_agcn.training").AGCN
-    assert SplitCOCO.__module__ == "avalanche_agcn.benchmarks.coco"
-    assert "multilabel_evaluator" in dir(avalanche_agcn)
-    assert callable(multilabel_evaluator)
-    assert avalanche_agcn.ACMPlugin is importlib.import_module("avalanche_agcn.training.plugins").ACMPlugin
-    for module, names in PUBLIC.items():
-        assert module == "evaluation.functional" or all(
-            hasattr(avalanche_agcn, name) for name in names.split()
-        )
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        _ = avalanche_agcn.Nothing
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import avalanche_agcn.benchmarks, avalanche_agcn.training", ["torch", "avalanche"]),
+        ("from avalanche_agcn.evaluation.style import Style", ["torch", "matplotlib"]),
+        ("import avalanche_agcn.evaluation.functional", ["avalanche", "torchvision", "matplotlib"]),
+        ("from avalanche_agcn.evaluation import NestedMetric", ["avalanche", "torchvision", "matplotlib"]),
+    ],
+)
+def test_what_takes_long_to_import_is_not_imported_before_it_is_used(statement, unwanted):
+    code = f"{statement}\nimport sys\nprint([name for name in {unwanted} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"

@@ -5,10 +5,10 @@
 
 from typing import TYPE_CHECKING
 
-from avalanche_agcn._lazy import lazy_getattr
+from avalanche_agcn import lazy_getattr
 
 if TYPE_CHECKING:
-    from avalanche_agcn.evaluation.evaluator import multilabel_evaluator
+    from avalanche_agcn.evaluation.evaluator import correlation_plot_metrics, multilabel_evaluator
     from avalanche_agcn.evaluation.loggers import (
         MultiLabelCSVLogger,
         MultiLabelWandBLogger,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         PerSetMetric,
     )
     from avalanche_agcn.evaluation.plugins import (
-        correlation_plot_metrics,
         f1_metrics,
         find_nested,
         mean_average_precision_metrics,

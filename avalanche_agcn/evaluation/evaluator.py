@@ -1,4 +1,4 @@
-"""The counterpart of Avalanche's ``default_evaluator`` for images with several labels."""
+"""The counterpart of Avalanche's ``default_evaluator``, with the loss and the plot of the ACM."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any
 
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import PluginMetric
+from avalanche.evaluation.metric_results import MetricValue
+from avalanche.evaluation.metrics.loss import LossPluginMetric
 from avalanche.logging import BaseLogger
 from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics
 from avalanche_agcn.evaluation import plugins
 from avalanche_agcn.evaluation.loggers import ProgressLogger
+from avalanche_agcn.evaluation.plots import Plot, correlation_heatmap
 
 
 def multilabel_evaluator(
@@ -38,22 +42,80 @@ def multilabel_evaluator(
         strict_checks: as in Avalanche: raise an error if an evaluation is not of a whole stream, which
             ``test_stream[: t + 1]`` is not.
         **nested_settings: ``threshold``, ``saved_graphs``, ``stages``, ``per_class``: see `nested_metrics`.
-
-    Raises:
-        ValueError: if a metric takes the argmax of its targets, such as accuracy.
     """
     if loggers is None:
         loggers = [ProgressLogger()] if DistributedHelper.is_main_process else []
+    names: dict[str, Any] = {"class_names": class_names}
     evaluator = EvaluationPlugin(
-        plugins.loss_metrics(epoch=True, stream=True),
+        [LossPlugin("epoch"), LossPlugin("stream")],
         plugins.mean_average_precision_metrics(epoch=train_map),
-        plugins.nested_metrics(
-            nested=True, stream=True, plot=plots, class_names=class_names, **nested_settings
-        ),
-        plugins.correlation_plot_metrics(class_names=class_names) if plots else [],
+        plugins.nested_metrics(nested=True, stream=True, plot=plots, **names, **nested_settings),
+        correlation_plot_metrics(**names) if plots else [],
         *metrics,
         loggers=loggers,
         strict_checks=strict_checks,
     )
     check_no_argmax_metrics(evaluator)
     return evaluator
+
+
+def correlation_plot_metrics(*, class_names: Sequence[str] | None = None) -> list[CorrelationPlot]:
+    """Return a plugin metric that draws the ACM after each experience of training (TensorBoard, W&B)."""
+    return [CorrelationPlot(class_names)]
+
+
+class CorrelationPlot(PluginMetric[Plot]):
+    """Draws ``plugin.acm.matrix()`` of the strategy's `ACMPlugin`; emits nothing if there is none."""
+
+    def __init__(self, class_names: Sequence[str] | None) -> None:
+        super().__init__()
+        self._class_names = class_names
+        self.reset()
+
+    def __str__(self) -> str:
+        return "ACM"
+
+    def reset(self) -> None:
+        """Discard the last plot."""
+        self._last: Plot | None = None
+
+    def result(self) -> Plot | None:
+        """Return the last plot."""
+        return self._last
+
+    def after_training_exp(self, strategy: SupervisedTemplate) -> list[MetricValue]:
+        """Draw the matrix at the end of the experience."""
+        matrices = (getattr(plugin, "acm", None) for plugin in strategy.plugins)
+        acm: Any = next((acm for acm in matrices if hasattr(acm, "block_sizes")), None)
+        if acm is None:
+            return []
+        names = self._class_names or plugins.benchmark_class_names(strategy)
+        self._last = correlation_heatmap(
+            {f"after experience {len(acm.block_sizes)}": acm.matrix().cpu()},
+            class_names=None if names is None else names[: acm.n_seen],
+            block_sizes=acm.block_sizes,
+        )
+        return plugins.metric_values(self, strategy, {("ACM", None): self._last})
+
+
+class LossPlugin(LossPluginMetric):
+    """Avalanche's metric of the loss, over all processes, in one of the `SCOPES`."""
+
+    def __init__(self, scope: str) -> None:
+        event, mode, self._suffix = plugins.SCOPES[scope]
+        super().__init__(reset_at=event, emit_at=event, mode=mode)
+
+    def __str__(self) -> str:
+        return f"Loss_{self._suffix}"
+
+    def update(self, strategy: SupervisedTemplate) -> None:
+        """Add a batch, unless it is padding."""
+        if not getattr(strategy, "is_padding", False):
+            super().update(strategy)
+
+    def result(self) -> float:
+        """Return the mean over the images of all processes, each of which must call this."""
+        means = [self._metric._mean_loss]
+        if DistributedHelper.is_distributed:
+            means = DistributedHelper.gather_all_objects(means[0])
+        return sum(means[1:], means[0]).result()

@@ -39,7 +39,7 @@ class StageScores(NamedTuple):
 
     mAP: float
     mean_class_F1: float
-    """Their CF1: not the CF1 of `precision_recall_f1`."""
+    """Their CF1: the mean of each class's own F1, not the CF1 of `precision_recall_f1`. 0/0 is 0."""
     OF1: float
 
 
@@ -66,19 +66,14 @@ class NestedSummary(NamedTuple):
 
 
 def average_precision(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return the average precision of each class: the mean of the precision at each of its positives.
+    """Return the average precision of each class, [C] float64: the mean of the precision at its positives.
 
     Equal to scikit-learn's ``average_precision_score``: all points, no interpolation, tied scores as one
-    group. The result is [C] float64, with NaN where a class has no positive. NumPy ranks the scores on the
-    CPU; a CUDA tensor is copied once.
+    group; NaN where a class has no positive. NumPy ranks on the CPU; a CUDA tensor is copied once.
 
     Args:
-        scores: [N, C] logits or probabilities, any float type; only their order matters.
+        scores: [N, C] logits or probabilities, any float type; only their order matters. Not NaN.
         targets: [N, C] of 0, 1 and NaN. Cells with NaN (unlabelled) are left out.
-
-    Raises:
-        TypeError: if ``scores`` are not floating point.
-        ValueError: if the shapes differ, there is no image, a target is not 0, 1 or NaN, or a score is NaN.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.1, 0.3]])
@@ -115,27 +110,11 @@ def precision_recall_f1(
             (the "top-3" columns of ML-GCN's tables). Of equal scores the first columns are kept.
 
     Example:
-        >>> logits = torch.tensor([[2.0, -1.0], [1.0, 3.0], [-2.0, -1.0]])
-        >>> targets = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-        >>> [round(value, 3) for value in precision_recall_f1(logits, targets, threshold=0.0)]
-        [0.75, 0.75, 0.75, 0.667, 0.667, 0.667]
+        >>> logits, targets = torch.tensor([[2.0, -1.0], [1.0, 3.0]]), torch.tensor([[1, 0], [0, 1]])
+        >>> precision_recall_f1(logits, targets, threshold=0.0).CF1
+        0.8571428571428571
     """
-    return f1_from_counts(count_predictions(scores, targets, threshold=threshold, top_k=top_k))
-
-
-def mean_class_f1(scores: Tensor, targets: Tensor, *, threshold: float) -> float:
-    """Return the mean over classes of each class's own F1, the "CF1" of some newer work (often at p > 0.8).
-
-    The CF1 of `precision_recall_f1` combines mean precision and mean recall instead. 0/0 is 0; a class
-    without any annotated cell is left out.
-    """
-    return _mean_class_f1(count_predictions(scores, targets, threshold=threshold))
-
-
-def _mean_class_f1(counts: Counts) -> float:
-    correct, predicted, true, annotated = counts
-    f1 = _ratio(2 * correct, predicted + true)[annotated > 0]
-    return float(f1.mean()) if len(f1) else math.nan
+    return f1_from_counts(count_predictions(scores, targets, threshold, top_k))
 
 
 def nested_scores(
@@ -154,11 +133,6 @@ def nested_scores(
         set_sizes: number of images of each set; not decreasing, the last is N. An empty set scores NaN.
         class_counts: number of classes of each set; not decreasing, the last is at most C.
         threshold: a score at or above it is predicted, in the unit of ``scores``.
-
-    Example:
-        >>> logits, targets = torch.tensor([[2.0, -1.0], [1.0, 3.0]]), torch.tensor([[1, 0], [0, 1]])
-        >>> nested_scores(logits, targets, set_sizes=[1, 2], class_counts=[1, 2], threshold=0.0).mAP
-        [1.0, 1.0]
     """
     values, positive, annotated = make_batch(scores, targets)
     check_decision(threshold)
@@ -194,9 +168,6 @@ def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
         matrix: row t has t + 1 entries; more (of a square matrix) are ignored. A row is empty if there was
             no evaluation after that experience; values that need it are NaN.
 
-    Raises:
-        ValueError: if there is no row, the last one is empty or a row is too short.
-
     Example:
         >>> summary = nested_summary([[0.8], [0.6, 0.7]])
         >>> summary.last, summary.average, round(summary.forgetting_absolute, 4)
@@ -226,20 +197,16 @@ def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_
         targets: [N, C] of 0, 1 and NaN (unlabelled, left out).
         probability: a class is predicted where its probability is **above** it; 0.8 in KRT and CSC, 0.525 in
             L3A.
-
-    Example:
-        >>> logits = torch.tensor([[2.0, -1.0], [1.0, 3.0], [-2.0, -1.0]])
-        >>> targets = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-        >>> [round(value, 3) for value in stage_scores(logits, targets)]
-        [0.917, 0.833, 0.8]
     """
     check_range("probability", probability, above=0, below=1)
-    counts = count_predictions(logits, targets, threshold=_just_above(probability))
+    counts = count_predictions(logits, targets, _just_above(probability), None)
     return _make_stage(mean_average_precision(logits, targets), counts)
 
 
 def _make_stage(mean_ap: float, counts: Counts) -> StageScores:
-    return StageScores(mean_ap, _mean_class_f1(counts), f1_from_counts(counts).OF1)
+    correct, predicted, true, annotated = counts
+    f1 = _ratio(2 * correct, predicted + true)[annotated > 0]
+    return StageScores(mean_ap, float(f1.mean()) if len(f1) else math.nan, f1_from_counts(counts).OF1)
 
 
 def _just_above(probability: float) -> float:
@@ -248,12 +215,7 @@ def _just_above(probability: float) -> float:
 
 
 def stage_average(stages: Sequence[StageScores]) -> StageScores:
-    """Mean of each score over all stages, the first (base) included: the "Avg" of these papers.
-
-    Example:
-        >>> stage_average([StageScores(0.8, 0.5, 0.5), StageScores(0.6, 0.25, 0.75)])
-        StageScores(mAP=0.7, mean_class_F1=0.375, OF1=0.625)
-    """
+    """Mean of each score over all stages, the first (base) included: the "Avg" of these papers."""
     if not stages:
         raise ValueError("There is no stage to average; evaluate the model after each experience.")
     return StageScores(*(_mean(values) for values in zip(*stages, strict=True)))
@@ -277,10 +239,6 @@ def tail_scores(
         counts: number of train images of each class.
         few: classes below it are minor; PRS's is 200.
         many: classes above it are major; PRS's is 900.
-
-    Example:
-        >>> tail_scores([0.25, 0.5, 0.6, 0.9], [50, 150, 500, 2000])
-        TailScores(few=0.375, medium=0.6, many=0.9)
     """
     values, n = np.asarray(per_class, dtype=float), np.asarray(counts)
     if values.shape != n.shape or few > many:
@@ -293,9 +251,7 @@ def tail_scores(
     return TailScores(*(_mean(part.tolist()) if len(part) else math.nan for part in known))
 
 
-def count_predictions(
-    scores: Tensor, targets: Tensor, *, threshold: float, top_k: int | None = None
-) -> Counts:
+def count_predictions(scores: Tensor, targets: Tensor, threshold: float, top_k: int | None) -> Counts:
     """Return [4, C] counts of correct, predicted, true and annotated cells; batches can be added up."""
     check_decision(threshold, top_k)
     batch = make_batch(scores, targets)
@@ -321,10 +277,8 @@ def f1_from_counts(counts: Counts) -> PrecisionRecallF1:
     present = annotated > 0
     if not present.any():
         return PrecisionRecallF1(*[math.nan] * 6)
-    cp = float(_ratio(correct, predicted)[present].mean())
-    cr = float(_ratio(correct, true)[present].mean())
-    op = float(_ratio(correct.sum(), predicted.sum()))
-    or_ = float(_ratio(correct.sum(), true.sum()))
+    cp, cr = (float(_ratio(correct, n)[present].mean()) for n in (predicted, true))
+    op, or_ = (float(_ratio(correct.sum(), n.sum())) for n in (predicted, true))
     return PrecisionRecallF1(cp, cr, _harmonic_mean(cp, cr), op, or_, _harmonic_mean(op, or_))
 
 

@@ -33,8 +33,8 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
 
     Training has a row for each epoch. Evaluation has a row for each experience or nested set (``eval_exp``),
     then one for the whole stream (``eval_exp`` is empty); ``training_exp`` is the last experience trained on.
-    A metric that appears later gets a new column; cells without a value are empty. Files are replaced in one
-    step, so that a reader never sees half a file. (Avalanche's `CSVLogger` writes only accuracy and loss.)
+    A metric that appears later gets a new column; cells without a value are empty. A reader never sees half a
+    file. (Avalanche's `CSVLogger` writes only accuracy and loss.)
 
     Args:
         log_folder: the folder, created if needed.
@@ -47,7 +47,7 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
         self.log_folder.mkdir(parents=True, exist_ok=True)
         names = {"train": "training_results.csv", "eval": "eval_results.csv"}
         self._paths = {phase: self.log_folder / name for phase, name in names.items()}
-        self._rows: dict[str, list[Row]] = {phase: [] for phase in names}
+        self._rows: dict[str, list[Row]] = {"train": [], "eval": []}
         for phase, path in self._paths.items():
             if append and path.exists():
                 self._rows[phase] += csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
@@ -82,12 +82,11 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
 
     def after_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Write the rows of the evaluation, the whole stream last."""
-        rows = []
-        taken = sorted(self._take("eval").items(), key=lambda item: (item[0][2] == "", item[0][2]))
-        for (_, stream, i), values in taken:
-            position = {"training_exp": self._training_exp, "stream": stream, "eval_exp": i and int(i)}
-            rows.append(position | values)
-        self._write("eval", rows)
+        rows = [
+            {"training_exp": self._training_exp, "stream": stream, "eval_exp": i and int(i), **values}
+            for (_, stream, i), values in self._take("eval").items()
+        ]
+        self._write("eval", sorted(rows, key=lambda row: (row["eval_exp"] == "", row["eval_exp"])))
 
     def _take(self, phase: str) -> dict[tuple[str, str, str], Row]:
         """Return and remove the values of a phase."""
@@ -198,9 +197,9 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
 
     def _start_bar(self, label: str, n_batches: int, *, leave: bool = True) -> None:
         # Position 0 also for a bar within another one: else tqdm writes cursor movements, also to files.
-        settings = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch"}
+        look = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch", "leave": leave}
         timing = {"mininterval": self._seconds, "miniters": 1}
-        self._bars.append(_LossBar(total=n_batches, desc=label, leave=leave, **settings, **timing))
+        self._bars.append(_LossBar(total=n_batches, desc=label, **look, **timing))
 
 
 class _LossBar(tqdm):
@@ -231,9 +230,7 @@ class ProgressLogger(ProgressBar, TextLogger):
     def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Print nothing: the bar shows all experiences."""
 
-    def after_eval_exp(
-        self, strategy: SupervisedTemplate, metric_values: list[MetricValue], **kwargs: Any
-    ) -> None:
+    def after_eval_exp(self, strategy: Any, metric_values: list[MetricValue], **kwargs: Any) -> None:
         """Print metrics of single experiences, if there are any."""
         if metric_values:
             self._bars[-1].clear()

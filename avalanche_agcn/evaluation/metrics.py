@@ -100,9 +100,8 @@ class AveragePrecision(MultiLabelMetric):
     Example:
         >>> metric = AveragePrecision()
         >>> metric.update(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([[1, 0], [0, 0]]))
-        >>> metric.update(torch.tensor([[0.1, 0.3]]), torch.tensor([[1, 0]]))
         >>> metric.result()
-        tensor([0.8333,    nan], dtype=torch.float64)
+        tensor([1., nan], dtype=torch.float64)
     """
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
@@ -125,8 +124,7 @@ class MultiLabelF1(MultiLabelMetric):
     """Class-wise and overall precision, recall and F1; its one record is four counts per class.
 
     Args:
-        threshold: a score at or above it is predicted, in the unit of the scores: p ≥ 0.5 is 0.0 for logits
-            and 0.5 for probabilities. Not NaN.
+        threshold: a score at or above it is predicted, in the unit of the scores; see `precision_recall_f1`.
         top_k: keep only the k ≥ 1 highest scores of an image.
     """
 
@@ -137,8 +135,7 @@ class MultiLabelF1(MultiLabelMetric):
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
         """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
-        counts = functional.count_predictions(scores, targets, threshold=self.threshold, top_k=self.top_k)
-        self._keep(0, [counts])
+        self._keep(0, [functional.count_predictions(scores, targets, self.threshold, self.top_k)])
         self._increments = [[self._total()]]
 
     def merge_state(self, other: Self) -> None:
@@ -161,8 +158,7 @@ class NestedMetric(MultiLabelMetric):
     """`nested_scores` of batches that come increment by increment; a set without images has the score NaN.
 
     Args:
-        threshold: a score at or above it is predicted, in the unit of the scores: p ≥ 0.5 is 0.0 for logits
-            and 0.5 for probabilities.
+        threshold: a score at or above it is predicted, in the unit of the scores.
 
     Example:
         >>> metric = NestedMetric(threshold=0.0)
@@ -210,6 +206,5 @@ class PerSetMetric(NestedMetric):
         ap = torch.full((len(scored), max(self.class_counts)), math.nan, dtype=torch.float64)
         for row, own in zip(ap, scored, strict=True):
             row[: own.average_precision.shape[1]] = own.average_precision[0]
-        rows = [(own.mAP[0], own.CF1[0], own.OF1[0]) for own in scored]
-        mean_ap, cf1, of1 = map(list, zip(*rows, strict=True))
+        mean_ap, cf1, of1 = ([getattr(own, name)[0] for own in scored] for name in ("mAP", "CF1", "OF1"))
         return NestedScores(mean_ap, cf1, of1, ap, scored[-1].stage)

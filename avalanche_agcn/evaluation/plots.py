@@ -45,7 +45,7 @@ def learning_curve(
     x: Sequence[float] | None = None,
     xlabel: str = "experiences learned",
 ) -> Plot:
-    """Plot scores over the experiences, or over another number, a line for each name.
+    """Plot scores over the experiences, or over another number ``x``, a line for each name.
 
     Args:
         curves: for each name the score (as a fraction) after each experience, or several such rows, of runs
@@ -58,10 +58,6 @@ def learning_curve(
         title: title of the plot.
         x: where the scores of a row stand, on a logarithmic axis; 1, 2, … on a linear one if None.
         xlabel: what it is.
-
-    Example:
-        >>> print(learning_curve({"mAP": [0.8, 0.7, 0.65]}, ylabel="mAP (%)"))
-        mAP (%) after each experience: mAP 80.0 70.0 65.0
     """
     levels, styles = levels or {}, styles or {}
     names = [*curves, *levels]
@@ -74,16 +70,15 @@ def learning_curve(
     means = {name: _draw_curve(axes, name, values, style_of[name], x) for name, values in curves.items()}
     means |= {name: _draw_level(axes, name, values, style_of[name]) for name, values in levels.items()}
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title or "")
-    if x is None:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    else:
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if x is not None:
         axes.set_xscale("log")
         axes.set_xticks(x, [f"{value:g}" for value in x])
         axes.minorticks_off()
     axes.grid(alpha=0.3)
     # The legend of many curves stands beside them, where it covers none.
-    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
-    axes.legend(frameon=False, **(beside if len(names) > 4 else {}))
+    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if len(names) > 4 else {}
+    axes.legend(frameon=False, **beside)
     texts = [f"{name} " + " ".join(f"{value:.1f}" for value in mean) for name, mean in means.items()]
     where = "after each experience" if x is None else f"by {xlabel}"
     plot.caption = f"{ylabel} {where}: " + "; ".join(texts)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import GenericPluginMetric, PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
-from avalanche.evaluation.metrics.loss import LossPluginMetric
+from avalanche.training import Cumulative, JointTraining
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import count_seen
+from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics, count_seen
 from avalanche_agcn.evaluation import functional, metrics
-from avalanche_agcn.evaluation._strategy import BatchReader, benchmark_class_names, name_classes
-from avalanche_agcn.evaluation.plots import Plot, correlation_heatmap, learning_curve
+from avalanche_agcn.evaluation.plots import learning_curve
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 
 Names = Sequence[str] | None
-NameValues = Callable[[Any, SupervisedTemplate], dict[str, Any]]
 Values = dict[tuple[str, int | None], Any]  # by name, and by experience or nested set (None: whole stream)
 # When a metric is reset and emits, in which phase, and its suffix: the same as in Avalanche's metrics.
 SCOPES: dict[str, tuple[Any, Any, str]] = {
@@ -72,7 +70,7 @@ def f1_metrics(
     """Return plugin metrics of CF1 and OF1 at a decision threshold.
 
     Args:
-        minibatch: see `mean_average_precision_metrics`, as for ``epoch``, ``experience`` and ``stream``.
+        minibatch: see `mean_average_precision_metrics`, as for the next three.
         epoch: likewise.
         experience: likewise.
         stream: likewise.
@@ -84,33 +82,78 @@ def f1_metrics(
     top = "" if top_k is None else f"_top{top_k}"
     name_values = partial(_name_f1, names={f"{field}{top}": field for field in fields})
     scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
-    counts = [metrics.MultiLabelF1(threshold=threshold, top_k=top_k) for _ in scopes]
-    return [MultiLabelPluginMetric(*pair, name_values) for pair in zip(counts, scopes, strict=True)]
+    make = partial(metrics.MultiLabelF1, threshold=threshold, top_k=top_k)
+    return [MultiLabelPluginMetric(make(), scope, name_values) for scope in scopes]
 
 
-def _name_precision(
-    ap: Tensor, strategy: SupervisedTemplate, *, per_class: bool, class_names: Names
-) -> dict[str, Any]:
+def _name_precision(ap: Tensor, strategy: Any, *, per_class: bool, class_names: Names) -> dict[str, Any]:
     named = {"AP": name_classes(ap, strategy, class_names)} if per_class else {}
     return {"mAP": ap.nanmean().item(), **named}
 
 
-def _name_f1(
-    f1: functional.PrecisionRecallF1, strategy: SupervisedTemplate, *, names: Mapping[str, str]
-) -> dict[str, Any]:
+def _name_f1(f1: functional.PrecisionRecallF1, strategy: Any, *, names: Mapping[str, str]) -> dict[str, Any]:
     return {name: getattr(f1, field) for name, field in names.items()}
+
+
+class BatchReader(PluginMetric[Any]):
+    """Base of plugin metrics that read the batches of a strategy, and each image of an evaluation once.
+
+    With several processes, Avalanche's loader repeats images until every process has equally many. The
+    repeated ones are the last that a process receives, and are left out here.
+    """
+
+    _remaining: int | None = None  # images of this process in the evaluated experience
+
+    def before_training(self, strategy: SupervisedTemplate) -> None:
+        """Check the other metrics and the strategy."""
+        check_no_argmax_metrics(strategy)
+        if isinstance(strategy, (JointTraining, Cumulative)):
+            raise ValueError(
+                f"Avalanche's {type(strategy).__name__} trains on partial labels, those of each image's own "
+                "experience, which is no upper bound; use avalanche_agcn's MultiTask, which has all labels."
+            )
+        super().before_training(strategy)
+
+    def before_eval(self, strategy: SupervisedTemplate) -> None:
+        """Check the other metrics and the stream."""
+        check_no_argmax_metrics(strategy)
+        stream = strategy.current_eval_stream
+        if isinstance(stream, Iterator):  # reading it here would use it up
+            raise ValueError("eval() was called with an iterator; pass a stream or a list of experiences.")
+        if not len(list(stream)):
+            raise ValueError("eval() was called with an empty stream; pass for example test_stream[: t + 1].")
+        super().before_eval(strategy)
+
+    def before_eval_exp(self, strategy: SupervisedTemplate) -> None:
+        """Count the images to come."""
+        assert strategy.adapted_dataset is not None
+        n_images, rank = len(strategy.adapted_dataset), DistributedHelper.rank
+        self._remaining = len(range(rank, n_images, DistributedHelper.world_size))
+        super().before_eval_exp(strategy)
+
+    def read_batch(self, strategy: SupervisedTemplate) -> tuple[Tensor, Tensor]:
+        """Return scores and targets of the current batch, both [B, C] with C the number of scored classes."""
+        scores, targets = strategy.mb_output.detach(), strategy.mb_y
+        if targets.ndim != 2 or targets.shape[1] < scores.shape[-1]:
+            raise ValueError(
+                f"The scores have shape {tuple(scores.shape)} and the targets {tuple(targets.shape)}; use "
+                "multi-hot targets with at least as many classes, as multilabel_benchmark(...) makes them."
+            )
+        targets = targets[:, : scores.shape[1]]
+        if strategy.is_training or self._remaining is None:
+            return scores, targets
+        n = min(len(scores), self._remaining)
+        self._remaining -= n
+        return scores[:n], targets[:n]
 
 
 class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):
     """Passes batches to a standalone metric and emits its values over all processes, if there were images.
 
-    Args:
-        metric: the standalone metric.
-        scope: one of `SCOPES`.
-        name_values: returns the values of a result by name.
+    ``scope`` is one of `SCOPES`; ``name_values`` returns the values of a result by name.
     """
 
-    def __init__(self, metric: metrics.MultiLabelMetric, scope: str, name_values: NameValues) -> None:
+    def __init__(self, metric: metrics.MultiLabelMetric, scope: str, name_values: Callable[..., Any]) -> None:
         event, mode, self._suffix = SCOPES[scope]
         super().__init__(metric, reset_at=event, emit_at=event, mode=mode)
         self._name_values = name_values
@@ -131,38 +174,7 @@ class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):
         values = self._name_values(metric.result(), strategy)
         experience = strategy.experience.current_experience if self._emit_at == "experience" else None
         named = {(f"{name}_{self._suffix}", experience): value for name, value in values.items()}
-        return _metric_values(self, strategy, named)
-
-
-def loss_metrics(
-    *, minibatch: bool = False, epoch: bool = False, experience: bool = False, stream: bool = False
-) -> list[LossPlugin]:
-    """Return Avalanche's metrics of the loss, over all processes; see `mean_average_precision_metrics`."""
-    scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
-    return [LossPlugin(scope) for scope in scopes]
-
-
-class LossPlugin(LossPluginMetric):
-    """Plugin metric made by `loss_metrics`."""
-
-    def __init__(self, scope: str) -> None:
-        event, mode, self._suffix = SCOPES[scope]
-        super().__init__(reset_at=event, emit_at=event, mode=mode)
-
-    def __str__(self) -> str:
-        return f"Loss_{self._suffix}"
-
-    def update(self, strategy: SupervisedTemplate) -> None:
-        """Add a batch, unless it is padding."""
-        if not getattr(strategy, "is_padding", False):
-            super().update(strategy)
-
-    def result(self) -> float:
-        """Return the mean over the images of all processes, each of which must call this."""
-        means = [self._metric._mean_loss]
-        if DistributedHelper.is_distributed:
-            means = DistributedHelper.gather_all_objects(means[0])
-        return sum(means[1:], means[0]).result()
+        return metric_values(self, strategy, named)
 
 
 def nested_metrics(
@@ -223,16 +235,16 @@ class NestedPluginMetric(BatchReader):
         history: matrix of each stream and metric, ``history["test"]["mAP"]``: row t has t + 1 entries, or
             none if there was no evaluation after experience t.
         average_precision: [C] of each stream, by its name, in the last evaluated set.
-        stages: scores of each stream after each experience as the papers of the B protocols report them, None
-            where there was no evaluation; see `stage_scores`.
+        stages: `stage_scores` of each stream after each experience, None where there was no evaluation.
         lines: values of the last evaluation as text, one line per metric.
     """
 
     def __init__(self, emit: Collection[str], threshold: float, saved_graphs: bool, names: Names) -> None:
         super().__init__()
         self._emit, self._class_names = emit, names
-        self._scores = metrics.NestedMetric(threshold=threshold)
-        self._saved = metrics.PerSetMetric(threshold=threshold) if saved_graphs else None
+        self._metrics = {"": metrics.NestedMetric(threshold=threshold)}  # by suffix of names
+        if saved_graphs:
+            self._metrics["_Saved"] = metrics.PerSetMetric(threshold=threshold)
         self._features = OutputRecorder()  # of the backbone, which every saved graph scores
         self._stream = ""  # name of the evaluated stream
         self._set_classes: list[int] = []  # number of classes of each nested set of this evaluation
@@ -290,24 +302,27 @@ class NestedPluginMetric(BatchReader):
         experiences = [experience.logging() for experience in strategy.current_eval_stream]
         self._stream = experiences[0].origin_stream.name
         self._set_classes = self._count_set_classes(experiences)
-        self._scores.reset()
-        if self._saved is not None:
-            self._saved.reset()
-            _check_saved_graphs(unwrap(strategy.model))
+        for metric in self._metrics.values():
+            metric.reset()
+        model = unwrap(strategy.model)
+        if "_Saved" in self._metrics and not (hasattr(model, "nested_logits") and hasattr(model, "backbone")):
+            raise ValueError(
+                "saved_graphs=True needs a model with `backbone` and `nested_logits`, such as AGCNModel, not "
+                f"{type(model).__name__}."
+            )
 
     def before_eval_exp(self, strategy: SupervisedTemplate) -> None:
         """Start the next nested set, if this experience adds to one; the sets are the first experiences."""
         super().before_eval_exp(strategy)
-        n_sets = len(self._scores.class_counts)
+        n_sets = len(self._metrics[""].class_counts)
         self._in_set = n_sets < len(self._set_classes)
         if self._in_set:
-            self._scores.start_increment(n_classes=self._set_classes[n_sets])
-            if self._saved is not None:
-                self._saved.start_increment(n_classes=self._set_classes[n_sets])
+            for metric in self._metrics.values():
+                metric.start_increment(n_classes=self._set_classes[n_sets])
 
     def before_eval_forward(self, strategy: SupervisedTemplate) -> None:
         """Record the features of the batch, so that every saved graph scores it without another pass."""
-        if self._saved is not None:
+        if "_Saved" in self._metrics:
             self._features.start(unwrap(strategy.model).backbone)
 
     def after_eval_iteration(self, strategy: SupervisedTemplate) -> None:
@@ -316,30 +331,31 @@ class NestedPluginMetric(BatchReader):
         features = self._features.stop()
         if not self._in_set or not scores.numel():
             return
-        self._scores.update(scores, targets)
-        if self._saved is not None:
+        self._metrics[""].update(scores, targets)
+        if "_Saved" in self._metrics:
             logits = unwrap(strategy.model).nested_logits(features=features)[: len(self._set_classes)]
-            self._saved.update([part[: len(scores)] for part in logits], targets)
+            self._metrics["_Saved"].update([part[: len(scores)] for part in logits], targets)
 
     def after_eval(self, strategy: SupervisedTemplate) -> list[MetricValue]:
         """Score the nested sets, add a row to the matrices and emit the values."""
         self.lines = {}
         if not self._set_classes:
             return []
-        scored = self._scores.gather().result()
-        ap = self.average_precision[self._stream] = scored.average_precision[-1, : self._set_classes[-1]]
-        values = self._row_values(scored, "") | self._stage_values(scored.stage)
-        if self._saved is not None:
-            values |= self._row_values(self._saved.gather().result(), "_Saved")
-            self._saved.reset()  # releases the scores
-        self._scores.reset()
+        scored = {kind: metric.gather().result() for kind, metric in self._metrics.items()}
+        for metric in self._metrics.values():
+            metric.reset()  # releases the scores
+        last = scored[""]
+        ap = self.average_precision[self._stream] = last.average_precision[-1, : self._set_classes[-1]]
+        values = self._row_values(last, "") | self._stage_values(last.stage)
+        if "_Saved" in scored:
+            values |= self._row_values(scored["_Saved"], "_Saved")
         if "per_class" in self._emit:
             values["AP_Nested", None] = name_classes(ap, strategy, self._class_names)
         if "plot" in self._emit and self._stream in self.history:
             matrices = self.history[self._stream]
-            last = {name: [row[-1] if row else math.nan for row in rows] for name, rows in matrices.items()}
-            values["LearningCurve", None] = learning_curve(last)
-        return _metric_values(self, strategy, values, stream=self._stream)
+            curves = {name: [row[-1] if row else math.nan for row in rows] for name, rows in matrices.items()}
+            values["LearningCurve", None] = learning_curve(curves)
+        return metric_values(self, strategy, values, stream=self._stream)
 
     def _count_set_classes(self, experiences: Sequence[Any]) -> list[int]:
         """Number of classes of each nested set that the first of the evaluated experiences form."""
@@ -401,55 +417,20 @@ class NestedPluginMetric(BatchReader):
         return values
 
 
-def correlation_plot_metrics(*, class_names: Names = None) -> list[CorrelationPlot]:
-    """Return a plugin metric that draws the ACM after each experience of training (TensorBoard, W&B).
-
-    Args:
-        class_names: names of the columns; those of the benchmark if None.
-    """
-    return [CorrelationPlot(class_names)]
-
-
-class CorrelationPlot(PluginMetric[Plot]):
-    """Draws ``plugin.acm.matrix()`` of the strategy's `ACMPlugin`; emits nothing if there is none."""
-
-    def __init__(self, class_names: Names) -> None:
-        super().__init__()
-        self._class_names = class_names
-        self.reset()
-
-    def __str__(self) -> str:
-        return "ACM"
-
-    def reset(self) -> None:
-        """Discard the last plot."""
-        self._last: Plot | None = None
-
-    def result(self) -> Plot | None:
-        """Return the last plot."""
-        return self._last
-
-    def after_training_exp(self, strategy: SupervisedTemplate) -> list[MetricValue]:
-        """Draw the matrix at the end of the experience."""
-        matrices = (getattr(plugin, "acm", None) for plugin in strategy.plugins)
-        acm: Any = next((acm for acm in matrices if hasattr(acm, "block_sizes")), None)
-        if acm is None:
-            return []
-        names = self._class_names or benchmark_class_names(strategy)
-        self._last = correlation_heatmap(
-            {f"after experience {len(acm.block_sizes)}": acm.matrix().cpu()},
-            class_names=None if names is None else names[: acm.n_seen],
-            block_sizes=acm.block_sizes,
-        )
-        return _metric_values(self, strategy, {("ACM", None): self._last})
-
-
-def _check_saved_graphs(model: Any) -> None:
-    if not (hasattr(model, "nested_logits") and hasattr(model, "backbone")):
+def name_classes(values: Tensor, strategy: SupervisedTemplate, class_names: Names) -> dict[str, float]:
+    """Return the values of the first classes by name: as given, as in the benchmark, or numbered."""
+    names = class_names or benchmark_class_names(strategy) or [f"class {c}" for c in range(len(values))]
+    if len(names) < len(values):
         raise ValueError(
-            "saved_graphs=True needs a model with `backbone` and `nested_logits`, such as AGCNModel, not "
-            f"{type(model).__name__}."
+            f"class_names has {len(names)} names, but {len(values)} classes are scored: name all."
         )
+    return dict(zip(names, values.tolist(), strict=False))
+
+
+def benchmark_class_names(strategy: SupervisedTemplate) -> Sequence[str] | None:
+    """Return the names of the columns, if the benchmark of the current experience has them."""
+    stream = getattr(strategy.experience, "origin_stream", None)
+    return getattr(getattr(stream, "benchmark", None), "class_names", None)
 
 
 def _selected(**flags: bool) -> list[str]:
@@ -457,15 +438,15 @@ def _selected(**flags: bool) -> list[str]:
     return [name for name, flag in flags.items() if flag]
 
 
-def _metric_values(
+def metric_values(
     metric: PluginMetric, strategy: SupervisedTemplate, values: Values, stream: str | None = None
 ) -> list[MetricValue]:
     """Return the values under names of Avalanche's kind, ``name/eval_phase/test_stream/Exp003``."""
     stream = stream or strategy.experience.origin_stream.name
     path = f"{'eval' if strategy.is_eval else 'train'}_phase/{stream}_stream"
-    names = {(name, i): f"{name}/{path}" + ("" if i is None else f"/Exp{i:03d}") for name, i in values}
+    named = {f"{name}/{path}" + ("" if i is None else f"/Exp{i:03d}"): values[name, i] for name, i in values}
     x = strategy.clock.train_iterations
-    return [MetricValue(metric, names[key], value, x) for key, value in values.items()]
+    return [MetricValue(metric, name, value, x) for name, value in named.items()]
 
 
 def _describe(values: Values) -> str:

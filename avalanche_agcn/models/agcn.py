@@ -18,13 +18,7 @@ from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
 from avalanche_agcn.models.backbones import count_features
-from avalanche_agcn.models.base import (
-    LR_AUXILIARY,
-    LR_BACKBONE,
-    Classifiers,
-    MultiLabelModel,
-    group_parameters,
-)
+from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, Classifiers, MultiLabelModel
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
 
 LR_GCN = 3e-5  # of Adam; the authors' program
@@ -67,8 +61,8 @@ class AGCNModel(MultiLabelModel):
     ) -> None:
         if word_vectors.ndim != 2:
             raise ValueError(
-                f"word_vectors must be a matrix of one row per class, but has shape "
-                f"{tuple(word_vectors.shape)}. load_word_vectors(class_names) makes one."
+                "word_vectors must be a matrix with a row for each class, as load_word_vectors(class_names) "
+                f"makes it, but has shape {tuple(word_vectors.shape)}."
             )
         super().__init__(backbone, n_auxiliary=len(word_vectors) if decoupled else 0)
         self.gcn = GCN(word_vectors.shape[1], count_features(backbone), hidden_features=hidden_features)
@@ -95,33 +89,20 @@ class AGCNModel(MultiLabelModel):
         """Logits under the graph of each experience, with the current weights.
 
         This is how the authors' program scores the test set of an earlier experience: with the ACM saved at
-        its end. The images go through the backbone once.
-
-        Args:
-            x: images, ``[B, 3, H, W]``.
-            features: instead of images, what `features` gave for them.
+        its end. The images ``x`` go through the backbone once, or not at all if their ``features`` are given.
 
         Returns:
             One ``[B, n_seen_i]`` for each experience i so far; the last equals ``forward(x)``.
-
-        Raises:
-            ValueError: unless exactly one of the two is given.
         """
         if (x is None) == (features is None):
             raise ValueError("Give either images or the features of images.")
-        if features is None:
-            assert x is not None
-            features = self.features(x)
+        features = self.features(x) if features is None else features  # type: ignore[arg-type]
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(self.word_vectors.dtype)
             return [features @ self._embed(graph).T for graph in self._graphs()]
 
     def set_graph(self, adjacency: Tensor) -> None:
-        """Set the graph over the first classes; a larger one than before opens an experience.
-
-        Args:
-            adjacency: weights ``[n, n]``, no smaller than the graph it replaces.
-        """
+        """Set the graph ``[n, n]`` over the first classes; a larger one than before opens an experience."""
         n = len(adjacency)
         if adjacency.shape != (n, n) or n < self.n_seen:
             raise ValueError(
@@ -134,8 +115,7 @@ class AGCNModel(MultiLabelModel):
                 f"{len(self.word_vectors)}: call add_word_vectors(...) first."
             )
         if n > self.n_seen > 0:
-            size = self.past_sizes.new_tensor([self.n_seen])
-            self.past_sizes = torch.cat([self.past_sizes, size])
+            self.past_sizes = torch.cat([self.past_sizes, self.past_sizes.new_tensor([self.n_seen])])
             self.past_graphs = torch.cat([self.past_graphs, self.adjacency.flatten()])
         self.adjacency = adjacency.detach().to(self.word_vectors)
 
@@ -143,23 +123,11 @@ class AGCNModel(MultiLabelModel):
         """Append rows for classes that were not known when the model was made, ``[n, d]``."""
         self.word_vectors = torch.cat([self.word_vectors, word_vectors.to(self.word_vectors)])
 
-    def parameter_groups(  # type: ignore[override]
-        self,
-        *,
-        lr_backbone: float = LR_BACKBONE,
-        lr_gcn: float = LR_GCN,
-        lr_auxiliary: float = LR_AUXILIARY,
+    def parameter_groups(
+        self, *, lr_backbone: float = LR_BACKBONE, lr_gcn: float = LR_GCN, lr_auxiliary: float = LR_AUXILIARY
     ) -> list[dict[str, Any]]:
-        """Parameters for an optimizer, with the paper's learning rate for each part.
-
-        Example:
-            >>> from avalanche_agcn.models import create_backbone
-            >>> model = AGCNModel(create_backbone("small"), torch.zeros(3, 50))
-            >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_gcn=1e-4))
-        """
-        return group_parameters(
-            (self.backbone, lr_backbone), (self.gcn, lr_gcn), (self.auxiliary, lr_auxiliary)
-        )
+        """Parameters for an optimizer, with the paper's learning rate for each part."""
+        return self._group_parameters(self.gcn, lr_backbone, lr_gcn, lr_auxiliary)
 
     def adaptation(self, experience: MultiLabelExperience) -> None:
         """Add the new classes of an experience, without relations; evaluation does not add any."""

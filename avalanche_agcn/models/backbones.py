@@ -11,16 +11,8 @@ from torch import Tensor, nn
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
 from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.forward import evaluation_mode
-from avalanche_agcn.models.networks import Weights, WeightsUnavailable, load_network
-
-__all__ = [
-    "Backbone",
-    "Precomputed",
-    "RandomFeatures",
-    "WeightsUnavailable",
-    "create_backbone",
-    "fold_into_convolutions",
-]
+from avalanche_agcn.models.networks import Weights, load_network
+from avalanche_agcn.models.networks import WeightsUnavailable as WeightsUnavailable  # for users to catch
 
 RANDOM_WIDTH = 4096  # of L3A's program
 
@@ -40,17 +32,12 @@ class Backbone(nn.Module):
         pretrained: whether the layers were trained on inputs with this normalisation.
         freeze_batchnorm: keep the running statistics of batch normalisation fixed, also in training. With
             small batches or changing streams, updating them does more harm than good.
-        fold_batchnorm: fold normalisations with frozen statistics into the convolutions before them: the
-            same features, faster (see `fold_into_convolutions` for the effect on training).
+        fold_batchnorm: fold frozen normalisations into the convolutions before them: the same features,
+            faster (see `fold_into_convolutions` for the effect on training).
         frozen: names of layers, or parts of their names before a dot, that are not trained and stay in
             evaluation mode; ``"all"`` for the whole network.
         channels_last: keep images and weights in this memory format, which is faster on many machines.
         compile: run the layers through `torch.compile`.
-
-    Example:
-        >>> backbone = Backbone(nn.Conv2d(3, 8, 3), num_features=8)
-        >>> backbone(torch.zeros(2, 3, 16, 16)).shape
-        torch.Size([2, 8])
     """
 
     def __init__(
@@ -70,20 +57,18 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("pool", pool, Pool)
+        if fold_batchnorm and not freeze_batchnorm:
+            raise ValueError("fold_batchnorm needs fixed statistics: pass freeze_batchnorm=True.")
         if fold_batchnorm:
-            if not freeze_batchnorm:
-                raise ValueError("fold_batchnorm needs fixed statistics: pass freeze_batchnorm=True.")
             fold_into_convolutions(layers)
-        self.layers = layers
-        self.num_features = num_features
-        self.pool = pool
+        self.layers, self.num_features, self.pool = layers, num_features, pool
         self.mean, self.std, self.pretrained = mean, std, pretrained
-        self.freeze_batchnorm = freeze_batchnorm
-        self.compile_layers = compile
+        self.freeze_batchnorm, self.compile_layers = freeze_batchnorm, compile
         self.channels_last = channels_last
         if channels_last:
             layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._frozen = _resolve_frozen(layers, frozen)
+        self._frozen = [""] if frozen == "all" else list(frozen)  # "" is the whole network
+        _check_layers(layers, self._frozen)
         for module in self._frozen_modules():
             module.requires_grad_(False)
         self.train(self.training)
@@ -105,10 +90,9 @@ class Backbone(nn.Module):
         super().train(mode)
         for module in self._frozen_modules():
             module.eval()
-        if self.freeze_batchnorm:
-            for module in self.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+        for module in self.modules() if self.freeze_batchnorm else ():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
         return self
 
     def check_image_size(self, image_size: int) -> None:
@@ -130,10 +114,7 @@ class Backbone(nn.Module):
 
 
 class Precomputed(nn.Module):
-    """Passes features on, in place of a backbone, for heads that train on a `feature_benchmark`.
-
-    Args:
-        num_features: length of a feature vector.
+    """Passes features of length ``num_features`` on, in place of a backbone, for a `feature_benchmark`.
 
     Example:
         >>> from avalanche_agcn.models import MultiLabelClassifier
@@ -147,11 +128,7 @@ class Precomputed(nn.Module):
         self.num_features = num_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features themselves, ``[B, num_features]``.
-
-        Raises:
-            ValueError: if they are images, or of another length.
-        """
+        """The features themselves, ``[B, num_features]``."""
         if x.ndim != 2 or x.shape[1] != self.num_features:
             raise ValueError(
                 f"Expected features [B, {self.num_features}], got {tuple(x.shape)}: train and evaluate on a "
@@ -169,16 +146,7 @@ class RandomFeatures(nn.Module):
     Args:
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
         width: number of random features.
-        seed: seed of the layer.
-
-    Attributes:
-        num_features: ``width``.
-
-    Example:
-        >>> from avalanche_agcn.models import MultiLabelClassifier, Precomputed
-        >>> model = MultiLabelClassifier(RandomFeatures(Precomputed(8), 32), 5)
-        >>> model(torch.zeros(2, 8)).shape
-        torch.Size([2, 5])
+        seed: of the layer.
     """
 
     weight: Tensor
@@ -188,9 +156,8 @@ class RandomFeatures(nn.Module):
         check_range("width", width, least=1)
         self.backbone, self.num_features = backbone, width
         n_inputs = count_features(backbone)
-        bound = n_inputs**-0.5
         drawn = torch.rand(width, n_inputs, generator=torch.Generator().manual_seed(seed))
-        self.register_buffer("weight", (2 * drawn - 1) * bound)
+        self.register_buffer("weight", (2 * drawn - 1) * n_inputs**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         """Random features of images, ``[B, width]``, in the precision of the layer."""
@@ -200,11 +167,7 @@ class RandomFeatures(nn.Module):
 
 
 def count_features(backbone: nn.Module) -> int:
-    """Return the length of a backbone's features, its attribute ``num_features``.
-
-    Raises:
-        ValueError: if the backbone has no such attribute.
-    """
+    """Return the length of a backbone's features, its attribute ``num_features``."""
     count = getattr(backbone, "num_features", None)
     if not isinstance(count, int):
         raise ValueError(
@@ -242,7 +205,7 @@ def create_backbone(
             are random, too, with a warning for all networks but ``"small"``.
         pool: ``"max"`` (the paper) or ``"avg"``. Networks that give vectors, such as vision
             transformers, are not pooled, unless they come from timm.
-        freeze_batchnorm: see `Backbone`, as for the following arguments.
+        freeze_batchnorm: see `Backbone`, as for the next four.
         fold_batchnorm: makes the network faster.
         frozen: layers that are not trained.
         channels_last: memory format.
@@ -253,13 +216,11 @@ def create_backbone(
         The network; its ``mean`` and ``std`` are those that inputs should be normalised with.
 
     Raises:
-        ValueError: for an unknown name, pooling or layer.
         WeightsUnavailable: if the weights cannot be loaded; the message names the choices.
         ModuleNotFoundError: if an optional package is needed and not installed.
 
     Example:
-        >>> backbone = create_backbone("resnet18", pretrained=False, pool="avg", freeze_batchnorm=True)
-        >>> backbone.num_features
+        >>> create_backbone("resnet18", pretrained=False, freeze_batchnorm=True).num_features
         512
     """
     check_choice("pool", pool, Pool)
@@ -289,34 +250,20 @@ def fold_into_convolutions(layers: nn.Module) -> int:
     """Fold each batch normalisation that follows a convolution directly into it, in place.
 
     With fixed statistics, BN(Wx) = (γ/σ · W) x + (β − γμ/σ): one convolution with a bias. The network
-    computes the same. What is trained is the product, so that γ and W no longer have a learning rate each.
-
-    Args:
-        layers: a network from images to features. Normalisations that follow anything else stay.
+    computes the same, or there is a ValueError: it may use the output of a convolution elsewhere, too. What
+    is trained is the product, so that γ and W no longer have a learning rate each.
 
     Returns:
-        How many were folded.
-
-    Raises:
-        ValueError: if the network gives other features afterwards, because it also uses the output of a
-            convolution elsewhere.
-
-    Example:
-        >>> layers = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
-        >>> fold_into_convolutions(layers)
-        1
+        How many were folded. Normalisations that follow anything else stay.
     """
     image = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     before, pairs = _find_pairs(layers, image)
-    owners = {
-        id(child): (owner, name) for owner in layers.modules() for name, child in owner.named_children()
-    }
+    names = {module: name for name, module in layers.named_modules()}
     for convolution, norm in pairs:
         _fold(convolution, norm)
-        owner, name = owners[id(norm)]
-        setattr(owner, name, nn.Identity())
-    after = _run(layers, image)
-    if not torch.allclose(before, after, rtol=1e-3, atol=1e-3 * float(before.abs().max())):
+        owner, _, name = names[norm].rpartition(".")
+        setattr(layers.get_submodule(owner), name, nn.Identity())
+    if not torch.allclose(before, _run(layers, image), rtol=1e-3, atol=1e-3 * float(before.abs().max())):
         raise ValueError("This network cannot be folded: choose fold_batchnorm=False.")
     return len(pairs)
 
@@ -365,13 +312,7 @@ def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
     convolution.bias = nn.Parameter(shift)
 
 
-def _resolve_frozen(layers: nn.Module, frozen: Frozen) -> list[str]:
-    """Names of the frozen modules; "" is the whole network."""
-    if frozen == "all":
-        return [""]
-    names = [name for name, _ in layers.named_modules()]
-    for name in frozen:
-        if name not in names:
-            choices = [child for child, _ in layers.named_children()]
-            raise ValueError(f"There is no layer {name!r} to freeze; there are {choices}.")
-    return list(frozen)
+def _check_layers(layers: nn.Module, names: Sequence[str]) -> None:
+    for name in {*names} - {name for name, _ in layers.named_modules()}:
+        choices = [child for child, _ in layers.named_children()]
+        raise ValueError(f"There is no layer {name!r} to freeze; there are {choices}.")

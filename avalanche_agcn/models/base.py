@@ -11,6 +11,7 @@ from avalanche_agcn.models.backbones import count_features
 LR_BACKBONE = 1e-4  # of Adam; the authors' program
 LR_HEAD = 3e-3  # of a linear head that starts from nothing
 LR_AUXILIARY = 1e-3  # chosen on held-out train photos of coco18: 3e-3 moves the network to and fro
+PER_CLASS = ("auxiliary.", "classifier.")  # layers with one row per class
 
 
 class Classifiers(NamedTuple):
@@ -26,8 +27,8 @@ class MultiLabelModel(DynamicModule):
     """Logits of the classes seen so far: features times one weight vector per class.
 
     Subclasses implement `n_seen` and `classifiers`, and have `parameter_groups` with a learning rate for each
-    part. Nothing that grows is a parameter, so
-    optimizers and distributed training need not know of new classes.
+    part. Nothing that grows is a parameter, so optimizers and distributed training need not know of new
+    classes.
 
     Args:
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
@@ -75,15 +76,17 @@ class MultiLabelModel(DynamicModule):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: object) -> None:
         """Accept a state of fewer classes: rows that it does not have keep their values."""
-        for name, own in self._rows_per_class().items():
+        for name, own in self.named_parameters():
             saved = state_dict.get(prefix + name)
-            if saved is not None and len(saved) < len(own):
+            if name.startswith(PER_CLASS) and saved is not None and len(saved) < len(own):
                 state_dict[prefix + name] = torch.cat([saved, own[len(saved) :].detach().to(saved)])
         super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
 
-    def _rows_per_class(self) -> dict[str, Tensor]:
-        """Tensors with one row per class, by name."""
-        return {} if self.auxiliary is None else _named_rows("auxiliary", self.auxiliary)
+    def _group_parameters(self, head: nn.Module, *rates: float) -> list[dict[str, Any]]:
+        """Groups of backbone, head and auxiliary head with their rates, if they have parameters."""
+        parts = zip((self.backbone, head, self.auxiliary), rates, strict=True)
+        groups = [{"params": list(part.parameters()), "lr": lr} for part, lr in parts if part is not None]
+        return [group for group in groups if group["params"]]
 
 
 def _make_auxiliary(n_features: int, n_classes: int) -> nn.Linear:
@@ -92,13 +95,3 @@ def _make_auxiliary(n_features: int, n_classes: int) -> nn.Linear:
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head
-
-
-def _named_rows(name: str, layer: nn.Linear) -> dict[str, Tensor]:
-    return {f"{name}.{part}": tensor for part, tensor in layer.named_parameters()}
-
-
-def group_parameters(*parts: tuple[nn.Module | None, float]) -> list[dict[str, Any]]:
-    """Make parameter groups from modules and their learning rates; those without parameters are left out."""
-    groups = [{"params": list(part.parameters()), "lr": lr} for part, lr in parts if part is not None]
-    return [group for group in groups if group["params"]]

@@ -47,16 +47,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 class OutputRecorder:
-    """Keeps what a module returned in its last forward pass, so that no second pass is needed.
-
-    Example:
-        >>> import torch
-        >>> recorder, layer = OutputRecorder(), nn.Identity()
-        >>> recorder.start(layer)
-        >>> _ = layer(torch.ones(2))
-        >>> recorder.stop()
-        tensor([1., 1.])
-    """
+    """Keeps what a module returned in its last forward pass, so that no second pass is needed."""
 
     def __init__(self) -> None:
         self._handle: RemovableHandle | None = None

@@ -11,15 +11,6 @@ class GraphConvolution(nn.Module):
     """One layer: every node becomes the weighted sum of its neighbours, then is transformed.
 
     Its only parameter does not depend on the number of nodes, so the graph can grow.
-
-    Args:
-        in_features: width of a node's vector.
-        out_features: width of the result.
-
-    Example:
-        >>> layer = GraphConvolution(3, 2)
-        >>> layer(torch.eye(4), torch.ones(4, 3)).shape
-        torch.Size([4, 2])
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -59,13 +50,5 @@ class GCN(nn.Module):
         self.activation = nn.LeakyReLU(NEGATIVE_SLOPE)
 
     def forward(self, adjacency: Tensor, nodes: Tensor) -> Tensor:
-        """H, the classifiers of all nodes (Eq. 5).
-
-        Args:
-            adjacency: weights of the graph, ``[n, n]``.
-            nodes: word vectors, ``[n, d]``.
-
-        Returns:
-            Classifiers ``[n, D]``.
-        """
+        """H, the classifiers ``[n, D]`` of all nodes (Eq. 5): ``adjacency [n, n]``, ``nodes [n, d]``."""
         return self.second(adjacency, self.activation(self.first(adjacency, nodes)))

@@ -6,14 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
-from avalanche_agcn.models.base import (
-    LR_AUXILIARY,
-    LR_BACKBONE,
-    LR_HEAD,
-    Classifiers,
-    MultiLabelModel,
-    group_parameters,
-)
+from avalanche_agcn.models.backbones import count_features
+from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, LR_HEAD, Classifiers, MultiLabelModel
 
 
 class MultiLabelClassifier(MultiLabelModel):
@@ -28,9 +22,6 @@ class MultiLabelClassifier(MultiLabelModel):
         n_classes: number of classes in the whole stream.
         decoupled: whether an auxiliary head trains the backbone; see `MultiLabelModel`.
 
-    Raises:
-        ValueError: if the backbone has no ``num_features``.
-
     Example:
         >>> from avalanche_agcn.models import create_backbone
         >>> model = MultiLabelClassifier(create_backbone("small"), 20)
@@ -40,7 +31,7 @@ class MultiLabelClassifier(MultiLabelModel):
 
     def __init__(self, backbone: nn.Module, n_classes: int, *, decoupled: bool = False) -> None:
         super().__init__(backbone, n_auxiliary=n_classes if decoupled else 0)
-        self.classifier = nn.Linear(backbone.num_features, n_classes)  # type: ignore[arg-type]
+        self.classifier = nn.Linear(count_features(backbone), n_classes)
         self.refinement: nn.Module | None = None
         self._seen: int | None = None
 
@@ -58,48 +49,29 @@ class MultiLabelClassifier(MultiLabelModel):
         logits = self.classifier(features.to(self.classifier.weight.dtype))[:, : self.n_seen]
         return logits if self.refinement is None else self.refinement(logits)
 
-    def parameter_groups(  # type: ignore[override]
+    def parameter_groups(
         self,
         *,
         lr_backbone: float = LR_BACKBONE,
         lr_head: float = LR_HEAD,
         lr_auxiliary: float = LR_AUXILIARY,
     ) -> list[dict[str, Any]]:
-        """Parameters for an optimizer, with a learning rate for each part.
-
-        A layer that starts from nothing needs a higher one than a network that was trained before.
-
-        Example:
-            >>> from avalanche_agcn.models import create_backbone
-            >>> model = MultiLabelClassifier(create_backbone("small"), 20)
-            >>> optimizer = torch.optim.Adam(model.parameter_groups(lr_backbone=3e-5, lr_head=1e-3))
-        """
-        return group_parameters(
-            (self.backbone, lr_backbone), (self.classifier, lr_head), (self.auxiliary, lr_auxiliary)
-        )
+        """Parameters for an optimizer; a layer that starts from nothing needs a higher rate than the rest."""
+        return self._group_parameters(self.classifier, lr_backbone, lr_head, lr_auxiliary)
 
     @torch.no_grad()
     def set_classifiers(self, weight: Tensor, bias: Tensor, refinement: nn.Module | None = None) -> None:
-        """Replace the classifiers of the first classes.
+        """Replace the classifiers of the first classes by ``weight [n, D]`` and ``bias [n]``.
 
-        Args:
-            weight: ``[n, D]``.
-            bias: ``[n]``.
-            refinement: module from logits to logits, such as `LogitRefinement`, or None.
+        ``refinement`` is a module from logits to logits, such as `LogitRefinement`, or None.
         """
         self.classifier.weight[: len(weight)] = weight.to(self.classifier.weight)
         self.classifier.bias[: len(bias)] = bias.to(self.classifier.bias)
         self.refinement = None if refinement is None else refinement.to(self.classifier.weight)
 
     def adaptation(self, experience: MultiLabelExperience) -> None:
-        """Add the new classes of an experience; evaluation does not add any.
-
-        Raises:
-            ValueError: if the experience has more classes than the model.
-        """
-        if not self.training:
-            return
-        seen = count_seen(experience)
+        """Add the new classes of an experience; evaluation does not add any."""
+        seen = count_seen(experience) if self.training else 0
         if seen > self.classifier.out_features:
             raise ValueError(
                 f"The stream has {seen} classes by now, but the model was made for "
@@ -121,10 +93,6 @@ class MultiLabelClassifier(MultiLabelModel):
         n = len(state_dict.get(f"{prefix}refinement.origin", ()))
         self.refinement = LogitRefinement(torch.zeros(n), torch.zeros(n), torch.zeros(n, n)) if n else None
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def _rows_per_class(self) -> dict[str, Tensor]:
-        own = {f"classifier.{part}": tensor for part, tensor in self.classifier.named_parameters()}
-        return super()._rows_per_class() | own
 
 
 class LogitRefinement(nn.Module):

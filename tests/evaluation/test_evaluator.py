@@ -1,19 +1,26 @@
 import io
 import pickle
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
+from avalanche.evaluation import metrics as stock
 from avalanche.logging import InteractiveLogger, TensorboardLogger, TextLogger
 from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.plugins.evaluation import default_evaluator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from avalanche_agcn.evaluation import (
     ProgressLogger,
+    correlation_plot_metrics,
     f1_metrics,
     find_nested,
     mean_average_precision_metrics,
     multilabel_evaluator,
 )
+from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
 
 TEST = "eval_phase/test_stream"
 
@@ -41,20 +48,58 @@ def test_evaluator_emits_loss_map_f1_and_forgetting(benchmark, make_strategy, tr
 
 def test_metrics_can_be_pickled_with_what_they_have_seen(benchmark, make_strategy):
     metrics = [mean_average_precision_metrics(stream=True, per_class=True), f1_metrics(stream=True)]
-    strategy = make_strategy(evaluator=multilabel_evaluator(*metrics, loggers=[]))
+    strategy = make_strategy(evaluator=multilabel_evaluator(*metrics, loggers=[], threshold=100.0))
     strategy.eval(benchmark.test_stream)
     restored = pickle.loads(pickle.dumps(strategy.evaluator))
     assert find_nested(restored).history == find_nested(strategy).history
+    assert find_nested(restored).history["test"]["OF1"][2] == [0.0, 0.0, 0.0]  # nothing reaches the threshold
 
 
-def test_threshold_reaches_the_nested_scores(benchmark, make_strategy):
-    rows = []
-    for threshold in (0.0, 100.0):
-        strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[], threshold=threshold))
-        strategy.eval(benchmark.test_stream)
-        rows.append(find_nested(strategy).history["test"]["OF1"][2])
-    assert rows[0][2] > 0
-    assert rows[1] == [0.0, 0.0, 0.0]
+@pytest.mark.parametrize(
+    ("metrics", "replacement"),
+    [
+        (stock.accuracy_metrics(epoch=True), "mean_average_precision_metrics"),
+        (stock.topk_acc_metrics(stream=True), "top_k=3"),
+        (stock.class_accuracy_metrics(stream=True), "per_class=True"),
+        (stock.confusion_matrix_metrics(num_classes=3, stream=True), "per_class=True"),
+        (stock.forgetting_metrics(experience=True), "nested_metrics"),
+        (stock.bwt_metrics(stream=True), "nested_metrics"),
+        (stock.forward_transfer_metrics(stream=True), "nested_metrics"),
+        (stock.amca_metrics(), "mean_average_precision_metrics"),
+        (default_evaluator().metrics, "mean_average_precision_metrics"),
+    ],
+)
+def test_metrics_that_take_an_argmax_are_rejected_with_the_fix(metrics, replacement):
+    with pytest.raises(ValueError, match="argmax of multi-hot targets") as error:
+        multilabel_evaluator(metrics, loggers=[])
+    assert replacement in str(error.value)
+    assert "multilabel_evaluator()" in str(error.value)
+
+
+def test_metrics_that_do_not_look_at_labels_pass():
+    evaluator = multilabel_evaluator(stock.timing_metrics(epoch=True), loggers=[])
+    assert {"Loss_Epoch", "Time_Epoch"} <= {str(metric) for metric in evaluator.metrics}
+
+
+def test_correlation_matrix_is_plotted_after_each_experience(benchmark):
+    (metric,) = correlation_plot_metrics(class_names=list("abcdef"))
+    acm = AugmentedCorrelationMatrix()
+    strategy = SimpleNamespace(plugins=[SimpleNamespace(acm=acm)], is_eval=False)
+    strategy.experience, strategy.clock = benchmark.train_stream[0], SimpleNamespace(train_iterations=5)
+    for t in range(2):
+        acm.begin(2)
+        acm.update(torch.rand(9, 2).round(), torch.full((9, acm.n_old), 0.5))
+        (value,) = metric.after_training_exp(strategy)
+        assert (value.name, value.x_plot) == ("ACM/train_phase/train_stream", 5)
+        axes = value.value.axes[0]
+        np.testing.assert_allclose(axes.images[0].get_array(), acm.matrix())
+        assert axes.get_title() == f"after experience {t + 1}"
+        assert "".join(label.get_text() for label in axes.get_xticklabels()) == "abcdef"[: 2 * (t + 1)]
+        assert len(axes.lines) == 2 * t  # a border each way between two blocks
+        assert metric.result() is value.value
+    metric.reset()
+    assert metric.result() is None
+    assert metric.after_training_exp(SimpleNamespace(plugins=[])) == []  # no plugin has a matrix
 
 
 @pytest.mark.parametrize("make_logger", [TextLogger, lambda file: InteractiveLogger()])

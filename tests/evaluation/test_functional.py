@@ -1,7 +1,6 @@
 """Every metric against scikit-learn, by hand and against what must not change it."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -9,16 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support
-from torchmetrics.functional.classification import multilabel_average_precision, multilabel_f1_score
 
 from avalanche_agcn.evaluation.functional import (
     average_precision,
     make_batch,
     mean_average_precision,
-    mean_class_f1,
     nested_scores,
     nested_summary,
     precision_recall_f1,
+    stage_average,
+    stage_scores,
+    tail_scores,
 )
 
 NAN = math.nan
@@ -33,35 +33,41 @@ def random_case(seed=0, n=200, n_classes=6, dtype=torch.float64):
     return scores.to(dtype), targets
 
 
+def labelled(values, targets):
+    """For each class its values and labels, of labelled images only."""
+    known = zip(values.T.numpy(), targets.T.double().numpy(), ~targets.T.isnan().numpy())
+    return [(own[keep], labels[keep]) for own, labels, keep in known]
+
+
 def sklearn_ap(scores, targets):
-    return [average_precision_score(targets[:, c], scores[:, c].double()) for c in range(scores.shape[1])]
+    return [
+        average_precision_score(labels, own) if any(labels) else NAN
+        for own, labels in labelled(scores.double(), targets)
+    ]
 
 
 @st.composite
-def cases(draw):
-    """Cases with ties, single positives, classes without positives and constant scores."""
+def cases(draw, unlabelled=(0.0, 0.3)):
+    """Cases with ties, single positives, classes without positives, constant scores and unlabelled cells."""
     n, n_classes = draw(st.one_of(st.integers(1, 25), st.just(200))), draw(st.integers(1, 4))
     levels = draw(st.sampled_from([0.0, 0.5, 1.0, 3.0, 1e6]))
     density = draw(st.sampled_from([0.05, 0.3, 0.9]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     scores = (torch.randn(n, n_classes, generator=generator, dtype=torch.float64) * levels).round()
-    return scores, (torch.rand(n, n_classes, generator=generator) < density).float()
+    targets = (torch.rand(n, n_classes, generator=generator) < density).float()
+    hidden = torch.rand(n, n_classes, generator=generator) < draw(st.sampled_from(unlabelled))
+    return scores, targets.masked_fill(hidden, NAN)
 
 
 # Average precision
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(cases())
 def test_average_precision_equals_scikit_learn_wherever_a_class_has_a_positive(case):
-    scores, targets = case
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of scikit-learn, for classes without positives
-        expected = np.array(sklearn_ap(scores, targets))
-    expected[targets.sum(0).numpy() == 0] = NAN
-    ap = average_precision(scores, targets)
-    np.testing.assert_allclose(ap, expected, atol=1e-12)
-    assert mean_average_precision(scores, targets) == pytest.approx(ap.nanmean().item(), nan_ok=True)
+    ap = average_precision(*case)
+    np.testing.assert_allclose(ap, sklearn_ap(*case), atol=1e-12)
+    assert mean_average_precision(*case) == pytest.approx(ap.nanmean().item(), nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -81,23 +87,6 @@ def test_average_precision_by_hand(scores, targets, expected):
     assert ap.item() == pytest.approx(expected, abs=1e-15)
 
 
-@settings(deadline=None)
-@given(cases(), st.integers(0, 2**31))
-def test_unlabelled_cells_count_as_if_their_images_were_not_there(case, seed):
-    scores, targets = case
-    unlabelled = torch.rand(targets.shape, generator=torch.Generator().manual_seed(seed)) < 0.3
-    ap = average_precision(scores, targets.masked_fill(unlabelled, NAN))
-    for c in range(scores.shape[1]):
-        keep = ~unlabelled[:, c]
-        alone = (
-            average_precision(scores[keep][:, [c]], targets[keep][:, [c]])
-            if keep.any()
-            else ap.new_tensor([NAN])
-        )
-        torch.testing.assert_close(ap[[c]], alone, rtol=0, atol=1e-15, equal_nan=True)
-
-
-@settings(deadline=None)
 @given(
     cases(),
     st.integers(0, 2**31),
@@ -130,51 +119,60 @@ def test_inputs_are_not_modified_and_may_require_gradients():
     assert torch.equal(targets.nan_to_num(-1), before[1].nan_to_num(-1))
 
 
-def test_torchmetrics_agrees_except_for_classes_without_positives():
-    """They count such a class as 0, which is why our mean leaves it out."""
-    scores, targets = random_case(dtype=torch.float32)
-    labels = targets.long()
-    theirs = multilabel_average_precision(scores.sigmoid(), labels, num_labels=6, average="none")
-    np.testing.assert_allclose(average_precision(scores, targets), theirs, atol=1e-6)
-    of1 = multilabel_f1_score(scores, labels, num_labels=6, average="micro", threshold=0.5)
-    np.testing.assert_allclose(precision_recall_f1(scores, targets, threshold=0.0).OF1, of1, atol=1e-6)
-    labels[:, 1:] = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        theirs = multilabel_average_precision(scores.sigmoid(), labels, num_labels=6)
-    assert theirs.item() == pytest.approx(mean_average_precision(scores, labels) / 6, abs=1e-6)
-
-
 # Precision, recall, F1
 
 
-@settings(deadline=None)
+def sklearn_f1(predicted, targets):
+    """Class means of precision, recall and F1, and the same over all labelled cells; NaN if there is none."""
+    known = [pair for pair in labelled(predicted, targets) if len(pair[0])]
+    if not known:
+        return np.full((2, 3), NAN)
+
+    def binary(predicted, truth):
+        return precision_recall_fscore_support(truth, predicted, average="binary", zero_division=0)[:3]
+
+    return np.mean([binary(*pair) for pair in known], axis=0), binary(*map(np.concatenate, zip(*known)))
+
+
 @given(cases(), st.sampled_from([-1.0, 0.0, 2.0]))
 def test_precision_recall_f1_equals_scikit_learn(case, threshold):
     scores, targets = case
-    predicted, truth = (scores >= threshold).numpy(), targets.bool().numpy()
-
-    def binary(truth, predicted):
-        return precision_recall_fscore_support(truth, predicted, average="binary", zero_division=0)[:3]
-
-    cp, cr, class_f1 = np.mean([binary(*pair) for pair in zip(truth.T, predicted.T)], axis=0)
-    cf1 = 2 * cp * cr / (cp + cr) if cp + cr else 0.0
+    (cp, cr, _), overall = sklearn_f1(scores >= threshold, targets)
+    cf1 = 2 * cp * cr / (cp + cr) if cp + cr != 0 else 0.0  # NaN if no cell is labelled
     result = precision_recall_f1(scores, targets, threshold=threshold)
-    np.testing.assert_allclose(result, [cp, cr, cf1, *binary(truth.ravel(), predicted.ravel())], atol=1e-12)
-    assert mean_class_f1(scores, targets, threshold=threshold) == pytest.approx(class_f1, abs=1e-12)
+    np.testing.assert_allclose(result, [cp, cr, cf1, *overall], atol=1e-12)
 
 
-def test_precision_recall_f1_by_hand():
-    logits = torch.tensor([[1.0, -1.0, 2.0], [2.0, 3.0, -1.0], [-1.0, 1.0, -1.0], [0.0, -2.0, -3.0]])
-    targets = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0]])
-    # class 0: predicted 1, 2, 4 (0.0 is p = 0.5), correct 1, 4; class 1: 2 of 2 of 2; class 2: 1 of 1 of 2
-    result = precision_recall_f1(logits, targets, threshold=0.0)
-    cp, cr = (2 / 3 + 1 + 1) / 3, (2 / 3 + 1 + 1 / 2) / 3
-    op, or_ = 5 / 6, 5 / 7
-    assert result == pytest.approx((cp, cr, 2 * cp * cr / (cp + cr), op, or_, 2 * op * or_ / (op + or_)))
-    assert mean_class_f1(logits, targets, threshold=0.0) == pytest.approx((2 / 3 + 1 + 2 / 3) / 3)
-    assert pytest.approx((2 / 3 + 1 + 2 / 3) / 3, abs=1e-3) != result.CF1  # CF1 is not the mean of class F1
-    assert precision_recall_f1(logits, targets, threshold=9.0) == (0, 0, 0, 0, 0, 0)  # nothing predicted
+@given(cases(), st.sampled_from([0.8, 0.525]))
+def test_stage_scores_equal_scikit_learn_above_a_probability(case, probability):
+    logits, targets = case
+    (_, _, class_f1), (_, _, of1) = sklearn_f1(logits.sigmoid() > probability, targets)
+    expected = mean_average_precision(logits, targets), class_f1, of1
+    found = stage_scores(logits, targets, probability=probability)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_a_probability_at_the_threshold_is_not_predicted():
+    logits, targets = torch.zeros(2, 1, dtype=torch.float64), torch.ones(2, 1)
+    assert stage_scores(logits, targets, probability=0.5).OF1 == 0
+    assert stage_scores(logits + 1e-9, targets, probability=0.5).OF1 == 1
+    with pytest.raises(ValueError, match=r"probability must be above 0 and below 1, not 1\.0"):
+        stage_scores(logits, targets, probability=1.0)
+
+
+def test_average_of_stages_includes_the_base():
+    stages = [stage_scores(*random_case(seed)) for seed in range(3)]
+    np.testing.assert_allclose(stage_average(stages), np.mean(stages, axis=0))
+    with pytest.raises(ValueError, match="no stage to average"):
+        stage_average([])
+
+
+def test_tail_scores_are_means_of_groups_of_classes():
+    found = tail_scores(torch.tensor([0.1, 0.3, 0.5, 0.6, NAN]), torch.tensor([199, 1, 200, 900, 5]))
+    assert found == pytest.approx((0.2, 0.55, NAN), nan_ok=True)
+    assert tail_scores([0.25], [901]).many == 0.25
+    with pytest.raises(ValueError, match="must be equally many"):
+        tail_scores([0.1, 0.2], [1])
 
 
 def test_threshold_is_in_the_unit_of_the_scores():
@@ -192,26 +190,7 @@ def test_threshold_is_in_the_unit_of_the_scores():
     assert nested_scores(**equal, set_sizes=[2], class_counts=[1]).OF1 == [1.0]
 
 
-def test_f1_leaves_unlabelled_cells_and_classes_out():
-    scores, targets = random_case()
-    targets[::2, 1] = NAN
-    targets[:, 2] = NAN
-    result = precision_recall_f1(scores, targets, threshold=0.0)
-    labelled = [~targets[:, c].isnan() for c in range(6)]
-    counted = [
-        (scores[labelled[c], c] >= 0, targets[labelled[c], c] == 1) for c in range(6) if labelled[c].any()
-    ]
-    cp = np.mean([(p & t).sum() / p.sum() for p, t in counted])
-    cr = np.mean([(p & t).sum() / t.sum() for p, t in counted])
-    op = sum((p & t).sum() for p, t in counted) / sum(p.sum() for p, t in counted)
-    np.testing.assert_allclose([result.CP, result.CR, result.OP], [cp, cr, op])
-    nothing = torch.full_like(targets, NAN)
-    assert all(map(math.isnan, precision_recall_f1(scores, nothing, threshold=0.0)))
-    assert math.isnan(mean_class_f1(scores, nothing, threshold=0.0))
-
-
-@settings(deadline=None)
-@given(cases(), st.integers(1, 6))
+@given(cases(unlabelled=[0.0]), st.integers(1, 6))
 def test_top_k_keeps_what_a_sort_of_each_image_keeps(case, top_k):
     scores, targets = case
     order = scores.sort(dim=1, descending=True, stable=True).indices[:, :top_k]
@@ -235,7 +214,9 @@ def nested_cases(draw):
     ends, class_counts = np.cumsum(sizes).tolist(), np.cumsum(new).tolist()
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
     scores = torch.randn(ends[-1], class_counts[-1], generator=generator).mul(5).round()
-    return scores, (torch.rand(scores.shape, generator=generator) < 0.3).float(), ends, class_counts
+    targets = (torch.rand(scores.shape, generator=generator) < 0.3).float()
+    unlabelled = torch.rand(scores.shape, generator=generator) < draw(st.sampled_from([0.0, 0.2]))
+    return scores, targets.masked_fill(unlabelled, NAN), ends, class_counts
 
 
 @given(nested_cases(), st.sampled_from([-3.0, 0.0, 4.0]), st.booleans())
@@ -254,6 +235,7 @@ def test_nested_scores_equal_each_set_alone(case, threshold, wider):
         f1 = precision_recall_f1(*own, threshold=threshold)
         np.testing.assert_allclose(got, (mean_average_precision(*own), f1.CF1, f1.OF1), atol=1e-14)
         np.testing.assert_allclose(result.average_precision[i, :c], average_precision(*own), atol=1e-14)
+    np.testing.assert_allclose(result.stage, stage_scores(*own), atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -278,10 +260,7 @@ def test_nested_sizes_that_do_not_match_are_rejected(set_sizes, class_counts, me
 @pytest.mark.parametrize(
     ("matrix", "expected"),
     [
-        (
-            [[0.8], [0.6, 0.7], [0.4, 0.5, 0.6]],
-            (0.6, 0.5, 0.7, (0.4 + 0.2) / 2, (0.4 / 0.8 + 0.2 / 0.7) / 2),
-        ),
+        ([[0.8], [0.6, 0.7], [0.4, 0.5, 0.6]], (0.6, 0.5, 0.7, (0.4 + 0.2) / 2, (0.4 / 0.8 + 0.2 / 0.7) / 2)),
         ([[0.8]], (0.8, 0.8, 0.8, 0.0, 0.0)),  # nothing is forgotten after one experience
         ([[0.5], [0.6, 0.7]], (0.7, 0.65, 0.6, -0.1, -0.2)),  # better scores later
         ([[0.0], [0.1, 0.5], [0.2, 0.4, 0.6]], (0.6, 0.4, 1.1 / 3, -0.05, 0.2)),  # a set that began at 0

@@ -5,20 +5,19 @@ import math
 import os
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from avalanche.benchmarks import split_online_stream, with_classes_timeline
 from avalanche.core import SupervisedPlugin
+from avalanche.evaluation.metrics import accuracy_metrics
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.evaluation import (
-    correlation_plot_metrics,
     f1_metrics,
     find_nested,
     mean_average_precision_metrics,
@@ -32,9 +31,7 @@ from avalanche_agcn.evaluation.functional import (
     precision_recall_f1,
 )
 from avalanche_agcn.evaluation.plots import Plot
-from avalanche_agcn.models import AGCNModel
-from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
-from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
+from avalanche_agcn.evaluation.plugins import name_classes
 
 TEST, TRAIN = "eval_phase/test_stream", "train_phase/train_stream"
 NAMES = ["cat", "dog", "car", "bus", "tree", "sea"]  # of the benchmark
@@ -82,25 +79,10 @@ def late_benchmark(n_train=40):
 # mAP and F1 of batches, epochs, experiences and streams
 
 
-class Recorder(SupervisedPlugin):
-    """Keeps the outputs and targets of training batches."""
-
-    def __init__(self):
-        super().__init__()
-        self.batches = []
-
-    def after_training_iteration(self, strategy, *args, **kwargs):
-        self.batches.append((strategy.mb_output.detach().clone(), strategy.mb_y.clone()))
-
-
 def test_stream_and_experience_metrics_equal_the_functions(benchmark, make_strategy, model, stream_tensors):
     wanted = {"stream": True, "experience": True}
-    metrics = (
-        mean_average_precision_metrics(**wanted),
-        f1_metrics(**wanted, precision_recall=True),
-        f1_metrics(**wanted, top_k=2),
-    )
-    strategy = make_strategy(evaluator=evaluator(*metrics))
+    f1 = f1_metrics(**wanted, precision_recall=True) + f1_metrics(**wanted, top_k=2)
+    strategy = make_strategy(evaluator=evaluator(mean_average_precision_metrics(**wanted), f1))
     strategy.eval(benchmark.test_stream[:1])  # of which nothing is left in the next evaluation
     results = strategy.eval(benchmark.test_stream)
     parts = {f"Stream/{TEST}": stream_tensors}
@@ -115,30 +97,27 @@ def test_stream_and_experience_metrics_equal_the_functions(benchmark, make_strat
 
 
 def test_epoch_and_minibatch_metrics_are_of_annotated_cells(benchmark, make_strategy):
-    recorder, wanted = Recorder(), {"minibatch": True, "epoch": True}
+    recorder, batches, wanted = SupervisedPlugin(), [], {"minibatch": True, "epoch": True}
+    recorder.after_training_iteration = lambda strategy: batches.append((strategy.mb_output, strategy.mb_y))
     metrics = mean_average_precision_metrics(**wanted), f1_metrics(**wanted)
     strategy = make_strategy(evaluator=evaluator(*metrics), plugins=[recorder], train_epochs=2)
     strategy.train(benchmark.train_stream[1])
     values = {name: curve[1] for name, curve in strategy.evaluator.get_all_metrics().items()}
-    assert len(values[f"mAP_MB/{TRAIN}"]) == len(recorder.batches)
-    for case, got, f1 in zip(recorder.batches, values[f"mAP_MB/{TRAIN}"], values[f"OF1_MB/{TRAIN}"]):
+    for case, got, f1 in zip(batches, values[f"mAP_MB/{TRAIN}"], values[f"OF1_MB/{TRAIN}"], strict=True):
         assert got == pytest.approx(mean_average_precision(*case), nan_ok=True)
         assert f1 == pytest.approx(precision_recall_f1(*case, threshold=0.0).OF1)
-    last_epoch = recorder.batches[len(recorder.batches) // 2 :]
+    last_epoch = batches[len(batches) // 2 :]
     scores, targets = (torch.cat(parts) for parts in zip(*last_epoch))
     own = slice(2, 4)  # the experience's own two columns
     assert targets[:, :2].isnan().all()
-    assert values[f"mAP_Epoch/{TRAIN}"][-1] == pytest.approx(
-        average_precision(scores[:, own], targets[:, own]).mean().item()
-    )
+    expected = average_precision(scores[:, own], targets[:, own]).mean().item()
+    assert values[f"mAP_Epoch/{TRAIN}"][-1] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("class_names", [None, list("abcdef")])
 def test_per_class_values_have_names(benchmark, make_strategy, model, stream_tensors, class_names):
-    metrics = [
-        make(stream=True, per_class=True, class_names=class_names)
-        for make in (mean_average_precision_metrics, nested_metrics)
-    ]
+    wanted = {"stream": True, "per_class": True, "class_names": class_names}
+    metrics = mean_average_precision_metrics(**wanted), nested_metrics(**wanted)
     strategy = make_strategy(evaluator=evaluator(*metrics))
     results = strategy.eval(benchmark.test_stream)
     ap = average_precision(*score(model, stream_tensors)).tolist()
@@ -171,6 +150,52 @@ def test_functions_return_the_metrics_asked_for_and_no_others():
         f1_metrics(stream=True, threshold=math.nan)
 
 
+# What a strategy must be like
+
+
+@pytest.mark.parametrize("ours", [mean_average_precision_metrics, f1_metrics, nested_metrics])
+@pytest.mark.parametrize("phase", ["train", "eval"])
+def test_accuracy_beside_our_metrics_stops_training_and_evaluation(benchmark, make_strategy, ours, phase):
+    both = evaluator(accuracy_metrics(stream=True), ours(stream=True))
+    with pytest.raises(ValueError, match="takes the argmax of multi-hot targets"):
+        getattr(make_strategy(evaluator=both), phase)(benchmark.test_stream[0])
+
+
+def strategy_of(scores=None, targets=None, n_images=0, **stream):
+    """As much of a strategy as a metric reads."""
+    experience = SimpleNamespace(origin_stream=SimpleNamespace(name="test", **stream))
+    batch = {"mb_output": scores, "mb_y": targets, "is_training": False}
+    return SimpleNamespace(**batch, adapted_dataset=range(n_images), experience=experience)
+
+
+def test_images_beyond_the_dataset_are_left_out():
+    (reader,) = f1_metrics(stream=True)
+    strategy = strategy_of(torch.randn(4, 2), torch.zeros(4, 2), n_images=6)
+    reader.before_eval_exp(strategy)
+    assert [len(reader.read_batch(strategy)[0]) for _ in range(3)] == [4, 2, 0]
+
+
+def test_targets_are_cut_to_the_scored_classes_and_must_be_multi_hot():
+    (reader,) = f1_metrics(stream=True)
+    scores, targets = torch.randn(4, 2), torch.rand(4, 5).round()
+    assert torch.equal(reader.read_batch(strategy_of(scores, targets))[1], targets[:, :2])
+    for wrong in (torch.zeros(4, dtype=torch.int64), torch.zeros(4, 1)):
+        with pytest.raises(
+            ValueError, match=r"\(4, 2\) .* at least as many classes, as multilabel_benchmark"
+        ):
+            reader.read_batch(strategy_of(scores, wrong))
+
+
+def test_class_names_are_those_given_those_of_the_benchmark_or_numbers():
+    values = torch.tensor([0.5, 0.25])
+    named = strategy_of(benchmark=SimpleNamespace(class_names=["cat", "dog", "car"]))
+    assert name_classes(values, named, ["a", "b"]) == {"a": 0.5, "b": 0.25}
+    assert name_classes(values, named, None) == {"cat": 0.5, "dog": 0.25}
+    assert name_classes(values, strategy_of(), None) == {"class 0": 0.5, "class 1": 0.25}
+    with pytest.raises(ValueError, match="class_names has 1 names, but 2 classes are scored"):
+        name_classes(values, named, ["cat"])
+
+
 # Nested matrices
 
 
@@ -179,9 +204,8 @@ def test_matrices_equal_each_set_evaluated_by_itself(benchmark, make_strategy, s
     for t, experience in enumerate(benchmark.train_stream):
         strategy.train(experience)
         strategy.eval(benchmark.test_stream[: t + 1])
-        assert [tuple(history(strategy)[name][t]) for name in METRICS] == alone(
-            strategy.model, stream_tensors, t
-        )
+        rows = [tuple(history(strategy)[name][t]) for name in METRICS]
+        assert rows == alone(strategy.model, stream_tensors, t)
     results, matrix = strategy.evaluator.get_last_metrics(), history(strategy)["CF1"]
     summary = nested_summary(matrix)
     assert summary.forgetting_absolute != 0
@@ -308,7 +332,7 @@ def test_set_without_images_is_a_row_without_a_score(make_strategy, saved_graphs
         assert scored == [[False], [False, True]]
 
 
-def test_missing_classes_and_missing_metric_are_rejected_with_the_fix(benchmark, make_strategy):
+def test_missing_classes_metrics_and_graphs_are_rejected_with_the_fix(benchmark, make_strategy):
     stream = [copy.copy(experience) for experience in benchmark.test_stream]
     for experience in stream:
         experience.classes_seen_so_far = None
@@ -316,6 +340,8 @@ def test_missing_classes_and_missing_metric_are_rejected_with_the_fix(benchmark,
         make_strategy(evaluator=nested_evaluator(nested=True)).eval(stream)
     with pytest.raises(ValueError, match="no nested metric; make it with multilabel_evaluator"):
         find_nested(make_strategy(evaluator=evaluator()))
+    with pytest.raises(ValueError, match=r"a model with `backbone` and `nested_logits`.* not Sequential"):
+        make_strategy(evaluator=nested_evaluator(nested=True, saved_graphs=True)).eval(benchmark.test_stream)
 
 
 # Saved graphs
@@ -353,65 +379,7 @@ def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy
     assert tuple(history(strategy)["mAP"][-1]) == alone(model, stream_tensors, n_sets - 1)[0]
     assert history(strategy)["mAP"] != history(strategy)["mAP_Saved"]
     assert len(model.backbone._forward_hooks) == 1  # only the one of this test
-    metric = find_nested(strategy)
-    assert metric._scores.is_empty  # the scores are released
-    assert metric._saved.is_empty
-
-
-def test_saved_graphs_of_agcn_are_those_of_each_experience(benchmark, make_strategy, stream_tensors):
-    torch.manual_seed(0)
-    backbone = nn.Linear(8, 5)
-    backbone.num_features = 5
-    model = AGCNModel(backbone, torch.randn(6, 4), hidden_features=7)
-    strategy = make_strategy(
-        learner=model,
-        evaluator=nested_evaluator(nested=True, saved_graphs=True),
-        plugins=[AGCNPlugin(lambda_gph=0.0), ACMPlugin()],
-    )
-    for t, experience in enumerate(benchmark.train_stream):
-        strategy.train(experience)
-        strategy.eval(benchmark.test_stream[: t + 1])
-    saved, current = history(strategy)["mAP_Saved"], history(strategy)["mAP"]
-    assert [row[-1] for row in saved] == [row[-1] for row in current]  # the newest set has the current graph
-    assert saved[2][0] != current[2][0]
-    x, y = stream_tensors[0]
-    with torch.no_grad():
-        assert saved[2][0] == pytest.approx(mean_average_precision(model.nested_logits(x)[0], y[:, :2]))
-
-
-# The correlation matrix
-
-
-class CountsLabels(SupervisedPlugin):
-    """Has an ACM of hard labels, as ACMPlugin in the first experience."""
-
-    def __init__(self):
-        super().__init__()
-        self.acm = AugmentedCorrelationMatrix()
-
-    def before_training_exp(self, strategy, *args, **kwargs):
-        self.acm.begin(2)
-
-    def after_training_iteration(self, strategy, *args, **kwargs):
-        columns = strategy.mb_y[:, self.acm.n_old : self.acm.n_seen]
-        self.acm.update(columns, torch.full((len(columns), self.acm.n_old), 0.5))
-
-
-def test_correlation_matrix_is_plotted_after_each_experience(benchmark, make_strategy):
-    (metric,) = correlation_plot_metrics(class_names=list("abcdef"))
-    plugin = CountsLabels()
-    strategy = make_strategy(evaluator=evaluator(metric), plugins=[plugin])
-    for t in range(2):
-        plot = strategy.train(benchmark.train_stream[t])[f"ACM/{TRAIN}"]
-        axes = plot.axes[0]
-        np.testing.assert_allclose(axes.images[0].get_array(), plugin.acm.matrix())
-        assert axes.get_title() == f"after experience {t + 1}"
-        assert "".join(label.get_text() for label in axes.get_xticklabels()) == "abcdef"[: 2 * (t + 1)]
-        assert len(axes.lines) == 2 * t  # a border each way between two blocks
-        assert metric.result() is plot
-    metric.reset()
-    assert metric.result() is None
-    assert metric.after_training_exp(SimpleNamespace(plugins=[])) == []  # no plugin has a matrix
+    assert all(metric.is_empty for metric in find_nested(strategy)._metrics.values())  # scores are released
 
 
 # Several processes

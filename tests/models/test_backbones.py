@@ -26,11 +26,12 @@ def twins(name="small", **changes):
     return plain, create_backbone(name, **{"pretrained": False, **changes}).eval()
 
 
-@pytest.mark.parametrize(("name", "count"), [("small", 256), ("resnet18", 512), ("mobilenet_v3_small", 576)])
+@pytest.mark.parametrize(("name", "count"), [("small", 256), ("mobilenet_v3_small", 576)])
 def test_backbone_gives_one_vector_per_image(name, count):
     backbone = create_backbone(name, pretrained=False)
     assert backbone.num_features == count
     assert backbone(torch.zeros(2, 3, 64, 64)).shape == (2, count)
+    assert name != "small" or 3e5 < sum(p.numel() for p in backbone.parameters()) < 5e5
 
 
 def test_maps_are_pooled_globally_and_vectors_are_not():
@@ -123,15 +124,15 @@ def with_statistics(layers):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_folded_convolution_computes_the_same_and_keeps_the_modes(bias):
-    layers = with_statistics(nn.Sequential(nn.Conv2d(3, 8, 3, bias=bias), nn.BatchNorm2d(8), nn.Dropout()))
+def test_folded_convolution_computes_the_same_and_other_normalisations_stay(bias):
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3, bias=bias), nn.BatchNorm2d(8), nn.ReLU(), nn.BatchNorm2d(8))
     x = torch.randn(2, 3, 16, 16)
-    before = layers.eval()(x)
+    expected = with_statistics(layers).eval()(x)
     layers.train()[0].eval()
     assert fold_into_convolutions(layers) == 1
-    assert isinstance(layers[1], nn.Identity)
-    assert [layers[0].training, layers[2].training] == [False, True]
-    torch.testing.assert_close(layers.eval()(x), before)
+    assert [type(layer) for layer in layers[1:]] == [nn.Identity, nn.ReLU, nn.BatchNorm2d]
+    assert [layers[0].training, layers[3].training] == [False, True]
+    torch.testing.assert_close(layers.eval()(x), expected)
 
 
 @pytest.mark.parametrize("name", ["small", "resnet18", "mobilenet_v2"])
@@ -140,12 +141,6 @@ def test_folded_networks_give_the_same_features(name):
     assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
     x = torch.randn(2, 3, 96, 96)
     torch.testing.assert_close(folded(x), plain(x), rtol=1e-3, atol=1e-4)
-
-
-def test_normalisations_that_follow_no_convolution_stay():
-    layers = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4))
-    assert fold_into_convolutions(with_statistics(layers)) == 0
-    assert sum(isinstance(module, nn.BatchNorm2d) for module in layers) == 2
 
 
 def test_networks_that_cannot_be_folded_are_rejected():
@@ -183,31 +178,18 @@ def test_small_has_weights_of_drawn_scenes():
         create_backbone("small", pretrained=True, width=8)
 
 
-def test_features_are_a_fixed_random_layer_without_parameters():
-    backbone = RandomFeatures(Precomputed(6), 20, seed=3)
-    x = torch.randn(4, 6)
-    torch.testing.assert_close(backbone(x), (x @ backbone.weight.T).clamp(min=0))
+def test_random_features_are_a_fixed_layer_without_parameters_as_pytorch_draws_it():
+    backbone = RandomFeatures(Precomputed(100), 500, seed=3)
+    weight, x = backbone.weight, torch.randn(4, 100)
+    torch.testing.assert_close(backbone(x), (x @ weight.T).clamp(min=0))
     assert not list(backbone.parameters())
-    assert torch.equal(RandomFeatures(Precomputed(6), 20, seed=3).weight, backbone.weight)
-    assert not torch.equal(RandomFeatures(Precomputed(6), 20, seed=4).weight, backbone.weight)
-
-
-def test_layer_has_the_spread_of_pytorchs_own():
-    ours, theirs = RandomFeatures(Precomputed(100), 500).weight, torch.nn.Linear(100, 500).weight
-    assert ours.abs().max() <= 0.1
-    assert ours.std().item() == pytest.approx(theirs.std().item(), rel=0.02)
-    assert abs(ours.mean()) < 0.002
-
-
-def test_layer_is_saved_with_the_model():
-    saved = MultiLabelClassifier(RandomFeatures(Precomputed(6), 20, seed=1), 3).state_dict()
-    model = MultiLabelClassifier(RandomFeatures(Precomputed(6), 20, seed=2), 3)
-    model.load_state_dict(saved)
-    assert torch.equal(model.backbone.weight, saved["backbone.weight"])
-
-
-def test_settings_that_do_not_fit_are_rejected():
+    assert weight.abs().max() <= 0.1
+    assert weight.std().item() == pytest.approx(torch.nn.Linear(100, 500).weight.std().item(), rel=0.02)
+    assert abs(weight.mean()) < 0.002
+    assert torch.equal(RandomFeatures(Precomputed(100), 500, seed=3).weight, weight)
+    other = MultiLabelClassifier(RandomFeatures(Precomputed(100), 500, seed=4), 3)
+    assert not torch.equal(other.backbone.weight, weight)
+    other.load_state_dict(MultiLabelClassifier(backbone, 3).state_dict())  # it is saved with the model
+    assert torch.equal(other.backbone.weight, weight)
     with pytest.raises(ValueError, match="width must be at least 1, not 0"):
         RandomFeatures(Precomputed(6), 0)
-    with pytest.raises(ValueError, match="does not tell the length of its features"):
-        RandomFeatures(torch.nn.Identity())
