@@ -39,7 +39,7 @@ class StageScores(NamedTuple):
 
     mAP: float
     mean_class_F1: float
-    """Their CF1: the mean of each class's own F1, not the CF1 of `precision_recall_f1`. 0/0 is 0."""
+    """Their CF1, `mean_class_f1`: not the CF1 of `precision_recall_f1`."""
     OF1: float
 
 
@@ -115,6 +115,15 @@ def precision_recall_f1(
         0.8571428571428571
     """
     return f1_from_counts(count_predictions(scores, targets, threshold, top_k))
+
+
+def mean_class_f1(scores: Tensor, targets: Tensor, *, threshold: float) -> float:
+    """Return the mean over classes of each class's own F1, the "CF1" of some newer work (often at p > 0.8).
+
+    The CF1 of `precision_recall_f1` combines mean precision and mean recall instead. 0/0 is 0; a class
+    without any annotated cell is left out.
+    """
+    return _mean_class_f1(count_predictions(scores, targets, threshold=threshold, top_k=None))
 
 
 def nested_scores(
@@ -204,9 +213,13 @@ def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_
 
 
 def _make_stage(mean_ap: float, counts: Counts) -> StageScores:
+    return StageScores(mean_ap, _mean_class_f1(counts), f1_from_counts(counts).OF1)
+
+
+def _mean_class_f1(counts: Counts) -> float:
     correct, predicted, true, annotated = counts
     f1 = _ratio(2 * correct, predicted + true)[annotated > 0]
-    return StageScores(mean_ap, float(f1.mean()) if len(f1) else math.nan, f1_from_counts(counts).OF1)
+    return float(f1.mean()) if len(f1) else math.nan
 
 
 def _just_above(probability: float) -> float:

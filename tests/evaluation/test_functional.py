@@ -13,6 +13,7 @@ from avalanche_agcn.evaluation.functional import (
     average_precision,
     make_batch,
     mean_average_precision,
+    mean_class_f1,
     nested_scores,
     nested_summary,
     precision_recall_f1,
@@ -137,10 +138,11 @@ def sklearn_f1(predicted, targets):
 @given(cases(), st.sampled_from([-1.0, 0.0, 2.0]))
 def test_precision_recall_f1_equals_scikit_learn(case, threshold):
     scores, targets = case
-    (cp, cr, _), overall = sklearn_f1(scores >= threshold, targets)
+    (cp, cr, class_f1), overall = sklearn_f1(scores >= threshold, targets)
     cf1 = 2 * cp * cr / (cp + cr) if cp + cr != 0 else 0.0  # NaN if no cell is labelled
     result = precision_recall_f1(scores, targets, threshold=threshold)
     np.testing.assert_allclose(result, [cp, cr, cf1, *overall], atol=1e-12)
+    np.testing.assert_allclose(mean_class_f1(scores, targets, threshold=threshold), class_f1, atol=1e-12)
 
 
 @given(cases(), st.sampled_from([0.8, 0.525]))
