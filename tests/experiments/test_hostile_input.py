@@ -283,7 +283,7 @@ def results_of(finished):
         ({"class_names": ["a", "a", "b", "c"]}, "must be different names"),
         ({"class_names": ["a\nb", "c", "d", "e"]}, "printable characters"),
         ({"classes_per_experience": [0, 4]}, "classes_per_experience must be positive"),
-        ({"per_class_ap": {}}, "per_class_ap must have each of the class_names"),
+        ({"per_class_ap": {}}, "per_class_ap must be the AP of each of the class_names"),
         ({"seconds": {"train": 1.0}}, "seconds has no 'total'"),
         ({"environment": {"packages": None}}, "environment.packages must be versions by name"),
         ({"acm": [[1.0]]}, "acm must be a matrix of 4 × 4"),
