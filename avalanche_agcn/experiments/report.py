@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -334,12 +334,13 @@ def balance(group: Sequence[Results]) -> Balance | None:
 
 def _balance(result: Results) -> Balance | None:
     """Over the classes that have an AP both when they are new and at the end."""
-    if not result.class_ap or not all(result.class_ap):
+    ends = list(accumulate(result.classes_per_experience))
+    if not result.class_ap or [len(row) for row in result.class_ap] != ends:
         return None
     at_end = zip(result.experience_of_class, result.class_ap[-1], strict=True)
     pairs = [(result.class_ap[t][c], last) for c, (t, last) in enumerate(at_end)]
     known = [(new, last) for new, last in pairs if new is not None and last is not None]
-    return Balance(*map(statistics.fmean, zip(*known, strict=True)))
+    return Balance(*map(statistics.fmean, zip(*known, strict=True))) if known else None
 
 
 def _change(own: Balance) -> str:

@@ -24,7 +24,7 @@ import torch
 
 from avalanche_agcn.benchmarks.image_files import check_inside
 from avalanche_agcn.checks import check_fields, check_kind, check_value, fail, read_json
-from avalanche_agcn.evaluation.functional import nested_summary
+from avalanche_agcn.evaluation.functional import StageScores, nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.settings import (
@@ -313,7 +313,11 @@ def _check_nested(nested: Mapping[str, Any], n_experiences: int) -> None:
 def _check_details(content: Mapping[str, Any]) -> None:
     """Shapes of what is recorded beside the scores."""
     n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
-    check_fields(content["seconds"], {"total": float}, "seconds")
+    check_fields(content["seconds"], dict.fromkeys(("train", "eval", "total"), float), "seconds")
+    if stages := content.get("stages"):
+        check_fields(stages, dict.fromkeys(StageScores._fields, list), "stages")
+        fits = all(0 < len(row) <= n_experiences for row in stages.values())
+        _require(fits, "stages", f"a score for each of {n_experiences} experiences", stages)
     packages = content["environment"].get("packages", {})
     _require(isinstance(packages, dict), "environment.packages", "versions by name", packages)
     _check_rows(content.get("class_ap"), content, "class_ap")
@@ -327,9 +331,9 @@ def _check_details(content: Mapping[str, Any]) -> None:
     if (decisions := content.get("decisions")) is not None:
         check_fields(decisions, DECISIONS, "decisions")
         thresholds, true, found, right = (decisions[name] for name in DECISIONS)
-        fits = len(thresholds) == len(found) == len(right)
+        fits = len(thresholds) == len(found) == len(right) and 0.5 in thresholds
         fits = fits and all(len(row) == n for row in (true, *found, *right))
-        _require(fits, "decisions", f"counts of {n} classes for each of the thresholds", decisions)
+        _require(fits, "decisions", f"counts of {n} classes for each of the thresholds, with 0.5", decisions)
 
 
 def _check_picture(picture: Mapping[str, Any], content: Mapping[str, Any], place: str) -> None:

@@ -28,6 +28,7 @@ from avalanche_agcn.models.backbones import Backbone
 
 NAME = "agcn-seed0"
 DEEP = "[" * 100_000
+EMPTY_DECISIONS = {"thresholds": [], "true": [0] * 4, "found": [], "right": []}
 SMOKE_AGCN = ["--smoke", "--method", "agcn"]
 
 
@@ -284,7 +285,10 @@ def results_of(finished):
         ({"class_names": ["a\nb", "c", "d", "e"]}, "printable characters"),
         ({"classes_per_experience": [0, 4]}, "classes_per_experience must be positive"),
         ({"per_class_ap": {}}, "per_class_ap must be the AP of each of the class_names"),
-        ({"seconds": {"train": 1.0}}, "seconds has no 'total'"),
+        ({"seconds": {"train": 1.0, "total": 1.0}}, "seconds has no 'eval'"),
+        ({"stages": {"mAP": [50.0, 40.0]}}, "stages has no 'mean_class_F1'"),
+        ({"stages": {"mAP": [], "mean_class_F1": [1.0], "OF1": [1.0]}}, "stages must be a score for each"),
+        ({"decisions": EMPTY_DECISIONS}, "decisions must be counts of 4 classes for each of the thresholds"),
         ({"environment": {"packages": None}}, "environment.packages must be versions by name"),
         ({"acm": [[1.0]]}, "acm must be a matrix of 4 × 4"),
         ({"seed": "a"}, "seed must be a whole number, but is 'a'"),
