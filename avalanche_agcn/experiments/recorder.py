@@ -198,12 +198,7 @@ LONG_SECONDS = 60.0
 class EstimatePlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Logs one line about a long run, once: how long it will take, and how much disk.
 
-    Args:
-        n_batches: number of train batches that are left.
-        n_evaluated: number of images that are left to evaluate, each counted whenever it is evaluated.
-        folder: folder of the run.
-        log: receives the line.
-        clock: seconds that pass.
+    ``n_batches`` are left to train on, and ``n_evaluated`` images, each counted whenever it is evaluated.
     """
 
     def __init__(

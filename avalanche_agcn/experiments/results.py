@@ -221,9 +221,8 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
         for result in read_table(table):
             found.setdefault(table.parent / result.name, result)
     if not found:
-        raise FileNotFoundError(
-            f"no {RESULTS_FILE} below {', '.join(map(str, below))}; has a run ended there?"
-        )
+        where = ", ".join(map(str, below))
+        raise FileNotFoundError(f"no {RESULTS_FILE} below {where}; has a run ended there?")
     return list(found.values())
 
 
@@ -233,23 +232,21 @@ def _is_trial(path: Path, folder: Path) -> bool:
 
 # Checks of what a file has. Each fails with the place, the value and what it must be.
 
-MAX_NAME = 200
-"""Longest name of a class, label or benchmark."""
+MAX_NAME = 200  # characters of a class, label or benchmark
 PICTURE: dict[str, Any] = {"image": int | str, "labels": list[str]}
 PICTURES: dict[str, dict[str, Any]] = {
     "pictures": PICTURE | {"probabilities": list[list[float | None]]},
     "worst": PICTURE | {"class": str, "error": str, "probability": float | None},
 }
 DECISIONS = {"thresholds": list[float], "true": list[int], "found": list[list[int]], "right": list[list[int]]}
+# Least and greatest number in a field, and both in words.
 PERCENT = (0, 100, "percentages between 0 and 100")
-PROBABILITY = (-1e-6, 1 + 1e-6, "probabilities between 0 and 1")
 AMOUNT = (0, math.inf, "at least 0")
 BOUNDS: dict[str, tuple[float, float, str]] = {
     **dict.fromkeys(("nested", "per_class_ap", "stages", "class_ap"), PERCENT),
-    **dict.fromkeys(("acm", "cooccurrence"), PROBABILITY),
+    **dict.fromkeys(("acm", "cooccurrence"), (-1e-6, 1 + 1e-6, "probabilities between 0 and 1")),
     **dict.fromkeys(("seconds", "n_images", "decisions"), AMOUNT),
 }
-"""Least and greatest number in each field, and both in words."""
 
 
 def _check_content(content: Any) -> None:
