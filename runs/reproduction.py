@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import jinja2
 
+from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import name_of
-from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation
-from avalanche_agcn.experiments.tables import TABLE_1, Table, summary_text
+from avalanche_agcn.experiments.results import Results, find_results, group_by_label
+from avalanche_agcn.experiments.tables import TABLE_1, Table, last_stage, score
 
 HERE = Path(__file__).parent
 TIMES = HERE / "reproduction.json"
@@ -115,7 +116,7 @@ def agcn_paper_table() -> Table:
     rows = []
     for label in TABLE_1["SplitCOCO"]:
         papers = [f"{TABLE_1[name][label].mAP:.1f}" for name in ("SplitCOCO", "SplitWIDE")]
-        here = [summary_text(own[label], "mAP", "last") if label in own else "–" for own in (frozen, whole)]
+        here = [score("mAP", "last")(own[label]) if label in own else "–" for own in (frozen, whole)]
         rows.append([name_of(label), *papers, *here, "not attempted"])
     return Table(header, rows)
 
@@ -150,8 +151,7 @@ def _rows_of(part: str) -> dict[str, list[Results]]:
 
 
 def _stage(group: Sequence[Results]) -> str:
-    stages = [result.stages for result in group if result.stages]
-    return " / ".join(mean_and_deviation([own[name][-1] for own in stages]) for name in stages[0])
+    return " / ".join(last_stage(name)(group) for name in StageScores._fields)
 
 
 def measure(network: str, *, batch_size: int = 8, steps: int = 2) -> float:

@@ -88,22 +88,20 @@ def feature_benchmark(
     network = _Network(own, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
     folder = default_cache() if cache is None else Path(cache)
     streams = [plan.train, *plan.evaluation.values()]
-    made: dict[int, tuple[_Features, Tensor]] = {}  # by source: two streams may have the same one
+    made: dict[int, _Features] = {}  # by source: two streams may have the same one
     for source in {id(images.source): images.source for images in streams}.values():
-        used = torch.cat([p for images in streams if images.source is source for p in images.positions])
-        kept = used.unique()
-        made[id(source)] = _Features(network.features(source, kept, folder), source, kept), kept
+        used = [p for images in streams if images.source is source for p in images.positions]
+        kept = torch.cat(used).unique()
+        made[id(source)] = _Features(network.features(source, kept, folder), source, kept)
 
     def in_place_of(images: Images) -> Images:
-        features, kept = made[id(images.source)]
-        moved = [torch.searchsorted(kept, positions) for positions in images.positions]
-        return Images(features, images.labels[kept], moved)
+        features = made[id(images.source)]
+        moved = [torch.searchsorted(features.positions, positions) for positions in images.positions]
+        return Images(features, images.labels[features.positions], moved)
 
+    plan = replace(plan, train=in_place_of(plan.train), train_transform=None, eval_transform=None)
     evaluation = {name: in_place_of(images) for name, images in plan.evaluation.items()}
-    train = in_place_of(plan.train)
-    return assemble(
-        replace(plan, train=train, evaluation=evaluation, train_transform=None, eval_transform=None)
-    )
+    return assemble(replace(plan, evaluation=evaluation))
 
 
 class _Features(Dataset):
@@ -185,20 +183,15 @@ class _Network:
         for part in parts:
             images = _Transformed(source, part, self.transform)
             shown = (_bytes(torch.as_tensor(images[k])) for k in spread(range(len(part)), N_PROBES))
-            contents = (
-                image_bytes(source, part.tolist())
-                if files is None
-                else (files.digest(source.path(position)) for position in part.tolist())  # type: ignore[attr-defined]
-            )
+            contents = image_bytes(source, part.tolist())
+            if files is not None:
+                contents = (files.digest(source.path(position)) for position in part.tolist())  # type: ignore[attr-defined]
             yield digest([key.encode(), *shown, *contents])[:32]
         if files is not None:
             files.save()
 
     def _read_or_compute(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:
-        """Features from their file; if it is missing, this run computes it, and others wait meanwhile.
-
-        The processes of a run compute it together, and the first one writes it.
-        """
+        """Features from their file; if it is missing, the processes of this run make it, and others wait."""
         features = _read(path, len(positions), self.log)
         if not largest_of_processes(int(features is None)):
             assert features is not None

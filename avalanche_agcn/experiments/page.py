@@ -9,19 +9,19 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from PIL import Image
 
 from avalanche_agcn import __version__
 from avalanche_agcn.evaluation.style import default_style
 from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, name_of, style_of
 from avalanche_agcn.experiments.plots import describe_stream, open_picture, true_matrix
-from avalanche_agcn.experiments.results import METRICS, Results, group_by_label
+from avalanche_agcn.experiments.results import METRICS, Results, group_by_label, known
 from avalanche_agcn.experiments.tables import all_tables
 
 PAGE_FILE = "report.html"
@@ -30,7 +30,7 @@ PHOTO_BYTES = 3_000_000
 """All photos of a page together; those of later methods are left out."""
 MAX_SHOWN = 12
 """With more methods than this, curves of ablations are switched off at first."""
-NOT_SHOWN = {"format", "seed", "label", "method", "method_settings"}
+NOT_SHOWN = {"format", "seed", "label", "method", "method_settings", "packages"}
 
 
 def write_html(
@@ -54,7 +54,7 @@ def write_html(
         ValueError: if the results of a part are not comparable.
     """
     photos = Photos()
-    content = [part_data(name, results, photos, stages=stages) for name, results in parts.items()]
+    content = [part_data(name, results, photos, stages) for name, results in parts.items()]
     folder = files("avalanche_agcn.experiments") / "templates"
     script, css, html = ((folder / f"report.{kind}").read_text("utf-8") for kind in ("js", "css", "html"))
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -74,9 +74,7 @@ def write_html(
     write_text(path, text.encode("utf-8", "replace").decode())
 
 
-def part_data(
-    title: str, results: Sequence[Results], photos: Photos, *, stages: bool = False
-) -> dict[str, Any]:
+def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bool) -> dict[str, Any]:
     """What the template shows of one stream, and under ``data`` what its script draws."""
     groups = group_by_label(map(_padded, results))
     results = [result for group in groups.values() for result in group]
@@ -85,9 +83,9 @@ def part_data(
     methods = [_method(label, group, k, truths) for k, (label, group) in enumerate(groups.items())]
     firsts = [(method, group[0]) for method, group in zip(methods, groups.values(), strict=True)]
     for method, run in firsts:
-        method["pictures"] = _shown(run.pictures, run, photos, "labels", "probabilities")
+        method["pictures"] = photos.shown(run, run.pictures, "labels", "probabilities")
     for method, run in firsts:  # last, as there may be no room for all
-        method["worst"] = _shown(run.worst, run, photos, "class", "error", "labels", "probability")
+        method["worst"] = photos.shown(run, run.worst, "class", "error", "labels", "probability")
     _choose_shown(methods)
     return {
         "title": title,
@@ -125,15 +123,10 @@ def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
 
 
 def _padded(result: Results) -> Results:
-    """Results with empty rows and counts of 0 for the experiences that a run has yet to learn."""
+    """Results with empty rows for the experiences that a run has yet to learn."""
     missing = len(result.classes_per_experience) - len(result.nested[METRICS[0]])
     nested = {metric: [*rows, *([] for _ in range(missing))] for metric, rows in result.nested.items()}
-    decisions = result.decisions
-    if decisions is not None:
-        to_come = [0] * (len(result.class_names) - len(decisions["true"]))
-        counts = {kind: [row + to_come for row in decisions[kind]] for kind in ("found", "right")}
-        decisions = {**decisions, "true": decisions["true"] + to_come, **counts}
-    return replace(result, nested=nested, decisions=decisions)
+    return replace(result, nested=nested)
 
 
 def _experiences(result: Results) -> list[dict[str, Any]]:
@@ -150,6 +143,7 @@ def _method(label: str, group: Sequence[Results], k: int, truths: list[Any]) -> 
     style = style_of(label) or default_style(k)
     own = METHODS.get(group[0].method)
     with_matrix = next((result for result in group if result.acm is not None), None)
+    by_class = [[result.per_class_ap.get(name) for result in group] for name in group[0].class_names]
     return {
         "label": label,
         "name": name_of(label),
@@ -157,57 +151,53 @@ def _method(label: str, group: Sequence[Results], k: int, truths: list[Any]) -> 
         **style._asdict(),
         "seeds": [result.seed for result in group],
         "done": [sum(map(bool, result.nested[METRICS[0]])) for result in group],
-        "nested": {metric: _means([result.nested[metric] for result in group]) for metric in METRICS},
+        "nested": {metric: _means(result.nested[metric] for result in group) for metric in METRICS},
         "deviation": {metric: _deviations(group, metric) for metric in METRICS},
-        "ap": [_mean(values) for values in _by_class(group)],
-        "ap_deviation": [_deviation(values) for values in _by_class(group)],
-        "class_ap": _means([result.class_ap for result in group if result.class_ap]),
+        "ap": [_mean(values) for values in by_class],
+        "ap_deviation": [_deviation(values) for values in by_class],
+        "class_ap": _means(result.class_ap for result in group if result.class_ap),
         "decisions": _decisions(group),
         "acm": None if with_matrix is None else _per_mille(with_matrix.acm),
         "truth": None if with_matrix is None else _truth(with_matrix, truths),
     }
 
 
-def _by_class(group: Sequence[Results]) -> list[list[float | None]]:
-    return [[result.per_class_ap.get(name) for result in group] for name in group[0].class_names]
-
-
-def _means(matrices: Sequence[Any]) -> list[list[float | None]]:
+def _means(matrices: Iterable[Sequence[Sequence[float | None]]]) -> list[list[float | None]]:
     """Mean of each entry over matrices with rows of different lengths."""
-    rows = []
-    for t in range(max(map(len, matrices), default=0)):
-        own = [matrix[t] for matrix in matrices if len(matrix) > t]
-        width = max(map(len, own))
-        rows.append([_mean([row[i] for row in own if len(row) > i]) for i in range(width)])
-    return rows
+    by_row = zip_longest(*matrices, fillvalue=())
+    return [[_mean(values) for values in zip_longest(*rows)] for rows in by_row]
 
 
 def _deviations(group: Sequence[Results], metric: str) -> list[float | None]:
     """Deviation over seeds of the score on all classes seen, after each experience."""
-    rows = zip(*(result.nested[metric] for result in group), strict=True)
-    return [_deviation([row[-1] for row in own if row]) for own in rows]
+    by_row = zip(*(result.nested[metric] for result in group), strict=True)
+    return [_deviation(row[-1] for row in rows if row) for rows in by_row]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(statistics.fmean(known), 2) if known else None
+    numbers = known(values)
+    return round(statistics.fmean(numbers), 2) if numbers else None
 
 
 def _deviation(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(statistics.stdev(known), 2) if len(known) > 1 else None
+    numbers = known(values)
+    return round(statistics.stdev(numbers), 2) if len(numbers) > 1 else None
 
 
 def _decisions(group: Sequence[Results]) -> dict[str, Any] | None:
-    """Counts of found labels, added up over seeds."""
-    known = [result.decisions for result in group if result.decisions]
-    if not known:
+    """Counts of found labels, added up over seeds; 0 for the classes that runs have yet to learn."""
+    own = [result.decisions for result in group if result.decisions]
+    if not own:
         return None
-    total: dict[str, Any] = {"thresholds": known[0]["thresholds"]}
-    total["true"] = [sum(values) for values in zip(*(own["true"] for own in known), strict=True)]
+    total: dict[str, Any] = {"thresholds": own[0]["thresholds"]}
+    none = [0] * len(group[0].class_names)
+
+    def add(rows: Iterable[Sequence[int]]) -> list[int]:
+        return [sum(counts) for counts in zip_longest(none, *rows, fillvalue=0)]
+
+    total["true"] = add(counts["true"] for counts in own)
     for kind in ("found", "right"):
-        rows = zip(*(own[kind] for own in known), strict=True)
-        total[kind] = [[sum(values) for values in zip(*row, strict=True)] for row in rows]
+        total[kind] = [add(rows) for rows in zip(*(counts[kind] for counts in own), strict=True)]
     return total
 
 
@@ -221,78 +211,65 @@ def _truth(result: Results, truths: list[Any]) -> dict[str, Any] | None:
     if matrix is None:
         return None
     rounded = _per_mille(matrix)
-    if rounded not in truths:
-        truths.append(rounded)
+    truths += [] if rounded in truths else [rounded]
     return {"title": title, "index": truths.index(rounded)}
 
 
 def _choose_shown(methods: Sequence[dict[str, Any]]) -> None:
     """Mark the methods whose curves are shown at first."""
-    few = len(methods) <= MAX_SHOWN
-    known = {method["label"] for method in methods} & (METHODS.keys() | VARIANTS.keys() - ABLATIONS.keys())
+    first = METHODS.keys() | VARIANTS.keys() - ABLATIONS.keys()
     for method in methods:
-        method["shown"] = few or method["label"] in known
+        method["shown"] = len(methods) <= MAX_SHOWN or method["label"] in first
     if not any(method["shown"] for method in methods):
         for method in methods[:MAX_SHOWN]:
             method["shown"] = True
 
 
 class Photos:
-    """Photos of a page, small and each once, as ``data:`` addresses.
-
-    Attributes:
-        uris: the addresses; a photo is given by its place among them.
-    """
+    """Photos of a page, small and each once, as ``data:`` addresses in ``uris``."""
 
     def __init__(self) -> None:
         self.uris: list[str] = []
         self._places: dict[tuple[Any, ...], int | None] = {}
         self._room = PHOTO_BYTES
 
-    def add(self, result: Results, picture: Mapping[str, Any]) -> int | None:
-        """Place of a picture of a run; None if it cannot be opened, or there is no room for it."""
-        settings = result.settings
+    def shown(self, run: Results, pictures: Sequence[Mapping[str, Any]] | None, *names: str) -> Any:
+        """Pictures of a run that can be shown: the place of the photo, and some of what is recorded of it."""
+        places = [(picture, self._place(run, picture)) for picture in pictures or []]
+        return [
+            {"photo": photo, **{name: picture[name] for name in names}}
+            for picture, photo in places
+            if photo is not None
+        ]
+
+    def _place(self, run: Results, picture: Mapping[str, Any]) -> int | None:
+        """Place among the addresses; None if the picture cannot be opened, or there is no room for it."""
+        settings = run.settings
         scene = (settings.get("seed"), settings.get("validation_size"))  # else a file, the same for all seeds
         key = (settings.get("dataset_root") or scene, picture["image"])
         if key not in self._places:
-            self._places[key] = self._add(result, picture)
+            self._places[key] = self._add(run, picture)
         return self._places[key]
 
-    def _add(self, result: Results, picture: Mapping[str, Any]) -> int | None:
+    def _add(self, run: Results, picture: Mapping[str, Any]) -> int | None:
         if self._room <= 0:
             return None
         try:
-            uri = _thumbnail(open_picture(result, dict(picture)))
+            image = open_picture(run, picture).convert("RGB")
         except (OSError, ValueError):  # moved or damaged, or drawn differently now
             return None
-        self._room -= len(uri)
-        self.uris.append(uri)
+        image.thumbnail((PHOTO_SIDE, PHOTO_SIDE))
+        file = io.BytesIO()
+        image.save(file, "WEBP", quality=60)
+        self.uris.append("data:image/webp;base64," + base64.b64encode(file.getvalue()).decode())
+        self._room -= len(self.uris[-1])
         return len(self.uris) - 1
-
-
-def _thumbnail(image: Image.Image) -> str:
-    small = image.convert("RGB")
-    small.thumbnail((PHOTO_SIDE, PHOTO_SIDE))
-    file = io.BytesIO()
-    small.save(file, "WEBP", quality=60)
-    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def _shown(pictures: Sequence[Mapping[str, Any]] | None, result: Results, photos: Photos, *names: str) -> Any:
-    """Pictures of a run that can be opened: the place of the photo, and some of what is recorded of it."""
-    places = [(picture, photos.add(result, picture)) for picture in pictures or []]
-    return [
-        {"photo": photo, **{name: picture[name] for name in names}}
-        for picture, photo in places
-        if photo is not None
-    ]
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, str]:
     """Settings or versions as text, those of the method or of packages among them."""
     flat = {**values, **values.get("method_settings", {}), **values.get("packages", {})}
-    hidden = NOT_SHOWN | {"packages"}
-    return {name: _text(value) for name, value in flat.items() if name not in hidden}
+    return {name: _text(value) for name, value in flat.items() if name not in NOT_SHOWN}
 
 
 def _duration(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,19 +28,17 @@ def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
     """
     rows: dict[str, list[list[float]]] = {}
     levels: dict[str, list[float]] = {}
-    styles = {}
-    for label, group in group_by_label(results).items():
-        name = name_of(label)
-        if style := style_of(label):
-            styles[name] = style
+    groups = group_by_label(results)
+    for label, group in groups.items():
+        scores = [[_fraction(row[-1]) for row in result.nested[metric] if row] for result in group]
         if all(group[0].nested[metric]):
-            rows[name] = [[_fraction(row[-1]) for row in result.nested[metric]] for result in group]
+            rows[name_of(label)] = scores
         else:
-            levels[name] = [_fraction(result.nested[metric][-1][-1]) for result in group]
+            levels[name_of(label)] = [own[-1] for own in scores]
     return learning_curve(
         rows,
         levels=levels,
-        styles=styles,
+        styles={name_of(label): style for label in groups if (style := style_of(label))},
         ylabel=f"{metric} on classes seen (%)",
         title=describe_stream(results[0]),
     )
@@ -58,19 +56,13 @@ def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: 
     rows: dict[str, dict[float, list[float]]] = {}
     for result in results:
         value = {**result.settings, **result.settings["method_settings"]}[setting]
-        row = rows.setdefault(result.label.partition(", ")[0], {}).setdefault(value, [])
-        row.append(_fraction(result.summary["mAP"]["last"]))
+        rows.setdefault(result.label.partition(", ")[0], {}).setdefault(value, []).append(_last(result))
     x = sorted(next(iter(rows.values())))
+    styles = {name_of(label): style_of(label) or style_of(label.partition(" ")[0]) for label in rows}
     return learning_curve(
         {name_of(label): list(zip(*(own[value] for value in x), strict=True)) for label, own in rows.items()},
-        levels={
-            name: [_fraction(result.summary["mAP"]["last"]) for result in own] for name, own in levels.items()
-        },
-        styles={
-            name_of(label): style
-            for label in rows
-            if (style := style_of(label) or style_of(label.partition(" ")[0]))
-        },
+        levels={name: [_last(result) for result in own] for name, own in levels.items()},
+        styles={name: style for name, style in styles.items() if style},
         ylabel="mAP after the last experience (%)",
         x=x,
         xlabel=xlabel,
@@ -80,12 +72,10 @@ def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: 
 def class_precision(results: Sequence[Results]) -> Figure:
     """AP of each class after the last experience, a column for each method: mean over seeds."""
     names = results[0].class_names
-    scores = {
-        name_of(label): np.mean(
-            [[_fraction(result.per_class_ap[name]) for name in names] for result in group], axis=0
-        ).tolist()
-        for label, group in group_by_label(results).items()
-    }
+    scores = {}
+    for label, group in group_by_label(results).items():
+        rows = [[_fraction(result.per_class_ap[name]) for name in names] for result in group]
+        scores[name_of(label)] = np.mean(rows, axis=0).tolist()
     return class_heatmap(
         scores,
         class_names=names,
@@ -122,23 +112,18 @@ def pictures(result: Results) -> Figure:
         FileNotFoundError: if photos are not where they were when the run was made.
         ValueError: if scenes are drawn differently now.
     """
-    shown = [
-        LabelledPicture(
-            open_picture(result, picture),
-            picture["labels"],
-            [[_fraction(p) for p in row] for row in picture["probabilities"]],
-        )
-        for picture in result.pictures or []
-    ]
-    method = name_of(result.label)
-    title = f"{describe_stream(result)}\nlabels found by {method} at p ≥ 0.7"
+    shown = []
+    for picture in result.pictures or []:
+        scores = [[_fraction(p) for p in row] for row in picture["probabilities"]]
+        shown.append(LabelledPicture(open_picture(result, picture), picture["labels"], scores))
+    title = f"{describe_stream(result)}\nlabels found by {name_of(result.label)} at p ≥ {THRESHOLD}"
     return labelled_pictures(shown, class_names=result.class_names, title=title)
 
 
 SCENE_SETTINGS = ("validation_size", "n_train", "n_test", "image_size", "seed")
 
 
-def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
+def open_picture(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     """One of ``result.pictures``: a photo read from the data, or a scene drawn again from the settings."""
     if result.benchmark == "SplitScenes":
         return _draw_scene(result, picture)
@@ -149,7 +134,7 @@ def open_picture(result: Results, picture: dict[str, Any]) -> Image.Image:
     return load_image(Path(root) / str(picture["image"]))
 
 
-def _draw_scene(result: Results, picture: dict[str, Any]) -> Image.Image:
+def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     settings, number = result.settings, picture["image"]
     missing = [name for name in SCENE_SETTINGS if name not in settings]
     if missing:
@@ -196,9 +181,13 @@ def _fraction(percent: float | None) -> float:
     return math.nan if percent is None else percent / 100
 
 
+def _last(result: Results) -> float:
+    return _fraction(result.summary["mAP"]["last"])
+
+
 # Images with the labels found in them as more experiences are learned: the AGCN paper's Fig. 1.
 
-PAPER_THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels of a higher probability are shown
+THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels of a higher probability are shown
 MAX_COLUMNS = 4
 MAX_LINES = 8  # of a cell; the last one counts those that do not fit
 # Kinds of labels are told apart by a sign as well as by colour.
@@ -209,26 +198,18 @@ _IMAGE, _LINE, _LETTER, _TITLE, _HEAD, _FOOT = 1.3, 0.16, 0.085, 4.6, 0.9, 0.3
 
 
 class LabelledPicture(NamedTuple):
-    """An image, the names of its true classes, and its scores.
-
-    Row t of the scores has, after experience t, the probability of each class seen by then, in the order of
-    the columns; it is empty if there was no evaluation then.
-    """
+    """An image, the names of its true classes, and its scores."""
 
     image: Any  # PIL image or array [H, W, 3]
     labels: Sequence[str]
     scores: Sequence[Sequence[float]]
+    """Row t: the probability of each class seen by experience t; empty if there was no evaluation then."""
 
 
 def found_labels(
     scores: Sequence[float], labels: Sequence[str], class_names: Sequence[str], threshold: float
 ) -> list[tuple[str, str]]:
-    """Sort the classes that ``scores`` covers into right, missed and wrong; the most probable first.
-
-    Example:
-        >>> found_labels([0.9, 0.1, 0.8], ["cat", "dog", "sea"], ["cat", "dog", "car", "sea"], threshold=0.7)
-        [('right', 'cat'), ('missed', 'dog'), ('wrong', 'car')]
-    """
+    """Sort the classes that ``scores`` covers into right, missed and wrong; the most probable first."""
     kinds = {(True, True): "right", (False, True): "missed", (True, False): "wrong"}  # (found, true)
     named = sorted(zip(scores, class_names, strict=False), key=lambda pair: -pair[0])
     kind_of = {name: kinds.get((score >= threshold, name in labels)) for score, name in named}
@@ -236,19 +217,11 @@ def found_labels(
 
 
 def labelled_pictures(
-    pictures: Sequence[LabelledPicture],
-    *,
-    class_names: Sequence[str],
-    threshold: float = PAPER_THRESHOLD,
-    title: str | None = None,
+    pictures: Sequence[LabelledPicture], *, class_names: Sequence[str], title: str = ""
 ) -> Plot:
     """Draw images, each beside the labels found in it after some experiences, the first and last included.
 
-    Args:
-        pictures: the images, all evaluated after the same experiences.
-        class_names: names of all classes.
-        threshold: a label of this probability or more is found.
-        title: title of the plot.
+    All must have been evaluated after the same experiences.
     """
     evaluated = [t for t, row in enumerate(pictures[0].scores) if len(row)] if pictures else []
     if not evaluated:
@@ -256,7 +229,7 @@ def labelled_pictures(
     spaced = np.linspace(0, len(evaluated) - 1, min(MAX_COLUMNS, len(evaluated))).round()
     columns = [evaluated[int(k)] for k in spaced]
     plot, grid = _picture_grid(len(pictures), len(columns), longest=max(map(len, class_names)))
-    plot.suptitle(title or "", fontsize=10)
+    plot.suptitle(title, fontsize=10)
     for axes, t in zip(grid[0, 1:], columns, strict=True):
         heading = f"after experience {t + 1}\n{len(pictures[0].scores[t])} classes"
         axes.set_title(heading, fontsize=8.5, loc="left")
@@ -264,15 +237,15 @@ def labelled_pictures(
     for (image_axes, *text_axes), picture in zip(grid, pictures, strict=True):
         image_axes.imshow(np.asarray(picture.image))
         image_axes.set_anchor("N")  # level with the first label, whatever its shape
-        found = [found_labels(picture.scores[t], picture.labels, class_names, threshold) for t in columns]
+        found = [found_labels(picture.scores[t], picture.labels, class_names, THRESHOLD) for t in columns]
         for axes, labels in zip(text_axes, found, strict=True):
             _write_labels(axes, labels)
         at_end.update(kind for kind, _ in found[-1])
-    _explain_signs(plot, threshold)
+    _explain_signs(plot)
     after = ", ".join(str(t + 1) for t in columns)
     counts = ", ".join(f"{at_end[kind]} {kind}" for kind in SIGNS)
     where = f"in {len(pictures)} images after experiences {after}"
-    plot.caption = f"labels found at p ≥ {threshold:g} {where}: {counts} at the end"
+    plot.caption = f"labels found at p ≥ {THRESHOLD} {where}: {counts} at the end"
     return plot
 
 
@@ -299,9 +272,9 @@ def _write_labels(axes: Axes, lines: list[tuple[str, str]]) -> None:
         _write_sign(axes, kind, name, **place)
 
 
-def _explain_signs(plot: Plot, threshold: float) -> None:
+def _explain_signs(plot: Plot) -> None:
     """Write the meaning of the signs below the images."""
-    texts = {"right": "right", "wrong": "wrong", "missed": f"missed: learned by then, but p < {threshold:g}"}
+    texts = {"right": "right", "wrong": "wrong", "missed": f"missed: learned by then, but p < {THRESHOLD}"}
     for k, (kind, text) in enumerate(texts.items()):
         place = {"x": (0.1 + 0.8 * k) / plot.get_figwidth(), "y": 0.1 / plot.get_figheight()}
         _write_sign(plot, kind, text, **place)

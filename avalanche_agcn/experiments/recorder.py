@@ -1,4 +1,4 @@
-"""What a run records of each evaluation for its report, beside the scores."""
+"""Plugins of runs: what is recorded of each evaluation beside the scores, and how long a run will take."""
 
 from __future__ import annotations
 
@@ -31,17 +31,9 @@ STATE = ("rows", "class_ap", "n_true", "counts", "errors", "numbers")
 
 
 def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: int) -> list[int]:
-    """Choose pictures by their labels alone: those with labels of the most experiences.
+    """Positions of n pictures, chosen by their labels alone: those with labels of the most experiences.
 
     Of equals, those with more labels are taken, then those that stand first. No two have the same labels.
-
-    Args:
-        targets: [N, C] of 0 and 1, columns in order of appearance.
-        classes_per_experience: number of columns each experience adds.
-        n: number of pictures, if there are as many.
-
-    Returns:
-        Positions, in the order in which they stand.
 
     Example:
         >>> targets = torch.tensor([[1, 1, 0], [1, 0, 1], [1, 0, 1], [0, 1, 0], [1, 1, 1]])
@@ -52,12 +44,10 @@ def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: i
     blocks = labels.split(list(classes_per_experience), dim=1)
     n_experiences = torch.stack([block.any(1) for block in blocks], dim=1).sum(1).tolist()
     n_labels = labels.sum(1).tolist()
-    rank = sorted(range(len(labels)), key=lambda i: (-n_experiences[i], -n_labels[i], i))
     chosen: dict[tuple[bool, ...], int] = {}
-    for position in rank:
-        if len(chosen) == n:
-            break
-        chosen.setdefault(tuple(labels[position].tolist()), position)
+    for position in sorted(range(len(labels)), key=lambda i: (-n_experiences[i], -n_labels[i], i)):
+        if len(chosen) < n:
+            chosen.setdefault(tuple(labels[position].tolist()), position)
     return sorted(chosen.values())
 
 
@@ -66,18 +56,13 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
 
     Nothing is computed twice: the outputs are those of the evaluation. Images of the first experience are
     evaluated after every experience, which shows what is found in them as more is learned.
-
-    Args:
-        benchmark: where the images are from.
-        stream: name of the stream that is evaluated.
-        n: number of pictures; see `choose_pictures`.
     """
 
-    def __init__(self, benchmark: MultiLabelBenchmark, *, stream: str = "test", n: int = N_PICTURES) -> None:
+    def __init__(self, benchmark: MultiLabelBenchmark, *, stream: str = "test") -> None:
         super().__init__()
         self._images, self._names = benchmark.plan.evaluation[stream], benchmark.class_names
         targets = self._images.labels[self._images.positions[0]]
-        self.positions = choose_pictures(targets, benchmark.classes_per_experience, n)
+        self.positions = choose_pictures(targets, benchmark.classes_per_experience, N_PICTURES)
         self._rows: dict[int, Tensor] = {}  # [pictures, classes seen], by the number of the experience
         self._class_ap: dict[int, Tensor] = {}  # [classes seen], likewise
         self._experience = 0
@@ -156,28 +141,26 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
     def as_results(self, root: str | None = None) -> dict[str, Any]:
         """``pictures``, ``worst``, ``decisions`` and ``class_ap``, as `Results` has them.
 
-        Args:
-            root: folder that the names of files are relative to.
+        Names of files are relative to the folder ``root``.
         """
+        rows, first = _as_list(self._rows), self._images.positions[0]
+        pictures = [
+            {
+                **self._describe(int(first[position]), root),
+                "probabilities": [_percent(row[k]) if len(row) else [] for row in rows],
+            }
+            for k, position in enumerate(self.positions)
+        ]
+        worst = [
+            {"class": self._names[c], "error": kind, **self._describe(number, root), "probability": p}
+            for c, kind, number, p in self._worst()
+        ]
         found, right = self._counts.tolist()
+        counts = {"true": self._n_true.tolist(), "found": found, "right": right}
         return {
-            "pictures": [
-                {
-                    **self._describe(int(self._images.positions[0][position]), root),
-                    "probabilities": [_percent(row[k]) if len(row) else [] for row in _as_list(self._rows)],
-                }
-                for k, position in enumerate(self.positions)
-            ],
-            "worst": [
-                {"class": self._names[c], "error": kind, **self._describe(number, root), "probability": p}
-                for c, kind, number, p in self._worst()
-            ],
-            "decisions": {
-                "thresholds": list(PROBABILITIES),
-                "true": self._n_true.tolist(),
-                "found": found,
-                "right": right,
-            },
+            "pictures": pictures,
+            "worst": worst,
+            "decisions": {"thresholds": list(PROBABILITIES), **counts},
             "class_ap": [_percent(row) for row in _as_list(self._class_ap)],
         }
 
@@ -213,14 +196,9 @@ LONG_SECONDS = 60.0
 
 
 class EstimatePlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Logs one line about a long run, once.
+    """Logs one line about a long run, once: how long it will take, and how much disk.
 
-    Args:
-        n_batches: number of train batches that are left.
-        n_evaluated: number of images that are left to evaluate, each counted whenever it is evaluated.
-        folder: folder of the run.
-        log: receives the line.
-        clock: seconds that pass.
+    ``n_batches`` are left to train on, and ``n_evaluated`` images, each counted whenever it is evaluated.
     """
 
     def __init__(
@@ -270,6 +248,5 @@ def count_bytes(state: Any) -> int:
     """
     if isinstance(state, Tensor):
         return state.nbytes
-    if isinstance(state, dict):
-        return sum(map(count_bytes, state.values()))
-    return sum(map(count_bytes, state)) if isinstance(state, (list, tuple)) else 0
+    parts = state.values() if isinstance(state, dict) else state
+    return sum(map(count_bytes, parts)) if isinstance(state, (dict, list, tuple)) else 0

@@ -1,4 +1,4 @@
-"""Reports from results, and the page of a study."""
+"""Reports of results: all their tables and plots, the page of a study, and comparisons of methods."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,16 @@ from avalanche_agcn.experiments.methods import ABLATIONS, name_of
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.results import Results, group_by_label, mean_and_deviation
 from avalanche_agcn.experiments.settings import ascii_name
-from avalanche_agcn.experiments.tables import Table, all_tables, class_table, summary_text, with_full
+from avalanche_agcn.experiments.tables import (
+    METHOD,
+    Column,
+    Table,
+    all_tables,
+    class_table,
+    make_table,
+    score,
+    with_full,
+)
 
 FILE_NAMES = {
     "Table 1": "table-{}",
@@ -50,26 +60,31 @@ def write_report(
     Raises:
         ValueError: if results are not comparable, or there is no plot of such a name.
     """
-    known: set[str] = set()
-    for benchmark, own in _by_benchmark(results).items():
-        for caption, table in ({} if only else all_tables(own, stages=stages)).items():
-            print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
-            path = out / FILE_NAMES[caption].format(ascii_name(benchmark))
-            for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
-                write_text(path.with_suffix(suffix), text)
-        if not only:
-            if sentence := verdict(own):
-                print(f"{sentence}\n")
-            write_text(out / f"classes-{ascii_name(benchmark)}.csv", class_table(own).csv())
-        drawings = _plots_of(own)
-        known |= set(drawings)
-        for name in [name for name in drawings if not only or name in only]:
-            draw(drawings[name], out / f"{ascii_name(benchmark)}-{name}.png")
+    streams = _by_benchmark(results)
+    drawings = {benchmark: _plots_of(own) for benchmark, own in streams.items()}
+    known = {name for own in drawings.values() for name in own}
     if not set(only) <= known:
         raise ValueError(f"no plot {sorted(set(only) - known)}; there are {sorted(known)}.")
+    for benchmark, own in streams.items():
+        if not only:
+            _write_tables(own, out, benchmark, stages=stages)
+        for name, make in drawings[benchmark].items():
+            if not only or name in only:
+                draw(make, out / f"{ascii_name(benchmark)}-{name}.png")
     if not only:
-        write_html(out / PAGE_FILE, _by_benchmark(results), stages=stages)
+        write_html(out / PAGE_FILE, streams, stages=stages)
         print(f"Tables and plots are in {out}; {out / PAGE_FILE} shows them all.")
+
+
+def _write_tables(results: Sequence[Results], out: Path, benchmark: str, *, stages: bool) -> None:
+    for caption, table in all_tables(results, stages=stages).items():
+        print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
+        path = out / FILE_NAMES[caption].format(ascii_name(benchmark))
+        for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
+            write_text(path.with_suffix(suffix), text)
+    if sentence := verdict(results):
+        print(f"{sentence}\n")
+    write_text(out / f"classes-{ascii_name(benchmark)}.csv", class_table(results).csv())
 
 
 def refresh_page(out: Path, finished: Sequence[Results], n_runs: int, running: Results) -> None:
@@ -87,9 +102,9 @@ def _by_benchmark(results: Sequence[Results]) -> dict[str, list[Results]]:
     """Results by the name of their stream: the benchmark, and what tells several streams of it apart."""
     streams: dict[tuple[str, ...], list[Results]] = {}
     for result in results:
-        order = result.settings.get("class_order") or "data"
         sizes = f"{len(result.class_names)} classes in {len(result.classes_per_experience)} experiences"
-        streams.setdefault((result.benchmark, sizes, f"order {order}"), []).append(result)
+        stream = (result.benchmark, sizes, f"order {result.class_order}")
+        streams.setdefault(stream, []).append(result)
     named: dict[str, list[Results]] = {}
     for (benchmark, *about), own in streams.items():
         others = [other[1:] for other in streams if other[0] == benchmark]
@@ -101,9 +116,8 @@ def _by_benchmark(results: Sequence[Results]) -> dict[str, list[Results]]:
 def _plots_of(results: Sequence[Results]) -> dict[str, Callable[[], Figure]]:
     """A function that draws each plot, by name. Ablations stand apart from methods, with AGCN beside them."""
     methods = [result for result in results if result.label not in ABLATIONS]
-    ablations = with_full(results, ABLATIONS)
     found: dict[str, Callable[[], Figure]] = {}
-    for suffix, rows in (("", methods), ("-variants", ablations)):
+    for suffix, rows in (("", methods), ("-variants", with_full(results, ABLATIONS))):
         if rows:
             found[f"mAP{suffix}"] = partial(plots.curves, rows)
             found[f"classes{suffix}"] = partial(plots.class_precision, rows)
@@ -163,14 +177,9 @@ def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path
 
 
 def fill_in(text: str, results: Mapping[str, Iterable[Results]]) -> str:
-    """Put scores in the place of their names, so that no number is typed.
+    """Put scores of the parts' results in the place of their names, so that no number is typed.
 
-    Args:
-        text: with names such as ``{{ frozen["agcn + er"].mAP.last }}``: part, label, metric, kind.
-        results: of each part.
-
-    Raises:
-        ValueError: if there is no such score.
+    Names are such as ``{{ frozen["agcn + er"].mAP.last }}``: part, label, metric, kind.
     """
     scores: dict[str, dict[str, Any]] = {}
     for part, own in results.items():
@@ -185,72 +194,59 @@ def fill_in(text: str, results: Mapping[str, Iterable[Results]]) -> str:
 def _known_scores(group: Sequence[Results]) -> dict[str, dict[str, str]]:
     """Mean and deviation of each kind of score, by metric and kind; only those that are defined."""
     return {
-        metric: {
-            kind: summary_text(group, metric, kind) for kind, value in kinds.items() if value is not None
-        }
+        metric: {kind: score(metric, kind)(group) for kind, value in kinds.items() if value is not None}
         for metric, kinds in group[0].summary.items()
     }
 
 
-CONFIDENCE = 0.95
-SCORES = (
-    ("mAP", "last"),
-    ("mAP", "average"),
-    ("CF1", "last"),
-    ("OF1", "last"),
-    ("mAP", "forgetting_absolute"),
-)
+RUNS: dict[str, Column] = {"runs": lambda group: str(len(group))}
+SCORES = {
+    "mAP last": score("mAP", "last"),
+    "mAP average": score("mAP", "average"),
+    "CF1": score("CF1", "last"),
+    "OF1": score("OF1", "last"),
+    "forgetting": score("mAP", "forgetting_absolute"),
+}
 
 
 def comparison_table(results: Sequence[Results], *, reference: str = "finetuning") -> Table:
     """All rows of one stream: scores, what is stored, and time, with the best last mAP first.
 
-    Args:
-        results: of one stream, in any number of seeds and class orders.
-        reference: label whose training time per image is 1.
-
-    Raises:
-        ValueError: if there is no result of the reference.
+    Results may be of any number of seeds and class orders. The training time of the reference is 1.
     """
     groups = group_by_label(results)
     if reference not in groups:
         raise ValueError(f"there is no result of {reference!r} to compare times with.")
-    unit = statistics.fmean(result.seconds["train"] for result in groups[reference])
-    header = ["Method", "runs", "mAP last", "mAP average", "CF1", "OF1", "forgetting"]
-    header += ["stored photos", "stored MB", "time"]
-    rows = [
-        [
-            name_of(label),
-            str(len(group)),
-            *(summary_text(group, *score) for score in SCORES),
-            *_stored(group),
-            f"{statistics.fmean(result.seconds['train'] for result in group) / unit:.1f}",
-        ]
-        for label, group in sorted(groups.items(), key=lambda item: -_last(item[1]))
-    ]
-    return Table(header, rows)
+    columns: dict[str, Column] = {
+        **METHOD,
+        **RUNS,
+        **SCORES,
+        "stored photos": partial(_stored, "images"),
+        "stored MB": partial(_stored, "bytes"),
+        "time": lambda group: f"{_train_seconds(group) / _train_seconds(groups[reference]):.1f}",
+    }
+    return make_table(sorted(groups.values(), key=_last, reverse=True), columns)
+
+
+def _train_seconds(group: Sequence[Results]) -> float:
+    return statistics.fmean(result.seconds["train"] for result in group)
 
 
 def _last(group: Sequence[Results]) -> float:
     return statistics.fmean(result.summary["mAP"]["last"] or 0.0 for result in group)
 
 
-def _stored(group: Sequence[Results]) -> list[str]:
-    """Number of stored photos, and megabytes of all else."""
-    known = [result.stored for result in group if result.stored is not None]
-    if not known:
-        return ["–", "–"]
-    photos, size = (max(own[kind] for own in known) for kind in ("images", "bytes"))
-    return [str(photos), f"{size / 1e6:.1f}"]
+def _stored(kind: str, group: Sequence[Results]) -> str:
+    """Number of stored photos, or megabytes of all else."""
+    sizes = [result.stored[kind] for result in group if result.stored is not None]
+    if not sizes:
+        return "–"
+    return str(max(sizes)) if kind == "images" else f"{max(sizes) / 1e6:.1f}"
 
 
 def paired_differences(first: Sequence[Results], second: Sequence[Results]) -> dict[str, list[float]]:
-    """Differences of the last mAP between two rows, pairs with the same seed and class order, by class order.
-
-    Raises:
-        ValueError: if a result has no partner.
-    """
-    pairs = [{(_order(result), result.seed): result for result in group} for group in (first, second)]
+    """Differences of the last mAP between results of the same seed and class order, by class order."""
+    pairs = [{(result.class_order, result.seed): result for result in group} for group in (first, second)]
     if pairs[0].keys() != pairs[1].keys():
         raise ValueError(
             f"{first[0].label!r} and {second[0].label!r} were run with different seeds or class orders: "
@@ -263,58 +259,45 @@ def paired_differences(first: Sequence[Results], second: Sequence[Results]) -> d
     return differences
 
 
-def _order(result: Results) -> str:
-    return result.settings.get("class_order") or "data"
-
-
 def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Interval of the mean at 95 %, by Student's t; of one value it is infinite.
-
-    Example:
-        >>> low, high = confidence_interval([1.0, 2.0, 3.0])
-        >>> round(low, 2), round(high, 2)
-        (-0.48, 4.48)
-    """
+    """Interval of the mean at 95 %, by Student's t; of one value it is infinite."""
     from scipy import stats  # of the test extra: only studies need it
 
     if len(values) < 2:
         return -math.inf, math.inf
-    mean = statistics.fmean(values)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values))
-    return mean - half, mean + half
+    return stats.t.interval(0.95, len(values) - 1, loc=statistics.fmean(values), scale=stats.sem(values))
 
 
 def paired_table(results: Sequence[Results], labels: Sequence[str], against: Sequence[str]) -> Table:
     """How much the last mAP of some rows lies above that of others: mean, interval, and mean per class order.
 
-    Args:
-        results: with the same seeds and class orders for every row.
-        labels: rows to compare.
-        against: rows to compare them with.
+    Every row must have results of the same seeds and class orders.
     """
     groups = group_by_label(results)
-    orders = sorted({_order(result) for result in results})
+    orders = sorted({result.class_order for result in results})
     rows = []
-    for label in labels:
-        for other in against:
-            by_order = paired_differences(groups[label], groups[other])
-            values = [value for own in by_order.values() for value in own]
-            low, high = confidence_interval(values)
-            cells = [f"{statistics.fmean(values):+.1f}", f"{low:+.1f} to {high:+.1f}"]
-            cells += [mean_and_deviation(by_order[order]) for order in orders]
-            rows.append([f"{name_of(label)} − {name_of(other)}", str(len(values)), *cells])
+    for label, other in product(labels, against):
+        by_order = paired_differences(groups[label], groups[other])
+        values = [value for own in by_order.values() for value in own]
+        low, high = confidence_interval(values)
+        cells = [f"{statistics.fmean(values):+.1f}", f"{low:+.1f} to {high:+.1f}"]
+        cells += [mean_and_deviation(by_order[order]) for order in orders]
+        rows.append([f"{name_of(label)} − {name_of(other)}", str(len(values)), *cells])
     return Table(["Difference of mAP last", "pairs", "mean", "95 %", *(f"order {o}" for o in orders)], rows)
 
 
 class Balance(NamedTuple):
-    """AP of the classes, mean over them and over seeds, in percent: new − lost = last."""
+    """AP of the classes when they are new and at the end, mean over them and over seeds, in percent."""
 
     new: float
     """At the end of the experience that brought each class."""
-    lost: float
-    """Until the end of the stream."""
     last: float
     """At the end of the stream."""
+
+    @property
+    def lost(self) -> float:
+        """Until the end of the stream."""
+        return self.new - self.last
 
 
 def verdict(results: Sequence[Results]) -> str | None:
@@ -327,43 +310,37 @@ def verdict(results: Sequence[Results]) -> str | None:
     if len(known) < 2:
         return None
     first, second = sorted(known, key=lambda label: -known[label].last)[:2]
-    best, next_best = known[first], known[second]
+    best, other = known[first], known[second]
     n_seeds = len(groups[first])
+    where = f"the best mAP after the last experience, {best.last:.1f}"
     seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
-    if f"{best.last:.1f}" == f"{next_best.last:.1f}":
-        return (
-            f"{name_of(first)} and {name_of(second)} have the best mAP after the last experience, "
-            f"{best.last:.1f} ({seeds})."
-        )
-    reason = "learned new classes better" if best.new > next_best.new else "lost less of what was learned"
-    if best.new > next_best.new and best.lost < next_best.lost:
+    if f"{best.last:.1f}" == f"{other.last:.1f}":
+        return f"{name_of(first)} and {name_of(second)} have {where} ({seeds})."
+    reason = "learned new classes better" if best.new > other.new else "lost less of what was learned"
+    if best.new > other.new and best.lost < other.lost:
         reason = "learned new classes better and lost less of them"
     return (
-        f"{name_of(first)} has the best mAP after the last experience, {best.last:.1f} against "
-        f"{next_best.last:.1f} of {name_of(second)} ({seeds}), "
-        f"because it {reason}: the mean AP of its classes was {best.new:.1f} when they were new and "
-        f"{_change(best)} at the end, against {next_best.new:.1f} and {_change(next_best)}."
+        f"{name_of(first)} has {where} against {other.last:.1f} of {name_of(second)} ({seeds}), because it "
+        f"{reason}: the mean AP of its classes was {best.new:.1f} when they were new and {_change(best)} "
+        f"at the end, against {other.new:.1f} and {_change(other)}."
     )
 
 
 def balance(group: Sequence[Results]) -> Balance | None:
     """How well the classes were learned and kept; None for a method that is evaluated at the end only."""
-    known = [row for result in group if (row := _balance(result)) is not None]
+    known = [own for result in group if (own := _balance(result)) is not None]
     return Balance(*map(statistics.fmean, zip(*known, strict=True))) if known else None
 
 
 def _balance(result: Results) -> Balance | None:
     """Over the classes that have an AP both when they are new and at the end."""
-    if not result.class_ap or not all(result.class_ap):
+    ends = list(accumulate(result.classes_per_experience))
+    if not result.class_ap or [len(row) for row in result.class_ap] != ends:
         return None
-    pairs: list[tuple[float | None, float | None]] = []
-    begin = 0
-    for row, size in zip(result.class_ap, result.classes_per_experience, strict=True):
-        pairs += zip(row[begin : begin + size], result.class_ap[-1][begin : begin + size], strict=True)
-        begin += size
+    at_end = zip(result.experience_of_class, result.class_ap[-1], strict=True)
+    pairs = [(result.class_ap[t][c], last) for c, (t, last) in enumerate(at_end)]
     known = [(new, last) for new, last in pairs if new is not None and last is not None]
-    new, last = (statistics.fmean(values) for values in zip(*known, strict=True))
-    return Balance(new, new - last, last)
+    return Balance(*map(statistics.fmean, zip(*known, strict=True))) if known else None
 
 
 def _change(own: Balance) -> str:

@@ -1,33 +1,42 @@
-"""Results of runs: ``results.json``, tables of many runs, and what is worked out from them.
+"""Results of runs: ``results.json``, tables of many runs, and how results are checked and grouped.
 
 A run writes all its scores to its ``results.json``, and nothing else is a source of numbers. A study keeps
-the results of its runs in one table, ``results.jsonl``.
+the results of its runs in one table, ``results.jsonl``. Files may come from anywhere, so that their content
+is checked before it is used.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 import torch
 
-from avalanche_agcn.checks import read_json
-from avalanche_agcn.evaluation.functional import nested_summary
+from avalanche_agcn.benchmarks.image_files import check_inside
+from avalanche_agcn.checks import check_fields, check_kind, check_value, fail, read_json
+from avalanche_agcn.evaluation.functional import StageScores, nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
-from avalanche_agcn.experiments.results_check import check_results
-from avalanche_agcn.experiments.settings import DATA_PATHS, FORMAT, check_format, differences, run_name
+from avalanche_agcn.experiments.settings import (
+    DATA_PATHS,
+    FORMAT,
+    KINDS,
+    check_format,
+    differences,
+    method_arguments,
+    run_name,
+    split_settings,
+)
 
 if TYPE_CHECKING:
     from avalanche_agcn.benchmarks.multilabel import Plan
@@ -35,47 +44,11 @@ if TYPE_CHECKING:
 METRICS = ("mAP", "CF1", "OF1")
 RESULTS_FILE, TABLE_FILE, TRIALS_FOLDER = "results.json", "results.jsonl", "trials"
 PACKAGES = ("avalanche-agcn", "avalanche-lib", "torch", "torchvision", "numpy", "pycocotools")
-NestedMatrix = Sequence[Sequence[float | None]]
 
 
 @dataclass(frozen=True)
 class Results:
-    """Results of one run; all scores in percent.
-
-    Attributes:
-        benchmark: name of the benchmark.
-        method: name of the method.
-        seed: seed of the run.
-        settings: all settings of the run.
-        class_names: names of the columns.
-        classes_per_experience: number of columns each experience adds.
-        nested: for each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1
-            entries, or none if nothing was evaluated then (Multi-Task has the last row only).
-        stages: what papers of the B protocols report after each experience, by name: mAP, the mean of
-            per-class F1 and OF1, both at p > 0.8; None where nothing was evaluated then.
-        per_class_ap: AP of each class after the last experience; None where it has no positive.
-        seconds: time of ``train``, ``eval`` and ``total``.
-        environment: versions, commit and hardware.
-        acm: the final correlation matrix, for AGCN.
-        cooccurrence: P(i | j) among the train images, for AGCN, where all their labels are known.
-        pictures: a few test pictures chosen by their labels (`choose_pictures`). Each has ``image``, the
-            number of a drawn scene or the name of a file below the setting ``dataset_root``; ``labels``, the
-            names of what it shows; and ``probabilities``, in percent to two digits: row t for the classes
-            seen by experience t, empty if nothing was evaluated then.
-        worst: for each class the test pictures in which its probability is most wrong after the last
-            experience: ``class``, ``error`` (``"missed"`` or ``"wrong"``), ``image``, ``labels`` and
-            ``probability``.
-        decisions: counts in all test images after the last experience: ``thresholds`` of the probability,
-            ``true`` labels of each class, and for each threshold the labels ``found`` and those of them that
-            are ``right``.
-        class_ap: row t has the AP of each class seen by experience t, empty if nothing was evaluated then.
-        n_images: number of images of each experience, by the name of the stream.
-        stored: what the method keeps from one experience to the next, beside the model: ``images``, and the
-            ``bytes`` of all else: sums, copies of weights, correlation matrices.
-        data: fingerprint of the data (`data_fingerprint`).
-        summary: `nested_summary` of each metric.
-        format: version of the file's format.
-    """
+    """Results of one run; all scores in percent, columns in order of appearance."""
 
     benchmark: str
     method: str
@@ -84,20 +57,43 @@ class Results:
     class_names: list[str]
     classes_per_experience: list[int]
     nested: dict[str, list[list[float | None]]]
+    """For each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1 entries,
+    or none if nothing was evaluated then (Multi-Task has the last row only)."""
     per_class_ap: dict[str, float | None]
+    """AP of each class after the last experience; None where it has no positive."""
     seconds: dict[str, float]
+    """Time of ``train``, ``eval`` and ``total``."""
     environment: dict[str, Any]
+    """Versions, commit and hardware."""
     acm: list[list[float]] | None = None
+    """The final correlation matrix, for AGCN."""
     cooccurrence: list[list[float]] | None = None
+    """P(i | j) among the train images, for AGCN, where all their labels are known."""
     stages: dict[str, list[float | None]] | None = None
+    """What papers of the B protocols report after each experience, by name: mAP, the mean of per-class F1 and
+    OF1, both at p > 0.8; None where nothing was evaluated then."""
     pictures: list[dict[str, Any]] | None = None
+    """A few test pictures chosen by their labels (`choose_pictures`). Each has ``image``, the number of a
+    drawn scene or the name of a file below the setting ``dataset_root``; ``labels``, the names of what it
+    shows; and ``probabilities``, in percent to two digits: row t for the classes seen by experience t, empty
+    if nothing was evaluated then."""
     worst: list[dict[str, Any]] | None = None
+    """For each class the test pictures in which its probability is most wrong after the last experience:
+    ``class``, ``error`` (``"missed"`` or ``"wrong"``), ``image``, ``labels`` and ``probability``."""
     decisions: dict[str, list[Any]] | None = None
+    """Counts in all test images after the last experience: ``thresholds`` of the probability, ``true`` labels
+    of each class, and for each threshold the labels ``found`` and those of them that are ``right``."""
     class_ap: list[list[float | None]] | None = None
+    """Row t has the AP of each class seen by experience t, empty if nothing was evaluated then."""
     n_images: dict[str, list[int]] | None = None
+    """Number of images of each experience, by the name of the stream."""
     stored: dict[str, int] | None = None
+    """What the method keeps from one experience to the next, beside the model: ``images``, and the ``bytes``
+    of all else: sums, copies of weights, correlation matrices."""
     data: dict[str, dict[str, str]] | None = None
+    """Fingerprint of the data (`data_fingerprint`)."""
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """`nested_summary` of each metric."""
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -110,6 +106,17 @@ class Results:
         return self.settings.get("label") or self.method
 
     @property
+    def class_order(self) -> str:
+        """Order in which the classes come, ``"data"`` if that of the data."""
+        return self.settings.get("class_order") or "data"
+
+    @property
+    def experience_of_class(self) -> list[int]:
+        """Number of the experience that brought each class."""
+        sizes = self.classes_per_experience
+        return np.repeat(np.arange(len(sizes)), sizes).tolist()
+
+    @property
     def name(self) -> str:
         """Name of the run's folder."""
         return run_name(self.label, self.settings.get("class_order"), self.seed)
@@ -119,7 +126,7 @@ class Results:
         write_json(path, {key: value for key, value in vars(self).items() if value is not None})
 
 
-def summarise(nested: Mapping[str, NestedMatrix]) -> dict[str, dict[str, float | None]]:
+def summarise(nested: Mapping[str, Sequence[Sequence[float | None]]]) -> dict[str, dict[str, float | None]]:
     """``nested_summary`` of each metric; None where a score is not defined."""
     summaries = {}
     for metric, matrix in nested.items():
@@ -141,27 +148,16 @@ def read_results(path: str | os.PathLike) -> Results:
     Raises:
         ValueError: if the file is damaged, not of this package, or of another format; the message names it.
     """
-    with _naming(path):
-        content = read_json(path)
-    return _parse(path, content)
-
-
-@contextlib.contextmanager
-def _naming(path: str | os.PathLike) -> Iterator[None]:
-    """Begin the message of an error with the file that it is about."""
-    try:
-        yield
-    except ValueError as error:
-        reason = str(error).removeprefix(f"{path} ")
-        raise ValueError(f"{path} is not a results.json of this package, or is damaged: {reason}") from None
+    return _parse(path, read_json(path))
 
 
 def _parse(path: str | os.PathLike, content: Any) -> Results:
     if isinstance(content, dict) and "nested" in content:
         check_format(path, content)
-    needed = [f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING]
-    with _naming(path):
-        check_results(content, get_type_hints(Results), needed, METRICS, "content")
+    try:
+        _check_content(content)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a results.json of this package, or is damaged: {error}") from None
     return Results(**{name: value for name, value in content.items() if name != "summary"})
 
 
@@ -178,19 +174,16 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
 
     Pictures and details of single classes are left out, and correlation matrices are rounded to four digits.
     """
+    shared: dict[str, Any] = {"settings": dict(results[0].settings)}
     records = [{k: v for k, v in vars(result).items() if k not in _NOT_IN_TABLES} for result in results]
     for record in records:
         record |= {k: np.round(record[k], 4).tolist() for k in ("acm", "cooccurrence") if record[k]}
-    shared: dict[str, Any] = {"settings": dict(results[0].settings)}
-    for record in records:
         shared |= {key: record[key] for key in _SHARED if shared.get(key) is None}
+    base = shared["settings"].items()
     lines = [shared]
     for record in records:
         own = {key: value for key, value in record.items() if key not in _SHARED or value != shared[key]}
-        base = shared["settings"].items()
-        own["settings"] = {
-            key: value for key, value in record["settings"].items() if (key, value) not in base
-        }
+        own["settings"] = dict(item for item in record["settings"].items() if item not in base)
         lines.append(own)
     texts = [json.dumps(line, separators=(",", ":"), allow_nan=False) for line in lines]
     write_text(path, "\n".join(texts) + "\n")
@@ -228,15 +221,153 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
         for result in read_table(table):
             found.setdefault(table.parent / result.name, result)
     if not found:
-        raise FileNotFoundError(
-            f"no {RESULTS_FILE} below {', '.join(map(str, below))}; has a run ended there?"
-        )
+        where = ", ".join(map(str, below))
+        raise FileNotFoundError(f"no {RESULTS_FILE} below {where}; has a run ended there?")
     return list(found.values())
 
 
 def _is_trial(path: Path, folder: Path) -> bool:
     return TRIALS_FOLDER in path.relative_to(folder).parts[-3:-2]
 
+
+# Checks of what a file has. Each fails with the place, the value and what it must be.
+
+MAX_NAME = 200  # characters of a class, label or benchmark
+PICTURE: dict[str, Any] = {"image": int | str, "labels": list[str]}
+PICTURES: dict[str, dict[str, Any]] = {
+    "pictures": PICTURE | {"probabilities": list[list[float | None]]},
+    "worst": PICTURE | {"class": str, "error": str, "probability": float | None},
+}
+DECISIONS = {"thresholds": list[float], "true": list[int], "found": list[list[int]], "right": list[list[int]]}
+# Least and greatest number in a field, and both in words.
+PERCENT = (0, 100, "percentages between 0 and 100")
+AMOUNT = (0, math.inf, "at least 0")
+BOUNDS: dict[str, tuple[float, float, str]] = {
+    **dict.fromkeys(("nested", "per_class_ap", "stages", "class_ap"), PERCENT),
+    **dict.fromkeys(("acm", "cooccurrence"), (-1e-6, 1 + 1e-6, "probabilities between 0 and 1")),
+    **dict.fromkeys(("seconds", "n_images", "decisions"), AMOUNT),
+}
+
+
+def _check_content(content: Any) -> None:
+    kinds = get_type_hints(Results)
+    needed = [f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING]
+    check_fields(content, {name: kinds[name] for name in needed}, "content")
+    for name, value in content.items():
+        if name not in kinds:
+            raise ValueError(f"it has {name!r:.60}, which results do not have: is it of another program?")
+        check_kind(value, kinds[name], name)
+    for name, bounds in BOUNDS.items():
+        _check_numbers(content.get(name), bounds, name)
+    _check_settings(content["settings"])
+    _check_names(content)
+    _check_nested(content["nested"], len(content["classes_per_experience"]))
+    _check_details(content)
+    for part, kinds in PICTURES.items():
+        for k, picture in enumerate(content.get(part) or []):
+            check_fields(picture, kinds, f"{part}[{k}]")
+            _check_picture(picture, content, f"{part}[{k}]")
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Types and ranges of the settings; those that this version does not know are not looked at."""
+    try:
+        shared, own = split_settings(settings)
+        arguments = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
+        for name, value in shared.items():
+            check_value(name, value, KINDS[name])
+        for name in own.keys() & arguments.keys():
+            check_value(name, own[name], arguments[name].annotation)
+    except ValueError as error:
+        raise ValueError(f"settings: {error}") from None
+
+
+def _check_names(content: Mapping[str, Any]) -> None:
+    """Names are on one line, and classes differ and are as many as the experiences have."""
+    names, sizes = content["class_names"], content["classes_per_experience"]
+    texts = {"benchmark": content["benchmark"], "method": content["method"]}
+    texts |= {"settings.label": content["settings"].get("label") or "none"}
+    for where, text in [*texts.items(), *(("class_names", name) for name in names)]:
+        fits = 0 < len(text) <= MAX_NAME and text.isprintable()
+        _require(fits, where, f"a name of 1 to {MAX_NAME} printable characters", text)
+    _require(len(set(names)) == len(names), "class_names", "different names", names)
+    fits = min(sizes, default=0) > 0 and sum(sizes) == len(names)
+    _require(fits, "classes_per_experience", f"positive and sum to the {len(names)} class_names", str(sizes))
+    ap = content["per_class_ap"]
+    _require(set(ap) == set(names), "per_class_ap", "the AP of each of the class_names, and no other", ap)
+
+
+def _check_nested(nested: Mapping[str, Any], n_experiences: int) -> None:
+    check_fields(nested, dict.fromkeys(METRICS, list), "nested")
+    lengths = {tuple(map(len, rows)) for rows in nested.values()}
+    shape = next(iter(lengths))
+    fits = len(lengths) == 1 and 0 < len(shape) <= n_experiences and shape[-1] > 0
+    fits = fits and all(length in (0, t + 1) for t, length in enumerate(shape))
+    wanted = f"the same for each metric, at most {n_experiences} rows, row t with t + 1 scores or none"
+    _require(fits, "nested", f"{wanted} and the last with scores", str(sorted(lengths)))
+
+
+def _check_details(content: Mapping[str, Any]) -> None:
+    """Shapes of what is recorded beside the scores."""
+    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
+    check_fields(content["seconds"], dict.fromkeys(("train", "eval", "total"), float), "seconds")
+    if stages := content.get("stages"):
+        check_fields(stages, dict.fromkeys(StageScores._fields, list), "stages")
+        fits = all(0 < len(row) <= n_experiences for row in stages.values())
+        _require(fits, "stages", f"a score for each of {n_experiences} experiences", stages)
+    packages = content["environment"].get("packages", {})
+    _require(isinstance(packages, dict), "environment.packages", "versions by name", packages)
+    _check_rows(content.get("class_ap"), content, "class_ap")
+    for name in ("acm", "cooccurrence"):
+        rows = content.get(name)
+        fits = rows is None or [len(row) for row in rows] == [n] * n
+        _require(fits, name, f"a matrix of {n} × {n}", rows)
+    for stream, counts in (content.get("n_images") or {}).items():
+        place = f"n_images.{stream!r:.60}"
+        _require(len(counts) == n_experiences, place, f"{n_experiences} numbers", counts)
+    if (decisions := content.get("decisions")) is not None:
+        check_fields(decisions, DECISIONS, "decisions")
+        thresholds, true, found, right = (decisions[name] for name in DECISIONS)
+        fits = len(thresholds) == len(found) == len(right) and 0.5 in thresholds
+        fits = fits and all(len(row) == n for row in (true, *found, *right))
+        _require(fits, "decisions", f"counts of {n} classes for each of the thresholds, with 0.5", decisions)
+
+
+def _check_picture(picture: Mapping[str, Any], content: Mapping[str, Any], place: str) -> None:
+    image, labels, names = picture["image"], picture["labels"], content["class_names"]
+    if isinstance(image, str):
+        check_inside(image, f"{place}.image")
+    _check_numbers(image, AMOUNT, f"{place}.image")
+    _require(set(labels) <= set(names), f"{place}.labels", "some of the class_names", labels)
+    name = picture.get("class", names[0])
+    _require(name in names, f"{place}.class", "one of the class_names", name)
+    _check_rows(picture.get("probabilities"), content, f"{place}.probabilities")
+    _check_numbers(picture.get("probabilities"), PERCENT, f"{place}.probabilities")
+
+
+def _check_rows(rows: list[Any] | None, content: Mapping[str, Any], place: str) -> None:
+    """At most as many rows as experiences, and entries as classes."""
+    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
+    fits = rows is None or (len(rows) <= n_experiences and all(len(row) <= n for row in rows))
+    _require(fits, place, "a row for each experience, with a number for each class", rows)
+
+
+def _check_numbers(value: Any, bounds: tuple[float, float, str], place: str) -> None:
+    """All numbers in nested lists and objects are within bounds."""
+    if isinstance(value, (int, float)):
+        low, high, words = bounds
+        _require(low <= value <= high, place, words, value)
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_numbers(item, bounds, place)
+
+
+def _require(fits: bool, place: str, wanted: str, value: Any) -> None:
+    if not fits:
+        fail(place, wanted, value)
+
+
+# Rows of tables: results of the same method and settings.
 
 MAY_DIFFER = DATA_PATHS | {"seed", "class_order", "device"}
 """Settings in which results with a common mean may differ: seeds may be run on several machines."""
@@ -254,7 +385,7 @@ def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
     for result in results:
         groups.setdefault(result.label, []).append(result)
     for label, group in groups.items():
-        check_comparable(label, group)
+        _check_comparable(label, group)
     order = {name: k for k, name in enumerate([*METHODS, *ABLATIONS])}
 
     def place(label: str) -> tuple[int, int, str]:
@@ -264,7 +395,7 @@ def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
     return {label: groups[label] for label in sorted(groups, key=place)}
 
 
-def check_comparable(label: str, group: Sequence[Results]) -> None:
+def _check_comparable(label: str, group: Sequence[Results]) -> None:
     """Raise a ValueError if results have no common mean: several of one seed, or other settings."""
     if len({result.name for result in group}) != len(group):
         seeds = sorted(result.seed for result in group)
@@ -282,13 +413,21 @@ def check_comparable(label: str, group: Sequence[Results]) -> None:
         )
 
 
-def mean_and_deviation(values: Sequence[float | None], *, digits: int = 1) -> str:
+def known(values: Iterable[float | None]) -> list[float]:
+    """Values that are not None."""
+    return [value for value in values if value is not None]
+
+
+def mean_and_deviation(values: Iterable[float | None], *, digits: int = 1) -> str:
     """``"41.3 ± 0.7"``; the sample deviation, left out for one value; ``"–"`` for none."""
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = known(values)
+    if not numbers:
         return "–"
-    mean = f"{statistics.fmean(known):z.{digits}f}"
-    return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known):.{digits}f}"
+    mean = f"{statistics.fmean(numbers):z.{digits}f}"
+    return mean if len(numbers) == 1 else f"{mean} ± {statistics.stdev(numbers):.{digits}f}"
+
+
+# What a run records of its machine and its data.
 
 
 def describe_environment() -> dict[str, Any]:
@@ -321,16 +460,6 @@ def _commit() -> str | None:
         return None
 
 
-class BlockQuality(NamedTuple):
-    """How near blocks of one kind are to the truth, over all experiences."""
-
-    mean_absolute_error: float
-    correlation: float
-    """Pearson's; NaN if either side is constant."""
-    mean: float
-    true_mean: float
-
-
 def train_cooccurrence(plan: Plan) -> torch.Tensor | None:
     """P(i | j) among all train images of a benchmark, float64; None if their labels are not all known."""
     if not plan.labels_complete:
@@ -339,32 +468,3 @@ def train_cooccurrence(plan: Plan) -> torch.Tensor | None:
     labels = plan.train.labels[sorted(used)].double()
     together = labels.T @ labels
     return together / together.diagonal().clamp(min=1)
-
-
-def block_quality(
-    acm: Sequence[Sequence[float]], truth: Sequence[Sequence[float]], sizes: Sequence[int]
-) -> dict[str, BlockQuality]:
-    """Compare the blocks B (new-new), R (old-new) and Q (new-old) of every experience with the truth.
-
-    Args:
-        acm: [n, n], entry [i, j] = P(i | j).
-        truth: the true matrix, of the same shape.
-        sizes: classes of each experience.
-
-    Returns:
-        By the name of the block. The diagonal, which is 1 in both, does not count.
-    """
-    found, true = np.asarray(acm, dtype=float), np.asarray(truth, dtype=float)
-    experience = np.repeat(np.arange(len(sizes)), sizes)
-    row, column = experience[:, None], experience[None, :]
-    blocks = {"B": (row == column) & ~np.eye(len(found), dtype=bool), "R": row < column, "Q": row > column}
-    return {name: _compare(found[mask], true[mask]) for name, mask in blocks.items()}
-
-
-def _compare(found: np.ndarray, true: np.ndarray) -> BlockQuality:
-    if found.size == 0:
-        return BlockQuality(*[math.nan] * 4)
-    constant = np.ptp(found) == 0 or np.ptp(true) == 0
-    correlation = math.nan if constant else float(np.corrcoef(found, true)[0, 1])
-    error = float(np.abs(found - true).mean())
-    return BlockQuality(error, correlation, float(found.mean()), float(true.mean()))

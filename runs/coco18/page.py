@@ -13,15 +13,25 @@ from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import FULL, METHODS, name_of
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
-from avalanche_agcn.experiments.report import SCORES, Part, comparison_table, paired_table, write_page
-from avalanche_agcn.experiments.results import Results, find_results, group_by_label, mean_and_deviation
+from avalanche_agcn.experiments.report import RUNS, SCORES, Part, comparison_table, paired_table, write_page
+from avalanche_agcn.experiments.results import (
+    METRICS,
+    Results,
+    find_results,
+    group_by_label,
+    mean_and_deviation,
+)
 from avalanche_agcn.experiments.search import CHOSEN_FILE, read_choices
 from avalanche_agcn.experiments.tables import (
+    METHOD,
+    Column,
     Table,
     choices_table,
+    last_stage,
+    make_table,
     quality_table,
+    score,
     stage_table,
-    summary_text,
 )
 
 TITLE = "Every method on photos of COCO"
@@ -51,6 +61,7 @@ DEPENDENCE = {
 }
 """Setting that varies in a part, and what it is."""
 RELATIONS, DRIFT = HERE / "relations.json", HERE / "drift.json"
+LAST = {metric: score(metric, "last") for metric in METRICS}
 SMALL_NETWORKS = {
     "photos": {
         "backbone": "efficientnet_lite0", "pretrained": True, "pool": "avg", "image_size": 224,
@@ -153,33 +164,26 @@ def plots_of(part: str, results: Mapping[str, Sequence[Results]]) -> dict[str, C
 
 def in_data_order(results: Sequence[Results]) -> list[Results]:
     """Results with the classes in COCO's order."""
-    return [result for result in results if (result.settings.get("class_order") or "data") == "data"]
+    return [result for result in results if result.class_order == "data"]
 
 
 def scores_table(results: Sequence[Results]) -> Table:
     """Scores of each row, in the order in which they were run."""
-    rows = [
-        [name_of(label), str(len(group)), *(summary_text(group, *score) for score in SCORES)]
-        for label, group in group_by_label(results).items()
-    ]
-    return Table(["Method", "runs", "mAP last", "mAP average", "CF1", "OF1", "forgetting"], rows)
+    return make_table(group_by_label(results).values(), METHOD | RUNS | SCORES)
 
 
 def conventions_table(results: Sequence[Results]) -> Table:
     """Each convention alone: scores as this package defines them, and with the F1 of the other papers."""
     groups = group_by_label(results)
-    rows = []
-    for label in OF_CONVENTIONS:
-        for name in CONVENTIONS:
-            group = groups[f"{label}, {name}"]
-            scores = [summary_text(group, metric, "last") for metric in ("mAP", "CF1", "OF1")]
-            stages = [result.stages for result in group if result.stages]
-            theirs = [
-                mean_and_deviation([own[kind][-1] for own in stages]) for kind in ("mean_class_F1", "OF1")
-            ]
-            rows.append([name_of(label), name, *scores, *theirs])
-    header = ["Method", "convention", "mAP", "CF1", "OF1", "mean of F1, p > 0.8", "OF1, p > 0.8"]
-    return Table(header, rows)
+    rows = [groups[f"{label}, {name}"] for label in OF_CONVENTIONS for name in CONVENTIONS]
+    columns: dict[str, Column] = {
+        "Method": lambda group: name_of(group[0].label.partition(", ")[0]),
+        "convention": lambda group: group[0].label.partition(", ")[2],
+        **LAST,
+        "mean of F1, p > 0.8": last_stage("mean_class_F1"),
+        "OF1, p > 0.8": last_stage("OF1"),
+    }
+    return make_table(rows, columns)
 
 
 def relations_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -198,15 +202,12 @@ def relations_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def fill_readme(readme: Path, results: Sequence[Results]) -> None:
     """Replace the table of results in README.md, if there is one between its marks."""
     groups = group_by_label(results)
-    rows = [
-        [
-            name_of(label),
-            str(groups[label][0].settings["method_settings"].get("mem_size", 0)),
-            *(summary_text(groups[label], metric, "last") for metric in ("mAP", "CF1", "OF1")),
-        ]
-        for label in README_ROWS
-    ]
-    table = Table(["after the last experience, in percent", "stored photos", "mAP", "CF1", "OF1"], rows)
+    columns: dict[str, Column] = {
+        "after the last experience, in percent": METHOD["Method"],
+        "stored photos": lambda group: str(group[0].settings["method_settings"].get("mem_size", 0)),
+        **LAST,
+    }
+    table = make_table([groups[label] for label in README_ROWS], columns)
     text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
     before, start, rest = text.partition(README_MARKS[0])
     _, end, after = rest.partition(README_MARKS[1])

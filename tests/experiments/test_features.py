@@ -97,33 +97,42 @@ def test_each_image_goes_through_the_backbone_once_even_if_it_returns(tmp_path, 
     assert computed(repeated, MeanColours(), tmp_path) == 60 + 30
 
 
-def test_nothing_is_computed_twice(tmp_path, computed):
-    assert computed(scenes(), MeanColours(), tmp_path) == 90
-    made = feature_benchmark(scenes(), MeanColours(), tmp_path)
+def test_nothing_is_computed_twice_and_draws_do_not_depend_on_the_cache(tmp_path, computed):
+    made, drawn = [], []
+    for _ in range(2):
+        torch.manual_seed(0)
+        made.append(feature_benchmark(scenes(), MeanColours(), tmp_path))
+        drawn.append(torch.rand(3))
+    assert torch.equal(*drawn)
+    for one, other in zip(made[0].train_stream, made[1].train_stream, strict=True):
+        assert torch.equal(one.dataset[0][0], other.dataset[0][0])
     torch.set_num_threads(2)
     try:
         assert computed(scenes(), MeanColours(), tmp_path) == 0
     finally:
         torch.set_num_threads(1)
-    again = feature_benchmark(scenes(), MeanColours(), tmp_path)
-    for one, other in zip(made.train_stream, again.train_stream, strict=True):
-        assert torch.equal(one.dataset[0][0], other.dataset[0][0])
 
 
-def test_what_is_drawn_afterwards_does_not_depend_on_the_cache(tmp_path):
-    drawn = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        feature_benchmark(scenes(), MeanColours(), tmp_path)
-        drawn.append(torch.rand(3))
-    assert torch.equal(*drawn)
+class Brighter:
+    """A transform whose description hides its parameter."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, image):
+        return TO_TENSOR(image) * self.factor
+
+    def __repr__(self):
+        return "Brighter()"
 
 
 def test_nothing_else_is_taken_for_the_same(tmp_path, computed):
     """Neither other images nor another transform, precision, or backbone that computes something else."""
     assert computed(scenes(), MeanColours(), tmp_path) == 90
-    other_transform = v2.Compose([TO_TENSOR, v2.Normalize((0.5,) * 3, (0.5,) * 3)])
-    assert computed(scenes(eval_transform=other_transform), MeanColours(), tmp_path) == 90
+    normalized = v2.Compose([TO_TENSOR, v2.Normalize((0.5,) * 3, (0.5,) * 3)])
+    for transform in (normalized, Brighter(2), Brighter(3)):
+        assert computed(scenes(eval_transform=transform), MeanColours(), tmp_path) == 90
+    assert computed(scenes(eval_transform=Brighter(2)), MeanColours(), tmp_path) == 0
     assert computed(scenes(seed=1), MeanColours(), tmp_path) == 90
     assert repr(create_backbone("small", pool="avg")) != repr(create_backbone("small", pool="max"))
     for expected in (90, 0):
@@ -140,24 +149,6 @@ def test_nothing_else_is_taken_for_the_same(tmp_path, computed):
         change(changed)
         assert computed(scenes(), changed, tmp_path) == 90
     assert computed(scenes(), MeanColours(), tmp_path) == 0
-
-
-class Brighter:
-    """A transform whose description hides its parameter."""
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, image):
-        return TO_TENSOR(image) * self.factor
-
-    def __repr__(self):
-        return "Brighter()"
-
-
-def test_transforms_that_look_alike_are_told_apart_by_what_they_do(tmp_path, computed):
-    for factor, expected in ((2.0, 90), (3.0, 90), (2.0, 0)):
-        assert computed(scenes(eval_transform=Brighter(factor)), MeanColours(), tmp_path) == expected
 
 
 def test_threads_that_share_a_backbone_get_its_features(tmp_path):
@@ -194,16 +185,6 @@ def test_a_backbone_keeps_its_mode_and_place_when_an_image_fails(tmp_path):
     assert [module.training for module in backbone] == [True, False]
 
 
-def tensors(**options):
-    source = TensorDataset(torch.rand(6, 3, 8, 8))
-    source.targets, source.path = torch.eye(2).repeat(3, 1), "somewhere"
-    return multilabel_benchmark(source, source, n_experiences=2, **options)
-
-
-def test_a_source_of_the_users_own_may_have_a_path(tmp_path, computed):
-    assert computed(tensors(), MeanColours(), tmp_path) == 6
-
-
 def replace_pixels(path):
     """Other pixels in a file of the same size and time."""
     status, content = path.stat(), bytearray(path.read_bytes())
@@ -214,27 +195,20 @@ def replace_pixels(path):
 
 
 @pytest.mark.parametrize("settled", [0.0, 1e9])
-def test_an_image_replaced_with_the_same_size_and_time_is_noticed(tmp_path, computed, monkeypatch, settled):
-    monkeypatch.setattr(run_folder, "SETTLED_SECONDS", settled)
-    images, cache = tmp_path / "images", tmp_path / "cache"
-    images.mkdir()
-    assert computed(photos(images), MeanColours(), cache) == 12
-    replace_pixels(images / "3.bmp")
-    assert computed(photos(images, new=False), MeanColours(), cache) == 12
-    assert computed(photos(images, new=False), MeanColours(), cache) == 0
-
-
-def test_a_file_is_read_again_only_if_it_may_have_changed(tmp_path, computed, monkeypatch):
+def test_a_file_is_read_again_if_it_may_have_changed(tmp_path, computed, monkeypatch, settled):
     images, cache, read = tmp_path / "images", tmp_path / "cache", []
     images.mkdir()
     digest = run_folder.file_digest
     monkeypatch.setattr(run_folder, "file_digest", lambda path: read.append(path) or digest(path))
-    monkeypatch.setattr(run_folder, "SETTLED_SECONDS", 0.0)
-    computed(photos(images), MeanColours(), cache)
-    assert len(read) == 12
+    monkeypatch.setattr(run_folder, "SETTLED_SECONDS", settled)
+    assert computed(photos(images), MeanColours(), cache) == len(read) == 12
     os.utime(images / "3.bmp", ns=(1, 1))
     assert computed(photos(images, new=False), MeanColours(), cache) == 0
-    assert len(read) == 13
+    if not settled:
+        assert len(read) == 13
+    replace_pixels(images / "3.bmp")
+    assert computed(photos(images, new=False), MeanColours(), cache) == 12
+    assert computed(photos(images, new=False), MeanColours(), cache) == 0
 
 
 @pytest.mark.parametrize("content", [None, {"features": torch.zeros(2, 3)}, {"features": "text"}, {}, []])
@@ -288,12 +262,15 @@ def test_a_process_waits_for_the_one_that_computes_and_reads_its_file(tmp_path, 
     assert counts == [0]
 
 
-def test_a_transform_that_does_not_say_what_it_does_is_not_kept(tmp_path):
+def test_a_transform_that_does_not_say_what_it_does_is_not_kept(tmp_path, computed):
+    source = TensorDataset(torch.rand(6, 3, 8, 8))
+    source.targets, source.path = torch.eye(2).repeat(3, 1), "somewhere"  # as a user's own source may have
     messages = []
-    benchmark = tensors(eval_transform=lambda image: image * 2)
-    feature_benchmark(benchmark, MeanColours(), tmp_path, log=messages.append)
-    assert list(tmp_path.iterdir()) == []
-    assert any("not kept" in message for message in messages)
+    for transform in (lambda image: image * 2, None):
+        benchmark = multilabel_benchmark(source, source, n_experiences=2, eval_transform=transform)
+        assert computed(benchmark, MeanColours(), tmp_path, log=messages.append) == 6
+        assert bool(list(tmp_path.iterdir())) == (transform is None)
+    assert sum("not kept" in message for message in messages) == 1
 
 
 def test_the_cache_is_among_the_users(monkeypatch, tmp_path):

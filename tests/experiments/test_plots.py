@@ -76,16 +76,12 @@ def test_titles_say_what_the_plots_are_of(make):
     assert describe_stream(part).endswith("\nat most 60 images per experience, on 10% of the train images")
     scenes = make(benchmark="SplitScenes")
     expected = "SplitScenes (drawn scenes): 5 classes in 2 experiences"
-    assert describe_stream(scenes) == expected
-    assert curves([scenes]).axes[0].get_title() == expected
+    assert describe_stream(scenes) == curves([scenes]).axes[0].get_title() == expected
     assert class_precision([scenes])._suptitle.get_text().startswith(expected)
-    assert correlation(scenes)._suptitle.get_text() == expected
-
-
-def test_true_cooccurrence_is_shown_for_drawn_scenes_only(make):
-    titles = [axes.get_title() for axes in correlation(make(benchmark="SplitScenes")).axes]
-    assert titles[:2] == ["ACM of AGCN", "true co-occurrence"]
-    assert "true co-occurrence" not in [axes.get_title() for axes in correlation(make()).axes]
+    matrices, without_truth = correlation(scenes), correlation(make())
+    assert matrices._suptitle.get_text() == expected
+    assert [axes.get_title() for axes in matrices.axes[:2]] == ["ACM of AGCN", "true co-occurrence"]
+    assert "true co-occurrence" not in [axes.get_title() for axes in without_truth.axes]
 
 
 def picture(labels, *scores):

@@ -1,6 +1,8 @@
-"""What runs record of their evaluations for reports."""
+"""What runs record of their evaluations for reports, and the time and disk that they expect to need."""
 
 import json
+import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,15 @@ from PIL import Image
 
 from avalanche_agcn.evaluation.functional import f1_from_counts
 from avalanche_agcn.experiments.plots import open_picture, pictures
-from avalanche_agcn.experiments.recorder import N_PICTURES, N_WORST, EvaluationRecorder, choose_pictures
+from avalanche_agcn.experiments.recorder import (
+    MEASURED,
+    N_PICTURES,
+    N_WORST,
+    WARM_UP,
+    EstimatePlugin,
+    EvaluationRecorder,
+    choose_pictures,
+)
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 
@@ -47,21 +57,6 @@ def run(request, tmp_path_factory):
     return run, run.run()
 
 
-def test_probabilities_are_those_of_the_network(run):
-    run, results = run
-    kept = results.pictures
-    assert 1 < len(kept) <= N_PICTURES
-    dataset = run.benchmark.test_stream[0].dataset
-    run.strategy.model.eval()
-    for picture, position in zip(kept, run.recorder.positions, strict=True):
-        image, target, *_ = dataset[position]
-        with torch.no_grad():
-            expected = 100 * run.strategy.model(image[None])[0].sigmoid()
-        np.testing.assert_allclose(picture["probabilities"][-1], expected, atol=0.006)
-        shown = [run.benchmark.class_names[c] for c in target.nonzero()]
-        assert picture["labels"] == shown
-
-
 def outputs_of(run):
     """Probabilities and labels of all test images, by the model itself."""
     run.strategy.model.eval()
@@ -70,24 +65,32 @@ def outputs_of(run):
         return run.strategy.model(torch.stack(images)).double().sigmoid(), torch.stack(targets).bool()
 
 
-def test_f1_of_the_counts_is_that_of_the_scores(run):
-    _, results = run
-    decisions = results.decisions
-    at = decisions["thresholds"].index(0.5)
-    counts = [decisions["right"][at], decisions["found"][at], decisions["true"], [1] * 4]
-    scores = f1_from_counts(np.array(counts))
-    for metric in ("CF1", "OF1"):
-        assert results.nested[metric][-1][-1] == pytest.approx(100 * getattr(scores, metric))
-
-
-def test_labels_are_counted_at_each_threshold(run):
+def test_probabilities_are_those_of_the_network_for_the_classes_seen_by_then(run):
     run, results = run
     scores, labels = outputs_of(run)
-    assert results.decisions["true"] == labels.sum(0).tolist()
-    for k, p in enumerate(results.decisions["thresholds"]):
+    assert 1 < len(results.pictures) <= N_PICTURES
+    for picture, position in zip(results.pictures, run.recorder.positions, strict=True):  # of experience 0
+        first, last = picture["probabilities"]
+        np.testing.assert_allclose(last, 100 * scores[position], atol=0.006)
+        assert picture["labels"] == [run.benchmark.class_names[c] for c in labels[position].nonzero()]
+        assert len(first) == (0 if run.settings.method == "multitask" else 2)
+        assert first != last[:2]
+
+
+def test_labels_are_counted_at_each_threshold_and_give_the_f1_of_the_scores(run):
+    run, results = run
+    scores, labels = outputs_of(run)
+    decisions = results.decisions
+    assert decisions["true"] == labels.sum(0).tolist()
+    for k, p in enumerate(decisions["thresholds"]):
         clear = (scores - p).abs().amin(0) > 1e-6  # of another batch size, so not equal to the last bit
         found = (scores >= p).sum(0)
-        assert torch.equal(torch.tensor(results.decisions["found"][k])[clear], found[clear])
+        assert torch.equal(torch.tensor(decisions["found"][k])[clear], found[clear])
+    at = decisions["thresholds"].index(0.5)
+    counts = [decisions["right"][at], decisions["found"][at], decisions["true"], [1] * 4]
+    f1 = f1_from_counts(np.array(counts))
+    for metric in ("CF1", "OF1"):
+        assert results.nested[metric][-1][-1] == pytest.approx(100 * getattr(f1, metric))
 
 
 def test_rows_of_class_ap_have_the_mean_of_the_scores(run):
@@ -122,14 +125,6 @@ def test_images_of_each_experience_are_counted(run):
     run, results = run
     for name, stream in (("train", run.benchmark.train_stream), ("test", run.benchmark.test_stream)):
         assert results.n_images[name] == [len(experience.dataset) for experience in stream]
-
-
-def test_a_row_has_the_classes_seen_by_then(run):
-    run, results = run
-    widths = {tuple(len(row) for row in picture["probabilities"]) for picture in results.pictures}
-    assert widths == {(0, 4) if run.settings.method == "multitask" else (2, 4)}
-    if run.settings.method != "multitask":
-        assert results.pictures[0]["probabilities"][0] != results.pictures[0]["probabilities"][1][:2]
 
 
 @pytest.mark.parametrize("validation_size", [0.0, 0.3])
@@ -167,23 +162,19 @@ def test_a_first_experience_without_test_images_has_no_pictures():
 
 def make_coco(root):
     """COCO's folders with eight photos of a cat, a dog or both for training, and as many for testing."""
-    names = ["cat", "dog"]
-    shown = [["cat"], ["dog"], ["cat", "dog"], ["dog"]] * 2
+    shown = [[0], [1], [0, 1], [1]] * 2  # columns of cat and dog
     (root / "annotations").mkdir(parents=True)
     for k, subset in enumerate(("train2014", "val2014")):
         (root / subset).mkdir()
         files = [f"COCO_{subset}_{i:012}.jpg" for i in range(len(shown))]
         for i, file in enumerate(files):
             Image.new("RGB", (20, 16), (20 * i, 100 * k, 0)).save(root / subset / file, "png")
+        box = {"iscrowd": 0, "bbox": [0, 0, 1, 1]}
+        labels = [(i, c) for i, columns in enumerate(shown) for c in columns]
         content = {
             "images": [{"id": i, "file_name": file} for i, file in enumerate(files)],
-            "categories": [{"id": c, "name": name} for c, name in enumerate(names)],
-            "annotations": [
-                {"id": 2 * i + c, "image_id": i, "category_id": c, "iscrowd": 0, "bbox": [0, 0, 1, 1]}
-                for i, labels in enumerate(shown)
-                for c, name in enumerate(names)
-                if name in labels
-            ],
+            "categories": [{"id": c, "name": name} for c, name in enumerate(("cat", "dog"))],
+            "annotations": [{"id": 2 * i + c, "image_id": i, "category_id": c, **box} for i, c in labels],
         }
         (root / "annotations" / f"instances_{subset}.json").write_text(json.dumps(content))
     return root
@@ -199,3 +190,38 @@ def test_photos_are_opened_where_the_data_is(tmp_path):
     assert [picture["image"] for picture in results.pictures] == shown
     assert open_picture(results, results.pictures[1]).getpixel((0, 0)) == (40, 100, 0)
     assert len(pictures(results).axes) == 2 * 3
+
+
+def estimates(tmp_path, seconds_per_batch):
+    """What is logged before 1000 batches of 8 images and 2400 evaluated ones, if batches take so long."""
+    readings = iter([100.0, 100.0 + MEASURED * seconds_per_batch])
+    logged = []
+    plugin = EstimatePlugin(1000, 2400, tmp_path, logged.append, clock=lambda: next(readings))
+    model = torch.nn.Linear(1000, 1000)
+    optimizer = torch.optim.Adam(model.parameters())
+    strategy = SimpleNamespace(model=model, optimizer=optimizer, plugins=[], train_mb_size=8)
+    for _ in range(WARM_UP + MEASURED + 5):
+        plugin.after_training_iteration(strategy)
+    return logged
+
+
+def test_a_long_run_is_announced_once_with_its_time_and_disk(tmp_path, monkeypatch):
+    assert estimates(tmp_path, seconds_per_batch=0.01) == []
+    # (1000 − 13 batches + 2400 / 8 / 3 batches' worth of evaluation) · 6 s = 109 min; 2 · 4.004 MB of weights
+    line = f"about 109 minutes for 1000 batches and the evaluations, and 8 MB of disk in {tmp_path}"
+    assert estimates(tmp_path, seconds_per_batch=6.0) == [line]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=3e6))
+    assert estimates(tmp_path, seconds_per_batch=6.0) == [f"{line}, of which only 3 MB are free"]
+
+
+@pytest.mark.parametrize("method", ["finetuning", "multitask"])
+def test_a_run_counts_its_batches_and_evaluations(tmp_path, method, monkeypatch):
+    settings = make_settings("scenes", SMOKE, method=method, train_epochs=2)
+    run = Run(settings, tmp_path, log=lambda text: None)
+    sizes = [len(experience.dataset) for experience in run.benchmark.test_stream]
+    n_batches, n_evaluated = run._count_what_is_left()
+    assert n_evaluated == (sum(sizes) if method == "multitask" else 2 * sizes[0] + sizes[1])
+    steps = []
+    monkeypatch.setattr(EstimatePlugin, "after_training_iteration", lambda *_, **__: steps.append(1))
+    run.run()
+    assert len(steps) == n_batches

@@ -1,21 +1,29 @@
-"""Reports and pages from stored results."""
+"""Reports and pages from stored results, and comparisons of methods."""
 
+import math
 from functools import partial
 
 import pytest
+from scipy import stats
 
-from avalanche_agcn.__main__ import main as command
+from avalanche_agcn.__main__ import main
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.methods import ABLATIONS
-from avalanche_agcn.experiments.report import Part, fill_in, write_page
+from avalanche_agcn.experiments.report import (
+    Part,
+    balance,
+    comparison_table,
+    confidence_interval,
+    fill_in,
+    paired_differences,
+    paired_table,
+    verdict,
+    write_page,
+)
 from avalanche_agcn.experiments.results import METRICS, mean_and_deviation
 from avalanche_agcn.experiments.settings import SMOKE, change_settings, make_settings
 from avalanche_agcn.experiments.tables import table_1
-
-
-def main(options):
-    return command(["report", *options])
 
 
 @pytest.fixture
@@ -24,54 +32,57 @@ def store(tmp_path, make_result):
 
     def write(label="agcn", benchmark="scenes", class_order=None, **changes):
         given = {"dataset_root": None if benchmark == "scenes" else "absent", "label": label}
-        given |= {"class_order": class_order}
-        settings = make_settings(benchmark, SMOKE, **given)
+        settings = make_settings(benchmark, SMOKE, **given, class_order=class_order)
         if label in ABLATIONS:
             settings = change_settings(settings, **ABLATIONS[label].changes(settings.method_settings))
         name = {"scenes": "SplitScenes", "coco": "SplitCOCO"}[benchmark]
         result = make_result(benchmark=name, settings=settings.as_dict(), **changes)
         result.write(tmp_path / "runs" / result.name / "results.json")
-        return tmp_path / "runs"
 
     return write
 
 
-def a_scene():
-    scenes = SplitScenes(n_classes=4, n_experiences=2, n_train=64, n_test=32, image_size=32)
-    labels = scenes.test_stream[0].dataset.targets[0].nonzero().flatten()
-    return int(scenes.plan.evaluation["test"].positions[0][0]), [scenes.class_names[c] for c in labels]
+@pytest.fixture
+def report(tmp_path):
+    """A function that makes the report of all that is stored; returns the names of the files."""
+
+    def run(*options):
+        assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), *options]) == 0
+        return written(tmp_path / "out")
+
+    return run
 
 
 def written(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_ablations_leave_the_papers_tables_and_plots_apart(store, tmp_path, capsys):
+def test_ablations_leave_the_papers_tables_and_plots_apart(store, report, tmp_path, capsys):
     for label in ("agcn", *ABLATIONS):
-        runs = store(label)
-    assert main([str(runs), "--out", str(tmp_path / "out")]) == 0
+        store(label)
     tables = {f"table{kind}-SplitScenes" for kind in ("", "-2", "-3", "-variants")}
     files = {f"{table}.{form}" for table in tables for form in ("md", "csv", "tex")}
     drawn = {f"SplitScenes-{name}{of}.png" for name in ("mAP", "classes") for of in ("", "-variants")}
-    assert written(tmp_path / "out") == files | drawn | {"report.html", "classes-SplitScenes.csv"}
+    assert report() == files | drawn | {"report.html", "classes-SplitScenes.csv"}
     output = capsys.readouterr().out
     for table in tables:
         assert (tmp_path / "out" / f"{table}.md").read_text() in output
     assert "| √ | × | 1 | 50.0 |" in (tmp_path / "out" / "table-2-SplitScenes.md").read_text()
 
 
-def test_only_the_named_plots_are_drawn(store, tmp_path):
-    image, labels = a_scene()
-    picture = {"image": image, "labels": labels, "probabilities": [[90.0, 1.0], [80.0, 2.0, 71.0, 3.0]]}
-    runs = store(pictures=[picture])
-    assert main([str(runs), "--out", str(tmp_path / "out"), "--only", "mAP", "pictures-agcn"]) == 0
-    assert written(tmp_path / "out") == {"SplitScenes-mAP.png", "SplitScenes-pictures-agcn.png"}
+def test_only_the_named_plots_are_drawn(store, report):
+    scenes = SplitScenes(n_classes=4, n_experiences=2, n_train=64, n_test=32, image_size=32)
+    labels = [scenes.class_names[c] for c in scenes.test_stream[0].dataset.targets[0].nonzero().flatten()]
+    picture = {"image": int(scenes.plan.evaluation["test"].positions[0][0]), "labels": labels}
+    store(pictures=[picture | {"probabilities": [[90.0, 1.0], [80.0, 2.0, 71.0, 3.0]]}])
+    expected = {"SplitScenes-mAP.png", "SplitScenes-pictures-agcn.png"}
+    assert report("--only", "mAP", "pictures-agcn") == expected
 
 
-def test_streams_of_one_benchmark_have_tables_of_their_own(store, tmp_path, capsys):
+def test_streams_of_one_benchmark_have_tables_of_their_own(store, report, tmp_path, capsys):
     store("er")
-    runs = store("agcn", class_order="shuffled-1")
-    assert main([str(runs), "--out", str(tmp_path / "out")]) == 0
+    store("agcn", class_order="shuffled-1")
+    report()
     for order, name in {"data": "ER", "shuffled-1": "AGCN"}.items():
         table = (tmp_path / "out" / f"table-SplitScenes-order-{order}.md").read_text()
         assert (table.count("\n"), f"| {name} | 1 |" in table) == (3, True)
@@ -79,27 +90,29 @@ def test_streams_of_one_benchmark_have_tables_of_their_own(store, tmp_path, caps
 
 
 def test_what_is_not_there_is_named(store, tmp_path, capsys):
-    assert main([str(tmp_path)]) == 1
+    runs, missing = tmp_path / "runs", tmp_path / "misspelt"
+    assert main(["report", str(tmp_path)]) == 1
     assert f"no results.json below {tmp_path}" in capsys.readouterr().err
-    assert main([str(store()), str(tmp_path / "misspelt")]) == 1
-    assert f"there is no folder {tmp_path / 'misspelt'}" in capsys.readouterr().err
-    assert main([str(store()), "--only", "map"]) == 1
+    store()
+    assert main(["report", str(runs), str(missing)]) == 1
+    assert f"there is no folder {missing}" in capsys.readouterr().err
+    assert main(["report", str(runs), "--only", "map"]) == 1
     assert "no plot ['map']; there are ['classes', 'mAP']" in capsys.readouterr().err
 
 
-def test_photos_that_are_gone_leave_the_rest_of_the_report(store, tmp_path, capsys):
+def test_photos_that_are_gone_leave_the_rest_of_the_report(store, report, capsys):
     shown = {"image": "1.jpg", "labels": ["car"], "probabilities": [[90.0, 1.0], [9.0, 2.0, 7.0, 3.0]]}
-    assert main([str(store(benchmark="coco", pictures=[shown])), "--out", str(tmp_path / "out")]) == 0
+    store(benchmark="coco", pictures=[shown])
+    files = report()
     left_out = "SplitCOCO-pictures-agcn.png is left out: There is no image absent/1.jpg"
     assert left_out in capsys.readouterr().out
-    assert "SplitCOCO-mAP.png" in written(tmp_path / "out")
-    assert "SplitCOCO-pictures-agcn.png" not in written(tmp_path / "out")
+    assert "SplitCOCO-mAP.png" in files
+    assert "SplitCOCO-pictures-agcn.png" not in files
 
 
-def test_names_of_files_are_those_of_folders(store, tmp_path):
-    runs = store("a/b: λ", acm=[[1.0] * 4] * 4)
-    assert main([str(runs), "--out", str(tmp_path / "out"), "--only", "acm-a-b-"]) == 0
-    assert written(tmp_path / "out") == {"SplitScenes-acm-a-b-.png"}
+def test_names_of_files_are_those_of_folders(store, report):
+    store("a/b: λ", acm=[[1.0] * 4] * 4)
+    assert report("--only", "acm-a-b-") == {"SplitScenes-acm-a-b-.png"}
 
 
 @pytest.fixture
@@ -115,24 +128,19 @@ def results(make_result):
 
 
 def test_a_page_has_words_tables_and_plots(results, tmp_path):
-    text = '# Results\n\nIt is {{ frozen["agcn"].mAP.last }}.\n'
+    text = '# Results\n\n{{ a["agcn"].mAP.last }}, {{ a["er + negatives"].CF1.forgetting_absolute }}\n'
     page = tmp_path / "docs" / "RESULTS.md"
     drawn = {"mAP: after each experience": partial(plots.curves, results)}
     part = Part("Network frozen", results, {"All methods": table_1(results)}, drawn)
     for name in ("RESULTS.md", "again.md"):
-        write_page(page.with_name(name), text, {"frozen": part}, figures=tmp_path / "plots", name="small")
+        write_page(page.with_name(name), text, {"a": part}, figures=tmp_path / "plots", name="small")
     content = page.read_text()
     assert content == page.with_name("again.md").read_text()
     score = mean_and_deviation([50.0, 51.0])
-    assert content.startswith(f"# Results\n\nIt is {score}.\n\n## Network frozen\n\n### All methods\n")
+    assert content.startswith(f"# Results\n\n{score}, 20.0 ± 0.0\n\n## Network frozen\n\n### All methods\n")
     assert "| ER + negatives | 2 | 50.5 ±" in content
-    assert written(tmp_path / "plots") == {"small-frozen-mAP.png"}
-    assert "![mAP: after each experience](../plots/small-frozen-mAP.png)" in content
-
-
-def test_scores_in_the_text_are_those_of_the_results(results):
-    text = fill_in('It has {{ a["er + negatives"].CF1.forgetting_absolute }} there.', {"a": results})
-    assert text == "It has 20.0 ± 0.0 there."
+    assert written(tmp_path / "plots") == {"small-a-mAP.png"}
+    assert "![mAP: after each experience](../plots/small-a-mAP.png)" in content
 
 
 @pytest.mark.parametrize(
@@ -147,3 +155,83 @@ def test_scores_in_the_text_are_those_of_the_results(results):
 def test_a_score_that_is_not_there_is_named(results, name, reason):
     with pytest.raises(ValueError, match=f"a score that is not there: .*{reason}"):
         fill_in(f"{{{{ {name} }}}}", {"frozen": results})
+
+
+ORDERS = ("data", "shuffled-1")
+CLASSES = [[80.0, 60.0], [70.0, 40.0, 90.0, None]]  # two classes, then two more; one without a positive
+
+
+@pytest.fixture
+def make_row(make_result):
+    """A function that makes the results of a row: its last mAP by class order and seed."""
+
+    def make(label, scores, seconds=100.0, stored=None):
+        cost = {"seconds": {"train": seconds, "eval": 1.0, "total": seconds + 1}, "stored": stored}
+        return [
+            make_result(label.split()[0], seed, last, settings={"label": label, "class_order": order}, **cost)
+            for order, own in zip(ORDERS, scores, strict=True)
+            for seed, last in enumerate(own)
+        ]
+
+    return make
+
+
+def test_rows_have_the_best_first_what_they_store_and_time_as_a_ratio(make_row):
+    slow = make_row("er + negatives", [[50, 52], [54, 56]], 150.0, {"images": 200, "bytes": 2_500_000})
+    table = comparison_table([*make_row("finetuning", [[40, 41], [42, 43]]), *slow])
+    assert [row[0] for row in table.rows] == ["ER + negatives", "Fine-Tuning"]
+    assert table.rows[0][1:3] == ["4", "53.0 ± 2.6"]
+    assert [row[-3:] for row in table.rows] == [["200", "2.5", "1.5"], ["–", "–", "1.0"]]
+    with pytest.raises(ValueError, match="no result of 'finetuning'"):
+        comparison_table(slow)
+
+
+def test_differences_are_of_pairs_with_the_same_seed_and_class_order(make_row):
+    first, second = make_row("er", [[50, 52], [54, 56]]), make_row("ewc", [[40, 41], [42, 43]])
+    assert paired_differences(first, second[::-1]) == {"data": [10, 11], "shuffled-1": [12, 13]}
+    table = paired_table([*first, *second], ["er"], ["ewc"])
+    assert table.rows[0][:3] == ["ER − EWC", "4", "+11.5"]
+    assert table.rows[0][4:] == ["10.5 ± 0.7", "12.5 ± 0.7"]
+    assert table.header[4:] == ["order data", "order shuffled-1"]
+    with pytest.raises(ValueError, match="different seeds or class orders"):
+        paired_differences(first, second[1:])
+
+
+def test_the_interval_is_that_of_a_paired_t_test():
+    a, b = [50.0, 52.0, 54.0, 56.0], [40.0, 43.0, 41.0, 44.0]
+    expected = stats.ttest_rel(a, b).confidence_interval(0.95)
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    assert confidence_interval(differences) == pytest.approx((expected.low, expected.high))
+    assert confidence_interval([1.0]) == (-math.inf, math.inf)
+
+
+def test_ap_at_the_end_is_what_was_learned_less_what_was_lost(make_result):
+    own = balance([make_result(class_ap=CLASSES)])
+    assert own == pytest.approx(((80 + 60 + 90) / 3, (70 + 40 + 90) / 3))
+    assert own.new - own.lost == pytest.approx(own.last)
+
+
+def test_the_best_method_is_named_with_the_reason_that_holds(make_result):
+    def method(name, new, last, seed=0):
+        return make_result(name, seed, class_ap=[[new, new], [last, last, new, new]])
+
+    sentence = verdict([method("er", 60, 50), method("agcn", 60, 30), method("finetuning", 70, 10)])
+    assert sentence == (
+        "ER has the best mAP after the last experience, 55.0 against 45.0 of AGCN (one seed), because it "
+        "lost less of what was learned: the mean AP of its classes was 60.0 when they were new and 5.0 lower "
+        "at the end, against 60.0 and 15.0 lower."
+    )
+    assert "learned new classes better:" in verdict([method("er", 80, 50), method("agcn", 60, 55)])
+    both = verdict([method("er", 80, 70), method("agcn", 60, 30)])
+    assert "learned new classes better and lost less" in both
+    seeds = [method("er", 60, 50), method("er", 80, 80, seed=1), method("agcn", 60, 60)]
+    assert "67.5 against 60.0 of AGCN (2 seeds)" in verdict(seeds)
+    equal = verdict([method("er", 60, 50), method("agcn", 60, 50)])
+    assert equal == "ER and AGCN have the best mAP after the last experience, 55.0 (one seed)."
+
+
+def test_one_method_or_an_upper_bound_is_no_comparison(make_result):
+    learned = make_result(class_ap=CLASSES)
+    assert verdict([learned]) is None
+    for class_ap in ([[], CLASSES[1]], None, CLASSES[:1], [[None] * 2, [None] * 4]):
+        assert verdict([learned, make_result("er", class_ap=class_ap)]) is None

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from avalanche_agcn.experiments.methods import ABLATIONS, name_of
@@ -8,6 +9,7 @@ from avalanche_agcn.experiments.settings import change_settings, make_settings
 from avalanche_agcn.experiments.tables import (
     Table,
     all_tables,
+    block_quality,
     choices_table,
     class_table,
     quality_table,
@@ -18,22 +20,20 @@ from avalanche_agcn.experiments.tables import (
 )
 
 LABELS = ["agcn", *ABLATIONS]
+TRUTH = [[1.0, 0.2, 0.4], [0.6, 1.0, 0.0], [0.1, 0.3, 1.0]]
 
 
 @pytest.fixture
 def make(make_result):
     """A function that makes results of the paper's Split-COCO, but for the scores."""
 
-    def make(method="agcn", seed=0, last=50.0, benchmark="SplitCOCO", settings=None):
+    def make(method="agcn", seed=0, last=50.0, benchmark="SplitCOCO", **changes):
         rows = [*([80.0] * (t + 1) for t in range(9)), [60.0] * 9 + [last]]
-        return make_result(
-            method,
-            seed,
-            benchmark=benchmark,
-            settings=settings,
-            class_names=[str(column) for column in range(40)],
-            nested=dict.fromkeys(METRICS, rows),
-        )
+        stream = {
+            "class_names": [str(column) for column in range(40)],
+            "nested": dict.fromkeys(METRICS, rows),
+        }
+        return make_result(method, seed, benchmark=benchmark, **stream | changes)
 
     return make
 
@@ -49,7 +49,7 @@ def ablations(make):
             for label, variant in ABLATIONS.items()
         }
         return [
-            make("agcn", seed, 30.0 + k, benchmark, settings[label].as_dict() | {"label": label})
+            make("agcn", seed, 30.0 + k, benchmark, settings=settings[label].as_dict() | {"label": label})
             for k, label in enumerate(LABELS)
             for seed in seeds
             if label in labels
@@ -63,6 +63,10 @@ def column(table):
     return dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
 
 
+def has_papers_columns(table):
+    return any(title.startswith("paper") for title in table.header)
+
+
 def test_rows_are_mean_and_deviation_over_seeds_in_the_papers_order(make_result):
     table = table_1([make_result(last=50.0), make_result(seed=1, last=52.0), make_result("ewc", last=40.0)])
     assert [row[:4] for row in table.rows] == [
@@ -70,22 +74,18 @@ def test_rows_are_mean_and_deviation_over_seeds_in_the_papers_order(make_result)
         ["AGCN", "2", "51.0 ± 1.4", "55.5 ± 0.7"],
     ]
     assert table.rows[1][-3:] == ["20.0 ± 0.0", "25.0 ± 0.0", "100 ± 1"]
-    assert not any(title.startswith("paper") for title in table.header)
 
 
 def test_the_table_of_the_b_protocols_has_the_average_over_stages_and_their_f1(make):
     stages = {"mAP": [80.0, 60.0], "mean_class_F1": [50.0, 40.0], "OF1": [70.0, 55.0]}
-    own = [replace(make("er", seed), stages=stages) for seed in (0, 1)]
+    own = [make("er", seed, stages=stages) for seed in (0, 1)]
     table = stage_table([*own, make("ewc")])
     assert table.rows == [["ER", "2", "70.0 ± 0.0", "60.0 ± 0.0", "40.0 ± 0.0", "55.0 ± 0.0"]]
-    late = replace(make("multitask"), stages={**stages, "mAP": [None, 60.0]})
+    late = make("multitask", stages={**stages, "mAP": [None, 60.0]})
     assert stage_table([late]).rows[0][2] == "–"
-
-    paper = own[0]
-    under_b = replace(paper, settings={**paper.settings, "protocol": "B0-C4"})
-    caption = "B protocols' table"
-    assert caption not in all_tables([paper])
-    assert caption in all_tables([paper], stages=True)
+    caption, under_b = "B protocols' table", replace(own[0], settings={"protocol": "B0-C4"})
+    assert caption not in all_tables(own)
+    assert caption in all_tables(own, stages=True)
     assert caption in all_tables([under_b])
 
 
@@ -93,14 +93,15 @@ def test_the_papers_scores_stand_in_columns_marked_as_such(make):
     table = table_1([make(method) for method in ("agcn", "ocdm")])
     assert table.header[-4:] == ["paper: mAP", "paper: CF1", "paper: OF1", "paper: forgetting %"]
     by_method = {row[0]: row[-4:] for row in table.rows}
-    assert by_method["AGCN"] == ["34.11", "35.49", "42.37", "23.71"]
-    assert by_method["OCDM"] == ["–"] * 4
+    assert by_method == {"AGCN": ["34.11", "35.49", "42.37", "23.71"], "OCDM": ["–"] * 4}
 
 
-def test_results_of_another_stream_do_not_stand_beside_the_papers(make, make_result):
+def test_results_of_another_stream_do_not_stand_beside_the_papers(make, make_result, ablations):
     few_classes = make_result(benchmark="SplitCOCO")
     for result in (few_classes, make(settings={"limit": 100}), make(settings={"validation_size": 0.1})):
-        assert not any("paper" in title for title in table_1([result]).header)
+        assert not has_papers_columns(table_1([result]))
+    for table in (table_1, table_2, table_3):
+        assert not has_papers_columns(table(ablations("SplitScenes")))
 
 
 def test_table_2_is_without_and_with_the_cross_blocks_beside_the_papers(ablations):
@@ -120,23 +121,15 @@ def test_table_3_has_the_weights_in_the_papers_order_with_forgetting_of_each_met
     assert cells["forgetting % OF1"][0] == "25.0 ± 0.0"  # from 80 to 60
     assert cells["paper: mAP"] == ("29.90", "30.99", "29.71", "33.05", "34.11", "33.71")
     assert cells["paper: forgetting % CF1"][-1] == "21.30"
+    other_weights = column(table_3(ablations(lambda_gph=1e3)))
+    assert other_weights["λ₃"] == ("0", "0", "0", "100", "1e3", "1e4")
+    assert other_weights["paper: mAP"] == ("29.90", "30.99", "29.71", "–", "–", "33.05")
 
 
-def test_the_papers_ablations_stand_beside_the_same_weights_and_stream_only(ablations):
-    cells = column(table_3(ablations(lambda_gph=1e3)))
-    assert cells["λ₃"] == ("0", "0", "0", "100", "1e3", "1e4")
-    assert cells["paper: mAP"] == ("29.90", "30.99", "29.71", "–", "–", "33.05")
-    for table in (table_2, table_3):
-        assert not any("paper" in title for title in table(ablations("SplitScenes")).header)
-
-
-def test_there_are_no_ablations_without_variants(make_result, ablations):
+def test_variants_stand_in_tables_of_their_own_if_there_are_any(make_result, ablations):
     assert list(all_tables([make_result(), make_result("er")])) == ["Table 1"]
     assert list(all_tables(ablations(labels=["agcn", "agcn-no-cross"]))) == ["Table 1", "Table 2"]
     assert list(all_tables(ablations(labels=["agcn-lambda3-0"]))) == ["Table 3"]
-
-
-def test_variants_stand_in_tables_of_their_own_and_not_in_the_first(ablations):
     tables = all_tables(ablations())
     assert [row[0] for row in tables["Table 1"].rows] == ["AGCN"]
     ours = [label for label, variant in ABLATIONS.items() if variant.table == "ours"]
@@ -148,12 +141,27 @@ def test_results_of_two_benchmarks_or_streams_are_not_mixed(make, make_result):
     with pytest.raises(ValueError, match=r"one benchmark.*'SplitCOCO', 'SplitScenes'"):
         table_1([make_result(), make()])
     with pytest.raises(ValueError, match="different classes or experiences"):
-        table_1([make(), replace(make("er"), class_names=["cat"])])
+        table_1([make(), make("er", class_names=["cat"])])
+
+
+def test_each_block_is_compared_by_itself_and_the_truth_is_without_error(make_result):
+    def quality(found, sizes):
+        return block_quality(make_result(acm=found, cooccurrence=TRUTH, classes_per_experience=sizes))
+
+    for _, _, error, correlation in quality(TRUTH, [2, 1]).values():
+        assert (error, correlation) == (0, pytest.approx(1))
+    compared = quality([[1.0, 0.3, 0.5], [0.6, 1.0, 0.3], [0.3, 0.1, 1.0]], [2, 1])
+    assert compared["B"] == pytest.approx((0.45, 0.4, 0.05, 1))
+    assert compared["R"] == pytest.approx((0.4, 0.2, 0.2, 1))
+    assert compared["Q"] == pytest.approx((0.2, 0.2, 0.2, -1))
+    assert quality(TRUTH, [3])["R"] == pytest.approx([np.nan] * 4, nan_ok=True)  # there are no old classes
+    constant = quality([[1.0, 0.5, 0.5], [0.5, 1.0, 0.5], [0.5, 0.5, 1.0]], [2, 1])
+    assert np.isnan(constant["B"]).tolist() == [False, False, False, True]
 
 
 def test_matrices_are_compared_for_agcn_alone(make_result):
-    matrix = [[1.0, 0.5], [0.25, 1.0]]
-    known = {"acm": matrix, "cooccurrence": [[1.0, 0.4], [0.45, 1.0]], "classes_per_experience": [1, 1]}
+    known = {"acm": [[1.0, 0.5], [0.25, 1.0]], "cooccurrence": [[1.0, 0.4], [0.45, 1.0]]}
+    known["classes_per_experience"] = [1, 1]
     (row,) = quality_table([make_result("er"), make_result(**known), make_result(seed=1, **known)]).rows
     assert (row[0], row[4:6], row[7:9]) == ("AGCN", ["0.500 (0.400)", "0.100"], ["0.250 (0.450)", "0.200"])
 
@@ -179,17 +187,21 @@ def test_each_class_of_each_run_has_a_row(make_result):
     assert len(table.rows) == 8
 
 
-def test_symbols_become_latex():
-    table = Table(["λ₁", "R & Q"], [["1e5", "√"], ["0.1×λ₃", "×"]])
-    lines = [r"$\lambda_1$ & R \& Q", r"1e5 & $\surd$", r"0.1$\times$$\lambda_3$ & $\times$"]
-    assert [line.removesuffix(r" \\") for line in table.latex().splitlines() if "&" in line] == lines
-
-
-def test_formats_hold_the_same_cells():
-    table = Table(["Method", "forgetting %"], [["A_B", "1.0 ± 0.5"], ["C", "–"]])
-    assert table.markdown() == ("| Method | forgetting % |\n| --- | ---: |\n| A_B | 1.0 ± 0.5 |\n| C | – |\n")
-    assert table.csv() == "Method,forgetting %\nA_B,1.0 ± 0.5\nC,–\n"
+@pytest.mark.parametrize(
+    ("cell", "markdown", "latex", "csv"),
+    [
+        ("-9.2 ± 0.1", "-9.2 ± 0.1", r"-9.2 $\pm$ 0.1", "-9.2 ± 0.1"),
+        ("A_B × λ₃", "A_B × λ₃", r"A\_B $\times$ $\lambda_3$", "A_B × λ₃"),
+        ("a|b\n[c](d) <e>", r"a\|b \[c\](d) &lt;e&gt;", "a|b [c](d) <e>", '"a|b\n[c](d) <e>"'),
+        (r"\input{x} – √", r"\\input{x} – √", r"\textbackslash{}input\{x\} -- $\surd$", r"\input{x} – √"),
+        ("=cmd|x", r"=cmd\|x", "=cmd|x", "'=cmd|x"),
+    ],
+)
+def test_each_format_shows_a_cell_as_it_is(cell, markdown, latex, csv):
+    table = Table(["Method", "%"], [["a", cell]])
+    assert table.markdown() == f"| Method | % |\n| --- | ---: |\n| a | {markdown} |\n"
+    assert table.csv() == f"Method,%\na,{csv}\n"
     assert table.latex() == (
-        "\\begin{tabular}{lr}\n\\toprule\nMethod & forgetting \\% \\\\\n\\midrule\n"
-        "A\\_B & 1.0 $\\pm$ 0.5 \\\\\nC & -- \\\\\n\\bottomrule\n\\end{tabular}\n"
+        "\\begin{tabular}{lr}\n\\toprule\nMethod & \\% \\\\\n\\midrule\n"
+        f"a & {latex} \\\\\n\\bottomrule\n\\end{{tabular}}\n"
     )

@@ -15,8 +15,7 @@ def test_a_row_says_whether_its_bound_holds(load, measured, at_least):
 
 def test_a_row_without_a_bound_has_no_verdict(load):
     row = load("measure").Row(what="a", measured=12345.6, note="why")
-    assert not row.missed
-    assert str(row) == "| a | 12,346 |  |  | why |"
+    assert (row.missed, str(row)) == (False, "| a | 12,346 |  |  | why |")
 
 
 def test_sides_take_turns_and_the_best_turn_counts(load):

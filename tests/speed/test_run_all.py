@@ -1,4 +1,3 @@
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -51,45 +50,25 @@ def test_the_page_names_what_was_not_measured(run_all, stored):
     assert "## Not measured\n`graph.py`: failed or not run.\n" in page
 
 
-def test_numbers_come_back_as_they_were_kept(run_all, stored, tmp_path):
-    conditions = run_all.describe_conditions(quick=False)
-    run_all.write_results(tmp_path / "results.json", conditions, stored)
-    assert run_all.read_results(tmp_path / "results.json", conditions) == (conditions, stored)
-
-
-def test_numbers_of_other_conditions_are_not_mixed(run_all, stored, tmp_path):
-    path = tmp_path / "results.json"
-    run_all.write_results(path, run_all.describe_conditions(quick=True), stored)
-    with pytest.raises(SystemExit, match="would not compare"):
-        run_all.read_results(path, run_all.describe_conditions(quick=False))
-
-
-def test_the_page_is_made_anew_from_kept_numbers(run_all, stored, tmp_path):
-    run_all.write_results(tmp_path / "results.json", run_all.describe_conditions(quick=False), stored)
-    assert run_all.main(["--only", "--out", str(tmp_path)]) == 1  # a bound is missed
+def test_numbers_come_back_under_the_same_conditions_only(run_all, stored, tmp_path):
+    path, conditions = tmp_path / "results.json", run_all.describe_conditions(quick=False)
+    run_all.write_results(path, conditions, stored)
+    assert run_all.read_results(path, conditions) == (conditions, stored)
+    assert run_all.main(["--only", "--out", str(tmp_path)]) == 1  # the page alone; a bound is missed
     assert "too slow" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit, match="would not compare"):
+        run_all.read_results(path, run_all.describe_conditions(quick=True))
 
 
-def test_a_script_is_run_and_its_rows_are_collected(run_all, tmp_path, monkeypatch):
+def test_a_script_is_run_and_its_rows_are_collected_if_it_does_not_fail(run_all, tmp_path, monkeypatch):
     script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-            import sys
-            from measure import Row, Topic, run_script
-
-            def measure(arguments):
-                return [Topic("Title", "About", [Row(what="a", measured=arguments.repeats, bound=1)])]
-
-            sys.exit(run_script("", measure, repeats=9))
-        """)
-    )
+    row = 'Row(what="a", measured=arguments.repeats, bound=1)'
+    measure = f'lambda arguments: [Topic("Title", "About", [{row}])]'
+    imports = "import sys; from measure import Row, Topic, run_script"
+    script.write_text(f'{imports}\nsys.exit(run_script("", {measure}, repeats=9))')
     monkeypatch.setenv("PYTHONPATH", str(SPEED))
     (topic,) = run_all.run_script(script, ["--quick"])
     assert (topic.title, topic.rows[0].measured, topic.rows[0].missed) == ("Title", 2, True)
-
-
-def test_a_script_that_fails_gives_no_rows(run_all, tmp_path):
-    script = tmp_path / "script.py"
     script.write_text("raise SystemExit('broken')")
     assert run_all.run_script(script, []) is None
 
