@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.models.forward import evaluation_mode
-from avalanche_agcn.training.acm import in_float64
 from avalanche_agcn.training.distributed import sum_over_processes
+from avalanche_agcn.training.moment_sums import in_float64
 
 
 def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Tensor]:

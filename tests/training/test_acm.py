@@ -203,7 +203,7 @@ def test_update_rejects_what_does_not_fit():
         acm.update(torch.ones(1, 1))
     acm.begin(2)
     acm.begin(3)
-    with pytest.raises(ValueError, match=r"\[images, 3\]"):
+    with pytest.raises(ValueError, match=r"must be \(4, 3\), .* not \(4, 2\)"):
         acm.update(torch.ones(4, 2))
     with pytest.raises(ValueError, match=r"\(4, 2\)"):
         acm.update(torch.ones(4, 3), torch.ones(4, 3))

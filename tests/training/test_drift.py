@@ -140,11 +140,11 @@ def test_one_process_synchronizes_to_what_it_has():
 
 def test_input_that_does_not_fit_is_rejected_and_nothing_is_lost():
     drift = feed(*random_pairs())
-    with pytest.raises(ValueError, match=r"\[images, 5\], but are \(2, 4\) and \(2, 4\)"):
+    with pytest.raises(ValueError, match=r"teacher must be \[images, 5\], not \(2, 4\)"):
         drift.update(torch.zeros(2, 4), torch.zeros(2, 4))
-    with pytest.raises(ValueError, match=r"are \(2, 5\) and \(3, 5\)"):
+    with pytest.raises(ValueError, match="teacher has 2 images, but student 3"):
         drift.update(torch.zeros(2, 5), torch.zeros(3, 5))
-    with pytest.raises(ValueError, match="NaN or infinite"):
+    with pytest.raises(ValueError, match="Feature 0 of row 0 is nan"):
         drift.update(torch.zeros(1, 5), torch.full((1, 5), float("nan")))
     assert drift.count == 40
 

@@ -184,10 +184,10 @@ def test_own_targets_must_be_binary(value):
 @pytest.mark.parametrize(
     ("features", "targets", "message"),
     [
-        (torch.zeros(2, 5), torch.zeros(2, 3), r"\[images, 6\], but are \(2, 5\)"),
-        (torch.zeros(6), torch.zeros(1, 3), r"\[images, 6\], but are \(6,\)"),
-        (torch.zeros(2, 6), torch.zeros(2, 2), r"\(2, 3\), one column per class .* are \(2, 2\)"),
-        (torch.zeros(2, 6), torch.zeros(3, 3), r"\(2, 3\), one column per class .* are \(3, 3\)"),
+        (torch.zeros(2, 5), torch.zeros(2, 3), r"\[images, 6\], not \(2, 5\)"),
+        (torch.zeros(6), torch.zeros(1, 3), r"\[images, 6\], not \(6,\)"),
+        (torch.zeros(2, 6), torch.zeros(2, 2), r"\(2, 3\), one column per class .* not \(2, 2\)"),
+        (torch.zeros(2, 6), torch.zeros(3, 3), r"\(2, 3\), one column per class .* not \(3, 3\)"),
     ],
 )
 def test_shapes_that_do_not_fit_are_rejected(features, targets, message):
