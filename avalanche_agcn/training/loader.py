@@ -201,7 +201,7 @@ def make_train_loader(
 
 
 def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
-    """Make the loader of this process's part of an evaluated experience: each image is in one of the parts."""
+    """Make the loader of this process's part of an evaluated experience: each image is in one part."""
     dataset, (rank, n_processes) = strategy.adapted_dataset, process_rank()
     return DataLoader(
         dataset.subset(range(rank, len(dataset), n_processes)),
