@@ -115,8 +115,7 @@ class FeatureStatistics(ClassBlocks):
     def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
         """Subtract images that were added before; for arguments and errors see `update`.
 
-        Raises:
-            ValueError: if a count or a variance would fall below 0. Nothing is removed then.
+        A ValueError, too, if a count or a variance would fall below 0. Nothing is removed then.
         """
         t = self._index(experience)
         removed = MomentSums(self._sizes[t])
@@ -264,14 +263,11 @@ class FeatureStatistics(ClassBlocks):
         return features.detach()[labelled], targets.detach()[labelled]
 
     def _check_alike(self, other: FeatureStatistics) -> None:
-        if self.block_sizes != other.block_sizes:
+        widths = {self.width, other.width} - {None}
+        if self.block_sizes != other.block_sizes or len(widths) > 1:
             raise ValueError(
-                f"Statistics of {self.block_sizes} classes per experience cannot be combined with those of "
-                f"{other.block_sizes}."
-            )
-        if None not in (self.width, other.width) and self.width != other.width:
-            raise ValueError(
-                f"Statistics of {self.width} features cannot be combined with those of {other.width}."
+                f"Statistics of {self.block_sizes} classes per experience and {self.width} features cannot "
+                f"be combined with those of {other.block_sizes} and {other.width}."
             )
 
     def _check_map(self, A: Tensor, shift: Tensor) -> None:

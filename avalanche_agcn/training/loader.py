@@ -157,18 +157,10 @@ def make_train_loader(
     persistent_workers: bool = False,
     **others: Any,
 ) -> DataLoader[Any]:
-    """Make the loader of a strategy's current experience.
+    """Make the loader of a strategy's current experience, which must be open in the memory to replay from.
 
-    Args:
-        strategy: Avalanche strategy whose ``experience`` and ``adapted_dataset`` are set. Its ``seed``, or
-            else torch's generator, decides the order.
-        memory: how to replay, with the experience opened in its memory.
-        shuffle: whether to shuffle the stream.
-        drop_last: whether to drop a last batch that is not full.
-        pin_memory: see ``DataLoader``; if None, on for CUDA devices.
-        num_workers: number of processes that load images.
-        persistent_workers: whether these stay alive between epochs.
-        **others: arguments of ``strategy.train`` that are not for the loader.
+    The strategy's ``seed``, or else torch's generator, decides the order. Memory is pinned for CUDA devices
+    if ``pin_memory`` is None. ``others`` are arguments of ``strategy.train`` that are not for the loader.
     """
     experience, dataset = strategy.experience.current_experience, strategy.adapted_dataset
     seed = getattr(strategy, "seed", None)

@@ -160,7 +160,7 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
     Its gradient, not its value, is zero when student and teacher agree. The teacher gets no gradient.
 
     Args:
-        logits: the student's, ``[B, n_seen]``; the first ``n_old`` columns are used.
+        logits: the student's, of which the first ``n_old`` columns are used.
         teacher_logits: the teacher's, ``[B, n_old]``.
         reduction: ``"mean"`` over images and old classes (the authors' program) or ``"sum"`` over
             old classes (Eq. 7), the mean over images.
@@ -235,12 +235,7 @@ class MultiLabelContrastiveLoss(nn.Module):
         self.temperature = temperature
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss of the images that share a label with another; 0 if none does.
-
-        Args:
-            features: ``[B, D]``; they are normalised here.
-            targets: 0, 1 or NaN, ``[B, n_classes]``.
-        """
+        """Mean loss of the images that share a label with another, by features ``[B, D]``; 0 if none does."""
         z = F.normalize(_at_least_float32(features), dim=1)
         overlap, comparable = label_overlap(targets.to(z.dtype))
         other = ~torch.eye(len(z), dtype=torch.bool, device=z.device)

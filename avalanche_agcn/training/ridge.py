@@ -238,13 +238,13 @@ def to_features(problem: Problem, standardised: Tensor) -> tuple[Tensor, Tensor]
 def calibrate(
     weight: Tensor, bias: Tensor, moments: Tensor, total: Tensor, *, leverage: float
 ) -> Calibration:
-    """Calibration of an experience's classifiers, ``[K, D]`` and ``[K]``, fitted to targets by least squares.
+    """Calibration of an experience's classifiers.
 
     An image's own label pulls its score: by leave-one-out, its score without itself is (s − h·y) / (1 − h),
     with h its leverage, here the mean over images. Without this step probabilities are too confident.
 
     Args:
-        weight: ``[K, D]``.
+        weight: ``[K, D]``, fitted to targets by least squares.
         bias: ``[K]``.
         moments: sums of the experience, ``[1 + D + K, 1 + D + K]``.
         total: sums of all experiences, ``[1 + D, 1 + D]``.
