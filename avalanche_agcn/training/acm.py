@@ -22,6 +22,7 @@ from torch import Tensor
 
 from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.training.distributed import sum_over_processes
+from avalanche_agcn.training.moment_sums import ClassBlocks, in_float64
 
 OFFICIAL_HARD_START = 1e-6
 """Start value of the hard counts; authors' program."""
@@ -31,7 +32,7 @@ OFFICIAL_SOFT_START = 1e-10
 QCounts = Literal["experience", "stream"]
 
 
-class AugmentedCorrelationMatrix:
+class AugmentedCorrelationMatrix(ClassBlocks):
     """Conditional probabilities between all classes seen so far, from sums in float64.
 
     Args:
@@ -62,27 +63,11 @@ class AugmentedCorrelationMatrix:
         check_choice("q_counts", q_counts, QCounts)
         check_range("hard_start", hard_start, least=0)
         check_range("soft_start", soft_start, least=0)
-        self.q_counts = q_counts
-        self.hard_start, self.soft_start = hard_start, soft_start
-        self._sizes: list[int] = []
-        self._old = _zeros(0, 0)  # A^{t-1}, [n_old, n_old]
-        self._earlier = _zeros(0)  # counts of old classes in earlier experiences, [n_old]
+        super().__init__()
+        self.q_counts, self.hard_start, self.soft_start = q_counts, hard_start, soft_start
+        self._old = torch.zeros(0, 0, dtype=torch.float64)  # A^{t-1}, [n_old, n_old]
+        self._earlier = self._old.new_zeros(0)  # counts of old classes in earlier experiences, [n_old]
         self._open_sums(0, 0)
-
-    @property
-    def block_sizes(self) -> tuple[int, ...]:
-        """Number of classes each experience brought, oldest first."""
-        return tuple(self._sizes)
-
-    @property
-    def n_seen(self) -> int:
-        """Number of classes seen so far."""
-        return sum(self._sizes)
-
-    @property
-    def n_old(self) -> int:
-        """Number of classes of earlier experiences."""
-        return sum(self._sizes[:-1])
 
     @property
     def device(self) -> torch.device:
@@ -111,8 +96,8 @@ class AugmentedCorrelationMatrix:
                 the same sums. A collective call: every process must make it.
         """
         self._check(targets_new, soft_old)
-        self._move_to(targets_new.device)
-        hard = targets_new.detach().to(self.device, torch.float64)
+        hard = in_float64(targets_new.detach())
+        self._move_to(hard.device)
         kept = ~hard.isnan().any(dim=1, keepdim=True)  # [B, 1]
         hard = hard.where(kept, 0.0)
         sums = [hard.T @ hard]
@@ -139,42 +124,31 @@ class AugmentedCorrelationMatrix:
 
     def state_dict(self) -> dict[str, Tensor]:
         """All sums as tensors, not copied."""
-        return {"sizes": torch.tensor(self._sizes, dtype=torch.long)} | {
-            name: getattr(self, f"_{name}") for name in _SUMS
-        }
+        sizes = {"sizes": torch.tensor(self._sizes, dtype=torch.long)}
+        return sizes | {name: getattr(self, f"_{name}") for name in _SUMS}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore the sums that `state_dict` returned; a ValueError if an entry is missing or unknown."""
         if set(state) != {"sizes", *_SUMS}:
             raise ValueError(
-                f"The state of a correlation matrix has {sorted(['sizes', *_SUMS])}, but this "
-                f"one has {sorted(state)}."
+                f"The state of a correlation matrix has {sorted(['sizes', *_SUMS])}, not {sorted(state)}."
             )
         self._sizes = state["sizes"].tolist()
         for name in _SUMS:
             setattr(self, f"_{name}", state[name].detach().clone())
 
     def _open_sums(self, n_old: int, n_new: int) -> None:
-        device = self._old.device
-        self._hard = _zeros(n_new, n_new, device=device)  # Σ y_i y_j, its diagonal is N_j
-        self._cross = _zeros(n_old, n_new, device=device)  # Σ ẑ_i y_j
-        self._soft = _zeros(n_old, device=device)  # Σ ẑ_i
+        self._hard = self._old.new_zeros(n_new, n_new)  # Σ y_i y_j, its diagonal is N_j
+        self._cross = self._old.new_zeros(n_old, n_new)  # Σ ẑ_i y_j
+        self._soft = self._old.new_zeros(n_old)  # Σ ẑ_i
 
     def _move_to(self, device: torch.device) -> None:
-        if device.type == "mps":
-            device = torch.device("cpu")  # Apple's has no float64
         if self.device != device:
             for name in _SUMS:
                 setattr(self, f"_{name}", getattr(self, f"_{name}").to(device))
 
     def _check(self, targets_new: Tensor, soft_old: Tensor | None) -> None:
-        if not self._sizes:
-            raise RuntimeError("No experience is open: call begin(n_new) before update(...).")
-        if targets_new.ndim != 2 or targets_new.shape[1] != self._sizes[-1]:
-            raise ValueError(
-                f"targets_new must be [images, {self._sizes[-1]}], one column per class of the "
-                f"open experience, but is {tuple(targets_new.shape)}."
-            )
+        self._check_targets(targets_new, len(targets_new))
         if soft_old is not None and soft_old.shape != (len(targets_new), self.n_old):
             raise ValueError(
                 f"soft_old must be {(len(targets_new), self.n_old)}, one column per old class, "
@@ -183,15 +157,6 @@ class AugmentedCorrelationMatrix:
 
 
 _SUMS = ("old", "earlier", "hard", "cross", "soft")
-
-
-def in_float64(values: Tensor) -> Tensor:
-    """Convert to double precision, on the CPU where the device, such as Apple's, has none."""
-    return (values.cpu() if values.device.type == "mps" else values).double()
-
-
-def _zeros(*shape: int, device: torch.device | None = None) -> Tensor:
-    return torch.zeros(*shape, dtype=torch.float64, device=device)
 
 
 def _divide(counts: Tensor, totals: Tensor) -> Tensor:

@@ -159,7 +159,7 @@ def in_order_of_images(batches: Sequence[Tensor]) -> Tensor:
 
     A collective call. Without any row it returns an empty tensor.
     """
-    own = torch.cat([*batches]) if batches else torch.empty(0)
+    own = torch.cat(list(batches)) if batches else torch.empty(0)
     parts: list[Any] = [own] * process_rank()[1]
     if is_distributed():
         dist.all_gather_object(parts, own)
@@ -181,8 +181,7 @@ def collective_device() -> torch.device:
 def global_means(*, padding: bool = False) -> Iterator[None]:
     """Let `mean_of` count over all processes: every process must compute the same losses in this block.
 
-    Args:
-        padding: whether this process's batch only fills its place, so that none of its rows count.
+    With ``padding``, this process's batch only fills its place: none of its rows count.
     """
     token = _padding.set(padding)
     try:
@@ -200,10 +199,6 @@ def mean_of(total: Tensor, count: Tensor | float) -> Tensor:
     Args:
         total: sum over this process's rows, a scalar.
         count: number of this process's rows.
-
-    Example:
-        >>> mean_of(torch.tensor(6.0), 3)
-        tensor(2.)
     """
     padding = _padding.get()
     number = torch.as_tensor(count, dtype=total.dtype, device=total.device)

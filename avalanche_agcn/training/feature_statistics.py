@@ -17,16 +17,22 @@ y are an experience's own columns, 0 or 1, so that Σy² = Σy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from avalanche_agcn.checks import check_range
-from avalanche_agcn.training.moment_sums import MomentSums, add_moments, map_moments, subtract_moments
+from avalanche_agcn.training.moment_sums import (
+    ClassBlocks,
+    MomentSums,
+    add_moments,
+    check_features,
+    map_moments,
+    subtract_moments,
+)
 
 
-class FeatureStatistics:
+class FeatureStatistics(ClassBlocks):
     """Counts, sums and products of features and labels, per experience, in float64.
 
     Order and split of the images do not matter, up to rounding: sums add up, merge and can be subtracted.
@@ -57,6 +63,7 @@ class FeatureStatistics:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._sums: list[MomentSums] = []
 
     @property
@@ -65,14 +72,9 @@ class FeatureStatistics:
         return len(self._sums)
 
     @property
-    def block_sizes(self) -> tuple[int, ...]:
-        """Number of classes each experience brought, oldest first."""
-        return tuple(sums.n_targets for sums in self._sums)
-
-    @property
     def n_classes(self) -> int:
         """Number of classes of all experiences."""
-        return sum(self.block_sizes)
+        return self.n_seen
 
     @property
     def width(self) -> int | None:
@@ -82,17 +84,17 @@ class FeatureStatistics:
     def columns(self, t: int) -> slice:
         """Columns of a full target that experience ``t`` owns."""
         t = self._index(t)
-        start = sum(self.block_sizes[:t])
-        return slice(start, start + self.block_sizes[t])
+        return slice(sum(self._sizes[:t]), sum(self._sizes[: t + 1]))
 
     def begin(self, n_new: int) -> None:
         """Open an experience with ``n_new`` new classes."""
         check_range("n_new", n_new, least=0)
+        self._sizes.append(n_new)
         self._sums.append(MomentSums(n_new))
 
     def restart(self) -> None:
         """Discard the images of the open experience."""
-        self._sums[-1] = MomentSums(self.block_sizes[-1])
+        self._sums[-1] = MomentSums(self._sizes[-1])
 
     def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
         """Add images. Nothing is added if the input is rejected.
@@ -100,7 +102,7 @@ class FeatureStatistics:
         Args:
             features: ``[B, D]``, finite.
             targets_new: 0 or 1 in the experience's own columns, ``[B, n_new]``. Rows that are all NaN
-                are left out.
+                are left out, so an image with a full target can be given to every experience.
             experience: which experience the images belong to; the open one by default.
 
         Raises:
@@ -108,39 +110,26 @@ class FeatureStatistics:
             ValueError: for NaN or infinite features, targets other than 0 or 1, or a shape that does not fit.
         """
         t = self._index(experience)
-        self._sums[t].add(*self._checked_rows(features, targets_new, t))
+        self._sums[t].add(*self._labelled_rows(features, targets_new, t))
 
     def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
-        """Subtract images that were added before; for arguments see `update`.
+        """Subtract images that were added before; for arguments and errors see `update`.
 
-        Rows that are all NaN are left out, so an image with a full target can be given to every experience.
-
-        Raises:
-            ValueError: if a count or a variance would fall below 0 (nothing is removed then), or if
-                `update` would reject the rows.
+        A ValueError, too, if a count or a variance would fall below 0. Nothing is removed then.
         """
         t = self._index(experience)
-        removed = MomentSums(self.block_sizes[t])
-        removed.add(*self._checked_rows(features, targets_new, t))
+        removed = MomentSums(self._sizes[t])
+        removed.add(*self._labelled_rows(features, targets_new, t))
         self._sums[t].replace(self._without(removed, t))
 
     def merge(self, other: FeatureStatistics) -> None:
-        """Add the images of other statistics, experience by experience.
-
-        Raises:
-            ValueError: if the other has other experiences or features of another width.
-        """
+        """Add the images of other statistics, of the same experiences and features, or raise a ValueError."""
         self._check_alike(other)
         for mine, theirs in zip(self._sums, other._sums, strict=True):
             mine.replace(add_moments(mine.total(), theirs.total()))
 
     def subtract(self, other: FeatureStatistics) -> None:
-        """Remove the images of other statistics, all or none of them.
-
-        Raises:
-            ValueError: if the other has other experiences or features of another width, or if a count
-                or a variance would fall below 0.
-        """
+        """Remove the images of other statistics, all or none of them; for errors see `remove` and `merge`."""
         self._check_alike(other)
         left = [self._without(theirs, t) for t, theirs in enumerate(other._sums)]
         for sums, total in zip(self._sums, left, strict=True):
@@ -155,11 +144,11 @@ class FeatureStatistics:
             experiences: which ones move; all by default.
         """
         self._check_map(A, shift)
-        chosen = range(self.n_experiences) if experiences is None else [self._index(t) for t in experiences]
-        for t in chosen:
-            total = self._sums[t].total()
+        chosen = range(self.n_experiences) if experiences is None else experiences
+        for sums in [self._sums[self._index(t)] for t in chosen]:
+            total = sums.total()
             if total is not None:
-                self._sums[t].replace(map_moments(total, A.to(total), shift.to(total)))
+                sums.replace(map_moments(total, A.to(total), shift.to(total)))
 
     def flush(self) -> None:
         """Add waiting rows to the sums."""
@@ -178,6 +167,12 @@ class FeatureStatistics:
     def count(self, t: int) -> int:
         """Number of images of experience ``t``."""
         return self._sums[self._index(t)].count
+
+    def moments(self, t: int) -> Tensor:
+        """All sums of experience ``t`` as one matrix Σ [1, f, y]ᵀ [1, f, y], of 1 + D + n_new rows."""
+        sums = self._sums[self._index(t)]
+        total = sums.total()
+        return sums.zeros(self._features.stop - 1) if total is None else total
 
     def feature_sum(self, t: int) -> Tensor:
         """Σf of experience ``t``, ``[D]``."""
@@ -201,44 +196,37 @@ class FeatureStatistics:
 
     def mean(self, t: int) -> Tensor:
         """Mean feature of experience ``t``, ``[D]``; a ValueError if it has no images."""
-        return self.feature_sum(t) / self._positive_count(t)
+        count = self.count(t)
+        if count == 0:
+            raise ValueError(f"Experience {t} has no images, so it has no mean and no covariance.")
+        return self.feature_sum(t) / count
 
     def covariance(self, t: int) -> Tensor:
         """Covariance of the features of experience ``t``, divided by n, ``[D, D]``."""
         mean = self.mean(t)
-        covariance = (self.gram(t) / self._positive_count(t)).addr_(mean, mean, alpha=-1)
+        covariance = (self.gram(t) / self.count(t)).addr_(mean, mean, alpha=-1)
         return (covariance + covariance.T) / 2
-
-    def moments(self, t: int) -> Tensor:
-        """All sums of experience ``t`` as one matrix Σ [1, f, y]ᵀ [1, f, y], of 1 + D + n_new rows."""
-        sums = self._sums[self._index(t)]
-        total = sums.total()
-        return sums.zeros(self._features.stop - 1) if total is None else total
 
     def state_dict(self) -> dict[str, Tensor]:
         """All sums as tensors; within an experience also the last rows (see `MomentSums`)."""
-        return {"block_sizes": torch.tensor(self.block_sizes, dtype=torch.long)} | {
-            f"{t}.{name}": tensor
-            for t, sums in enumerate(self._sums)
-            for name, tensor in sums.state_dict().items()
-        }
+        state = {"block_sizes": torch.tensor(self._sizes, dtype=torch.long)}
+        for t, sums in enumerate(self._sums):
+            state |= sums.state_dict(f"{t}.")
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned; a ValueError if an entry belongs to no experience."""
         sizes = state["block_sizes"].tolist() if "block_sizes" in state else []
-        parts: dict[str, dict[str, Tensor]] = {str(t): {} for t in range(len(sizes))}
-        for name, tensor in state.items():
-            experience, _, part = name.partition(".")
-            if experience in parts:
-                parts[experience][part] = tensor
-            elif name != "block_sizes":
-                raise ValueError(
-                    f"The state of feature statistics of {len(sizes)} experiences has an entry {name!r}: it "
-                    "is damaged or of another version."
-                )
-        self._sums = [MomentSums(size) for size in sizes]
+        known = {"block_sizes", *map(str, range(len(sizes)))}
+        unknown = [name for name in state if name.partition(".")[0] not in known]
+        if unknown:
+            raise ValueError(
+                f"The state of feature statistics of {len(sizes)} experiences has an entry {unknown[0]!r}: "
+                "it is damaged or of another version."
+            )
+        self._sizes, self._sums = sizes, [MomentSums(size) for size in sizes]
         for t, sums in enumerate(self._sums):
-            sums.load_state_dict(parts[str(t)])
+            sums.load_state_dict(state, f"{t}.")
 
     @property
     def _features(self) -> slice:
@@ -248,50 +236,38 @@ class FeatureStatistics:
         return slice(1, 1 + self.width)
 
     def _without(self, removed: MomentSums, t: int) -> Tensor | None:
-        total, size = self._sums[t].total(), self.block_sizes[t]
-        return subtract_moments(total, removed.total(), size, f"Experience {t}")
+        return subtract_moments(
+            self._sums[t].total(), removed.total(), self._sizes[t], name=f"Experience {t}"
+        )
 
     def _index(self, t: int | None) -> int:
-        if not self._sums:
-            raise RuntimeError("No experience is open: call begin(n_new) first.")
+        self._check_open()
         if t is None:
             return self.n_experiences - 1
         if not -self.n_experiences <= t < self.n_experiences:
             raise IndexError(f"There is no experience {t}: {self.n_experiences} have begun.")
         return t % self.n_experiences
 
-    def _positive_count(self, t: int) -> int:
-        count = self.count(t)
-        if count == 0:
-            raise ValueError(f"Experience {t} has no images, so it has no mean and no covariance.")
-        return count
-
-    def _checked_rows(self, features: Tensor, targets: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """Copies of the rows with own labels."""
-        if features.ndim != 2 or self.width not in (None, features.shape[1]):
-            raise ValueError(
-                f"features must be [images, {self.width or 'D'}], but are {tuple(features.shape)}."
-            )
-        if targets.shape != (len(features), self.block_sizes[t]):
-            raise ValueError(
-                f"targets_new must be {(len(features), self.block_sizes[t])}, one column per class of "
-                f"experience {t}, but are {tuple(targets.shape)}."
-            )
+    def _labelled_rows(self, features: Tensor, targets: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        """Copies of the rows with own labels, which are checked."""
+        check_features(features, self.width)
+        self._check_targets(targets, len(features), t)
         labelled = ~targets.isnan().all(dim=1)  # [B]
-        binary = (targets == 0) | (targets == 1) | ~labelled[:, None]
-        if not bool(features.isfinite().all() & binary.all()):  # one question to the device per batch
-            _raise_for_value(features, targets, binary)
+        wrong = (targets != 0) & (targets != 1) & labelled[:, None]
+        if bool(wrong.any()):
+            row, column = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"The target of row {row}, column {column} is {targets[row, column].item()}: the own columns "
+                "of an image must be 0 or 1, or all NaN."
+            )
         return features.detach()[labelled], targets.detach()[labelled]
 
     def _check_alike(self, other: FeatureStatistics) -> None:
-        if self.block_sizes != other.block_sizes:
+        widths = {self.width, other.width} - {None}
+        if self.block_sizes != other.block_sizes or len(widths) > 1:
             raise ValueError(
-                f"Statistics of {self.block_sizes} classes per experience cannot be combined with those of "
-                f"{other.block_sizes}."
-            )
-        if None not in (self.width, other.width) and self.width != other.width:
-            raise ValueError(
-                f"Statistics of {self.width} features cannot be combined with those of {other.width}."
+                f"Statistics of {self.block_sizes} classes per experience and {self.width} features cannot "
+                f"be combined with those of {other.block_sizes} and {other.width}."
             )
 
     def _check_map(self, A: Tensor, shift: Tensor) -> None:
@@ -303,18 +279,3 @@ class FeatureStatistics:
             )
         if not bool(A.isfinite().all() & shift.isfinite().all()):
             raise ValueError("The map has entries that are NaN or infinite; the sums were not changed.")
-
-
-def _raise_for_value(features: Tensor, targets: Tensor, binary: Tensor) -> NoReturn:
-    """Name the first value that cannot be added."""
-    if not bool(features.isfinite().all()):
-        row, column = (~features.isfinite()).nonzero()[0].tolist()
-        raise ValueError(
-            f"Feature {column} of row {row} is {features[row, column].item()}: the network diverged, or its "
-            "input is not finite."
-        )
-    row, column = (~binary).nonzero()[0].tolist()
-    raise ValueError(
-        f"The target of row {row}, column {column} is {targets[row, column].item()}: the own columns of an "
-        "image must be 0 or 1, or all NaN."
-    )

@@ -6,16 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.models.forward import evaluation_mode
-from avalanche_agcn.training.acm import in_float64
 from avalanche_agcn.training.distributed import sum_over_processes
+from avalanche_agcn.training.moment_sums import in_float64
 
 
 def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Tensor]:
     """Remove from a gradient g what opposes a reference r: g − (g·r / r·r) r if g·r < 0, else g.
-
-    Args:
-        gradients: g, one tensor per parameter.
-        reference: r, of the same shapes.
 
     Example:
         >>> project([torch.tensor([1.0, -2.0])], [torch.tensor([0.0, 1.0])])
@@ -30,10 +26,8 @@ def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Te
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """In float64, so that a projected gradient is orthogonal to the reference up to its own rounding."""
-    products = [
-        torch.dot(in_float64(x.flatten()), in_float64(y.flatten())) for x, y in zip(a, b, strict=True)
-    ]
-    return torch.stack(products).sum()
+    pairs = zip(map(in_float64, a), map(in_float64, b), strict=True)
+    return torch.stack([torch.dot(x.flatten(), y.flatten()) for x, y in pairs]).sum()
 
 
 def fisher_diagonal(
@@ -43,16 +37,13 @@ def fisher_diagonal(
     *,
     reduce: bool = False,
 ) -> dict[str, Tensor]:
-    """Mean over images of the squared gradient of each image's own loss, in evaluation mode.
+    """Mean squared gradient of each image's own loss in evaluation mode, by name of each trained parameter.
 
     Args:
         model: network from images to logits; its gradients and modes do not change.
         criterion: loss of logits and targets.
         images: one image and its target at a time, ``[1, ...]`` and ``[1, n_classes]``; at least one.
         reduce: whether the mean is over the images of all processes, each of which must call this.
-
-    Returns:
-        The mean for each parameter that is trained, by name.
     """
     names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
     sums = [torch.zeros_like(parameter) for parameter in parameters]

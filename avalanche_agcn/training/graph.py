@@ -80,13 +80,8 @@ def adjacency(
         return _normalise(relations)
     if preset == "paper":
         return _normalise(_reweight_rows(relations, neighbour_weight))
-    return _official(
-        relations,
-        blocks,
-        neighbour_weight,
-        NEW_THRESHOLD if new_threshold is None else new_threshold,
-        CROSS_THRESHOLD if cross_threshold is None else cross_threshold,
-    )
+    thresholds = new_threshold or NEW_THRESHOLD, cross_threshold or CROSS_THRESHOLD
+    return _official(relations, blocks, neighbour_weight, *thresholds)
 
 
 def check_graph(
@@ -136,11 +131,7 @@ def _normalise(weights: Tensor) -> Tensor:
 
 
 def _official(
-    relations: Tensor,
-    blocks: _Blocks,
-    neighbour_weight: float,
-    new_threshold: float,
-    cross_threshold: float,
+    relations: Tensor, blocks: _Blocks, neighbour_weight: float, new_threshold: float, cross_threshold: float
 ) -> Tensor:
     # The program adds one experience after the other. Here all blocks are made at once, by masks [n, n]: no
     # later experience changes an entry, so the order does not matter.

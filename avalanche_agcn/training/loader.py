@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,21 +25,15 @@ MAX_SEED = 2**32  # exclusive; the largest range that NumPy accepts
 
 
 class Key(NamedTuple):
-    """One row of a batch.
-
-    Attributes:
-        experience: experience that the image belongs to.
-        index: its index in the dataset of that experience.
-        seed: of its augmentation, so that any worker or process draws the same one.
-        padding: whether the row only fills an otherwise empty batch; its target is NaN, its task label -1.
-    """
+    """One row of a batch: an image, by its experience and its index in the dataset of that experience."""
 
     experience: int
     index: int  # type: ignore[assignment]  # hides a method of tuple that nothing here uses
-    seed: int
-    padding: bool = False
+    seed: int  # of its augmentation, so that any worker or process draws the same one
+    padding: bool = False  # only fills an otherwise empty batch; its target is NaN, its task label -1
 
 
+@dataclass(eq=False, repr=False)
 class StreamSampler(Sampler[list[Key]]):
     """Batches of keys: images of the stream, followed by images drawn from memory, once per view.
 
@@ -46,20 +41,6 @@ class StreamSampler(Sampler[list[Key]]):
     the same global batches, and an epoch can resume at any batch. A batch is offered to the memory before the
     next one is drawn. A loader with ``w`` workers draws up to ``2 w`` batches ahead of training; the batches
     are the same, but until the epoch ends the memory is that far ahead.
-
-    Args:
-        n_images: number of images in the experience.
-        experience: number of the experience.
-        batch_size: images of the stream per batch, over all processes.
-        seed: seed of order and augmentation, not negative.
-        memory: memory to replay from.
-        batch_size_mem: replayed images per batch, over all processes; as many as of the stream if None.
-        views: number of times each image appears in a batch, with its own augmentation each time.
-        observe: whether to offer the stream's images to the memory.
-        shuffle: whether to shuffle the stream.
-        drop_last: whether to drop a last batch that is not full.
-        rank: number of this process.
-        world_size: number of processes.
 
     Example:
         >>> sampler = StreamSampler(5, experience=0, batch_size=2, seed=0, shuffle=False)
@@ -70,28 +51,26 @@ class StreamSampler(Sampler[list[Key]]):
         [[4]]
     """
 
-    def __init__(
-        self,
-        n_images: int,
-        *,
-        experience: int,
-        batch_size: int,
-        seed: int,
-        memory: OnlineBuffer | None = None,
-        batch_size_mem: int | None = None,
-        views: int = 1,
-        observe: bool = False,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        self.n_images, self.experience, self.batch_size, self.seed = n_images, experience, batch_size, seed
-        self.memory, self.batch_size_mem, self.views, self.observe = memory, batch_size_mem, views, observe
-        self.shuffle, self.drop_last = shuffle, drop_last
-        self.rank, self.world_size = rank, world_size
-        self.n_batches = n_images // batch_size if drop_last else -(-n_images // batch_size)
-        self.epoch = self.first_batch = 0
+    n_images: int  # in the experience
+    _: KW_ONLY
+    experience: int  # its number
+    batch_size: int  # images of the stream per batch, over all processes
+    seed: int  # of order and augmentation, not negative
+    memory: OnlineBuffer | None = None  # to replay from
+    batch_size_mem: int | None = None  # replayed images per batch; as many as of the stream if None
+    views: int = 1  # how often each image appears in a batch, with its own augmentation each time
+    observe: bool = False  # whether to offer the stream's images to the memory
+    shuffle: bool = True
+    drop_last: bool = False  # whether to drop a last batch that is not full
+    rank: int = 0  # of this process
+    world_size: int = 1  # number of processes
+    epoch: int = field(default=0, init=False)
+    first_batch: int = field(default=0, init=False)  # of the next epoch
+
+    @property
+    def n_batches(self) -> int:
+        """Number of batches of a whole epoch."""
+        return (self.n_images + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size
 
     def set_position(self, epoch: int, batch: int = 0) -> None:
         """Start the next iteration at a batch of an epoch; the memory must be as the epoch began with."""
@@ -148,11 +127,7 @@ class StreamSampler(Sampler[list[Key]]):
 
 
 class StreamDataset(Dataset[Any]):
-    """Samples of several experiences by `Key`, each augmented under its own seed.
-
-    Args:
-        datasets: dataset of each experience; samples are ``(image, target, …)``.
-    """
+    """Samples ``(image, target, …)`` of several experiences by `Key`, each augmented under its own seed."""
 
     def __init__(self, datasets: Mapping[int, Any]) -> None:
         self.datasets = dict(datasets)
@@ -182,30 +157,14 @@ def make_train_loader(
     persistent_workers: bool = False,
     **others: Any,
 ) -> DataLoader[Any]:
-    """Make the loader of a strategy's current experience.
+    """Make the loader of a strategy's current experience, which must be open in the memory to replay from.
 
-    Args:
-        strategy: Avalanche strategy whose ``experience`` and ``adapted_dataset`` are set. Its ``seed``, or
-            else torch's generator, decides the order.
-        memory: how to replay, with the experience opened in its memory.
-        shuffle: whether to shuffle the stream.
-        drop_last: whether to drop a last batch that is not full.
-        pin_memory: see ``DataLoader``; if None, on for CUDA devices.
-        num_workers: number of processes that load images.
-        persistent_workers: whether these stay alive between epochs.
-        **others: arguments of ``strategy.train`` that are not for the loader.
+    The strategy's ``seed``, or else torch's generator, decides the order. Memory is pinned for CUDA devices
+    if ``pin_memory`` is None. ``others`` are arguments of ``strategy.train`` that are not for the loader.
     """
     experience, dataset = strategy.experience.current_experience, strategy.adapted_dataset
     seed = getattr(strategy, "seed", None)
     rank, world_size = process_rank()
-    replay: dict[str, Any] = {}
-    if memory is not None:
-        replay = {
-            "memory": memory.storage_policy,
-            "batch_size_mem": memory.batch_size_mem,
-            "views": memory.views,
-            "observe": memory.observe_stream,
-        }
     sampler = StreamSampler(
         len(dataset),
         experience=experience,
@@ -215,11 +174,14 @@ def make_train_loader(
         drop_last=drop_last,
         rank=rank,
         world_size=world_size,
-        **replay,
     )
-    stored = {} if memory is None else memory.storage_policy.datasets
+    datasets = {}
+    if memory is not None:
+        sampler.memory, sampler.batch_size_mem = memory.storage_policy, memory.batch_size_mem
+        sampler.views, sampler.observe = memory.views, memory.observe_stream
+        datasets = memory.storage_policy.datasets
     return DataLoader(
-        StreamDataset({**stored, experience: dataset}),
+        StreamDataset({**datasets, experience: dataset}),
         batch_sampler=sampler,
         collate_fn=dataset.collate_fn,
         num_workers=num_workers,
@@ -231,12 +193,7 @@ def make_train_loader(
 
 
 def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
-    """Make the loader of this process's part of an evaluated experience: each image once over all processes.
-
-    Args:
-        strategy: Avalanche strategy whose ``adapted_dataset`` is set.
-        num_workers: number of processes that load images.
-    """
+    """Make the loader of this process's part of an evaluated experience: each image is in one part."""
     dataset, (rank, n_processes) = strategy.adapted_dataset, process_rank()
     return DataLoader(
         dataset.subset(range(rank, len(dataset), n_processes)),
@@ -254,9 +211,6 @@ def exit_if_orphaned(worker: int) -> None:
 
     Torch only notices the death of a parent after this point. A worker that lived on would keep the dead
     process's connections open, and the other processes of its group would wait for it.
-
-    Args:
-        worker: number of the worker.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -273,13 +227,7 @@ def is_padding(batch: Sequence[Tensor]) -> bool:
 
 
 def make_generator(*seeds: int) -> torch.Generator:
-    """Make a generator from several numbers, none of them negative.
-
-    Example:
-        >>> a, b = make_generator(0, 1), make_generator(1, 0)
-        >>> bool(torch.rand((), generator=a) == torch.rand((), generator=b))
-        False
-    """
+    """Make a generator from several numbers, none of them negative; their order matters."""
     state = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0]) >> 1)
 
@@ -290,11 +238,7 @@ def draw_shared_seed() -> int:
 
 
 def seed_cpu_generators(seed: int) -> None:
-    """Seed Python, NumPy and torch on the CPU, which transforms draw from.
-
-    Args:
-        seed: below `MAX_SEED`.
-    """
+    """Seed Python, NumPy and torch on the CPU, which transforms draw from, with a number below `MAX_SEED`."""
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the generator that transforms use
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed the GPU

@@ -1,4 +1,4 @@
-"""Losses of multi-label continual learning: classification, distillation, relationships, contrast.
+"""Losses of multi-label continual learning: classification, distillation, relationships, contrast, negatives.
 
 =========  =====================================  ===========
 symbol     name                                   equation
@@ -8,11 +8,8 @@ symbol     name                                   equation
 ℓ_gph      `relationship_preserving_loss`         8
 =========  =====================================  ===========
 
-Expected negative loss of classifiers over images that are known by mean and covariance only.
-
-Features of an earlier experience s are taken as a Gaussian N(μ_s, Σ_s). The score of a classifier w with bias
-b is then Gaussian too, with mean m = w·μ_s + b and variance v = wᵀΣ_s w, and its expected loss on images
-without its class is E softplus(a), a ~ N(m, v). No image and no sampling is needed.
+Targets are ``[B, n_classes]``, 0 or 1, and NaN where an image is not annotated for a class. Logits cover the
+classes seen so far, ``[B, n_seen]``: a prefix of the targets' columns.
 """
 
 from __future__ import annotations
@@ -32,6 +29,8 @@ Reduction = Literal["mean", "sum"]
 
 TEMPERATURE = 0.07  # of supervised contrastive replay (Mai et al., 2021)
 _LEFT_OUT = -1e9  # its exponential is 0, and unlike infinity it makes no NaN in a row without any pair
+LEAST_VARIANCE = 1e-12  # of a score: the square root has no gradient at 0
+_NODES, _WEIGHTS = np.polynomial.hermite.hermgauss(9)
 
 
 class PartialBCEWithLogitsLoss(nn.Module):
@@ -61,14 +60,9 @@ class PartialBCEWithLogitsLoss(nn.Module):
             targets: 0, 1 or NaN, ``[B, n_classes]`` with ``n_classes >= n_seen``. Logits belong
                 to the first ``n_seen`` columns; the rest is not looked at.
         """
-        _check_targets(logits, targets, soft=self.soft)
-        logits = _at_least_float32(logits)
-        targets = targets[:, : logits.shape[1]].to(logits.dtype)
-        annotated = ~targets.isnan()
-        # A constant in place of NaN, and a weight of 0: no NaN reaches the backward pass.
-        total = F.binary_cross_entropy_with_logits(
-            logits, targets.nan_to_num(0.0), weight=annotated.to(logits.dtype), reduction="sum"
-        )
+        logits, y, annotated = _cells(logits, targets, soft=self.soft)
+        weight = annotated.to(logits.dtype)
+        total = F.binary_cross_entropy_with_logits(logits, y, weight, reduction="sum")
         return mean_of(total, annotated.sum())
 
 
@@ -114,11 +108,7 @@ class AsymmetricLoss(nn.Module):
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of a batch, a scalar; for arguments and errors see `PartialBCEWithLogitsLoss`."""
-        _check_targets(logits, targets)
-        logits = _at_least_float32(logits)
-        targets = targets[:, : logits.shape[1]].to(logits.dtype)
-        annotated = ~targets.isnan()
-        y = targets.nan_to_num(0.0)
+        logits, y, annotated = _cells(logits, targets)
         positive = self._focus((-logits).sigmoid(), self.gamma_pos) * F.softplus(-logits)
         negative = self._focus(logits.sigmoid() - self.clip, self.gamma_neg) * self._negative_cost(logits)
         cells = y * positive + (1 - y) * negative
@@ -142,13 +132,6 @@ def confidence_penalty(logits: Tensor) -> Tensor:
 
     CSC (Du et al., 2024) penalises confident outputs. Its program sums −p log p alone, without the part of
     1 − p, so that the entropy is largest at p = 1/e, not at 1/2; this is the same.
-
-    Args:
-        logits: ``[B, n_seen]``.
-
-    Example:
-        >>> round(confidence_penalty(torch.zeros(1, 2)).item(), 4)  # 2 · 0.5 · log(0.5)
-        -0.6931
     """
     logits = _at_least_float32(logits)
     return mean_of((logits.sigmoid() * F.logsigmoid(logits)).sum(), len(logits))
@@ -157,13 +140,9 @@ def confidence_penalty(logits: Tensor) -> Tensor:
 def add_pseudo_labels(
     targets: Tensor, teacher_logits: Tensor, *, threshold: float, soft: bool = False
 ) -> Tensor:
-    """Return targets with the teacher's answer for the old classes.
+    """Return targets with the teacher's answer for the old classes, the first ones, ``[B, n_old]``.
 
-    Args:
-        targets: 0, 1 or NaN, ``[B, n_classes]``.
-        teacher_logits: of the first classes, ``[B, n_old]``.
-        threshold: probability above which the answer is 1, else 0.
-        soft: whether the answer is the probability itself.
+    The answer is whether the probability is above the threshold, or with ``soft`` the probability itself.
 
     Example:
         >>> targets = torch.tensor([[torch.nan, torch.nan, 1.0]])
@@ -178,18 +157,13 @@ def add_pseudo_labels(
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """ℓ_dst (Eq. 7): cross-entropy of the student with the teacher's soft labels; 0 without old classes.
 
-    Its gradient, not its value, is zero when student and teacher agree.
+    Its gradient, not its value, is zero when student and teacher agree. The teacher gets no gradient.
 
     Args:
-        logits: the student's, ``[B, n_seen]``; the first ``n_old`` columns are used.
-        teacher_logits: the teacher's, ``[B, n_old]``; no gradient flows into them.
+        logits: the student's, of which the first ``n_old`` columns are used.
+        teacher_logits: the teacher's, ``[B, n_old]``.
         reduction: ``"mean"`` over images and old classes (the authors' program) or ``"sum"`` over
             old classes (Eq. 7), the mean over images.
-
-    Example:
-        >>> student = torch.zeros(1, 3)
-        >>> round(distillation_loss(student, torch.zeros(1, 2), reduction="sum").item(), 4)
-        1.3863
     """
     check_choice("reduction", reduction, Reduction)
     _check_extends("logits", logits, teacher_logits, dim=1)
@@ -200,29 +174,17 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
 
 
 def feature_distillation_loss(features: Tensor, teacher_features: Tensor) -> Tensor:
-    """Mean squared difference of features ``[B, D]`` from the teacher's, which get no gradient.
-
-    Example:
-        >>> feature_distillation_loss(torch.ones(2, 3), torch.zeros(2, 3))
-        tensor(1.)
-    """
+    """Mean squared difference of features ``[B, D]`` from the teacher's, which get no gradient."""
     student = _at_least_float32(features)
     total = F.mse_loss(student, teacher_features.detach().to(student.dtype), reduction="sum")
     return mean_of(total, student.numel())
 
 
 def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Cross-entropy of the student with the teacher's softened labels, the mean over images and old classes.
+    """`distillation_loss` of logits divided by a temperature.
 
-    Args:
-        logits: see `distillation_loss`.
-        teacher_logits: see `distillation_loss`.
-        temperature: divides both. The loss is multiplied by its square, which keeps the size of the gradient
-            (Hinton et al., 2015). 1 is AGCN's ℓ_dst.
-
-    Example:
-        >>> round(lwf_loss(torch.zeros(1, 3), torch.zeros(1, 2)).item(), 4)
-        0.6931
+    It is multiplied by the square of the temperature, which keeps the size of the gradient (Hinton et al.,
+    2015). Temperature 1 is AGCN's ℓ_dst.
     """
     return temperature**2 * distillation_loss(logits / temperature, teacher_logits / temperature)
 
@@ -234,13 +196,9 @@ def relationship_preserving_loss(
 
     Args:
         embeddings: H of the current experience, ``[n_seen, D]``; rows after ``n_old`` are free.
-        old_embeddings: G of the previous experience, ``[n_old, D]``; no gradient flows into it.
+        old_embeddings: G of the previous experience, ``[n_old, D]``, which get no gradient.
         reduction: ``"mean"`` over all entries (the authors' program: λ₃ = 1e5 belongs to it) or
             ``"sum"`` of squared norms (Eq. 8 as written), which is ``n_old * D`` times larger.
-
-    Example:
-        >>> relationship_preserving_loss(torch.ones(3, 4), torch.zeros(2, 4), reduction="sum")
-        tensor(8.)
     """
     check_choice("reduction", reduction, Reduction)
     _check_extends("embeddings", embeddings, old_embeddings, dim=0)
@@ -277,12 +235,7 @@ class MultiLabelContrastiveLoss(nn.Module):
         self.temperature = temperature
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Mean loss of the images that share a label with another; 0 if none does.
-
-        Args:
-            features: ``[B, D]``; they are normalised here.
-            targets: 0, 1 or NaN, ``[B, n_classes]``.
-        """
+        """Mean loss of the images that share a label with another, by features ``[B, D]``; 0 if none does."""
         z = F.normalize(_at_least_float32(features), dim=1)
         overlap, comparable = label_overlap(targets.to(z.dtype))
         other = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
@@ -296,20 +249,9 @@ class MultiLabelContrastiveLoss(nn.Module):
 
 
 def label_overlap(targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Jaccard overlap of the labels of all pairs of images, on the columns annotated for both.
+    """Jaccard overlap of the labels of all pairs of images, on the columns annotated for both, ``[B, B]``.
 
-    Args:
-        targets: 0, 1 or NaN, ``[B, n_classes]``.
-
-    Returns:
-        The overlap, ``[B, B]``, 0 where neither has a label; and whether a pair can be compared, ``[B, B]``:
-        whether there is a column annotated for both.
-
-    Example:
-        >>> overlap, _ = label_overlap(torch.tensor([[1.0, 1.0, torch.nan], [1.0, 0.0, 1.0]]))
-        >>> overlap
-        tensor([[1.0000, 0.5000],
-                [0.5000, 1.0000]])
+    It is 0 where neither has a label. Returned with it, ``[B, B]``: whether a pair has such a column at all.
     """
     annotated = (~targets.isnan()).to(targets.dtype)
     positive = targets.nan_to_num(0.0)
@@ -321,10 +263,6 @@ def label_overlap(targets: Tensor) -> tuple[Tensor, Tensor]:
 def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
     """Return targets with 0 for the classes seen after those that an image is annotated for.
 
-    Args:
-        targets: 0, 1 or NaN, ``[B, n_classes]``.
-        n_seen: number of classes seen so far; later columns stay NaN.
-
     Example:
         >>> newer_as_negative(torch.tensor([[torch.nan, 1.0, torch.nan, torch.nan]]), n_seen=3)
         tensor([[nan, 1., 0., nan]])
@@ -335,12 +273,79 @@ def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
     return targets.masked_fill(newer, 0.0)
 
 
+def statistical_negative_loss(
+    weight: Tensor, bias: Tensor | None, means: Tensor, covariances: Tensor, counts: Tensor
+) -> Tensor:
+    """Expected negative loss of classifiers over images that are known by mean and covariance only, a scalar.
+
+    Features of an earlier experience s are taken as a Gaussian N(μ_s, Σ_s). The score of a classifier w with
+    bias b is then Gaussian too, with mean m = w·μ_s + b and variance v = wᵀΣ_s w, and its expected loss on
+    images without its class is E softplus(a), a ~ N(m, v). No image and no sampling is needed.
+
+    It is the mean over classifiers, and over experiences the mean weighted by their number of images. It can
+    be differentiated once in ``weight`` and ``bias``; with no classifier or no image it is 0.
+
+    Args:
+        weight: one row per new class, ``[K, D]``.
+        bias: ``[K]`` or None.
+        means: mean feature of each earlier experience, ``[T, D]``.
+        covariances: ``[T, D, D]``, symmetric. Their precision decides that of the product, which takes most
+            of the time: float32 is enough.
+        counts: images of each experience, ``[T]``.
+    """
+    _check_shapes(weight, bias, means, covariances, counts)
+    weight = _at_least_float32(weight)
+    mean = means.to(weight) @ weight.T  # [T, K]
+    if bias is not None:
+        mean = mean + bias
+    expected = expected_softplus(mean, score_variances(weight, covariances)).sum(dim=1)  # [T]
+    counts = counts.to(weight)
+    return (counts * expected).sum() / (counts.sum() * len(weight)).clamp(min=1)
+
+
+def score_variances(weight: Tensor, covariances: Tensor) -> Tensor:
+    """Variances wᵀΣw of classifiers ``[K, D]`` under symmetric covariances ``[T, D, D]``, ``[T, K]``.
+
+    All products are one matrix product, and the gradient 2Σw reuses them: nothing is multiplied in the
+    backward pass. So the result can be differentiated once only.
+    """
+    n, width, _ = covariances.shape
+    with torch.no_grad():
+        products = covariances.reshape(n * width, width) @ weight.T.to(covariances)
+        products = products.view(n, width, len(weight)).to(weight)  # Σw, [T, D, K]
+    variances = (products * weight.T).sum(dim=1)  # with Σw taken as constant its gradient is halved
+    return 2 * variances - variances.detach()
+
+
+def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
+    """E softplus(a) for a ~ N(mean, variance), entry by entry.
+
+    By Gauss–Hermite quadrature with 9 nodes: within 1 % for deviations up to 3 and means from −10 to 10, and
+    within 7 % for deviations up to 20 and means from −5 to 10.
+    """
+    nodes = torch.as_tensor(_NODES, dtype=mean.dtype, device=mean.device)
+    weights = torch.as_tensor(_WEIGHTS / math.sqrt(math.pi), dtype=mean.dtype, device=mean.device)
+    deviation = (2 * variance.clamp(min=LEAST_VARIANCE)).sqrt()
+    return F.softplus(mean[..., None] + deviation[..., None] * nodes) @ weights
+
+
 def _at_least_float32(values: Tensor) -> Tensor:
     """Convert half precision, as under autocast gives, so that no sum over a batch is taken in it."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def _check_targets(logits: Tensor, targets: Tensor, *, soft: bool = True) -> None:
+def _cells(logits: Tensor, targets: Tensor, *, soft: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, targets of the same columns, and which of them are annotated.
+
+    Targets have a constant in place of NaN, so that no NaN reaches the backward pass.
+    """
+    _check_targets(logits, targets, soft=soft)
+    logits = _at_least_float32(logits)
+    targets = targets[:, : logits.shape[1]].to(logits.dtype)
+    return logits, targets.nan_to_num(0.0), ~targets.isnan()
+
+
+def _check_targets(logits: Tensor, targets: Tensor, *, soft: bool) -> None:
     if targets.ndim != 2 or not targets.is_floating_point():
         raise ValueError(
             "targets must be a float matrix [images, classes] of 0, 1 and NaN, but they are "
@@ -383,85 +388,15 @@ def _check_extends(name: str, new: Tensor, old: Tensor, *, dim: int) -> None:
         )
 
 
-_NODES, _WEIGHTS = np.polynomial.hermite.hermgauss(9)
-LEAST_VARIANCE = 1e-12
-"""Smallest variance of a score: the square root has no gradient at 0."""
-
-
-def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
-    """E softplus(a) for a ~ N(mean, variance), entry by entry.
-
-    By Gauss–Hermite quadrature with 9 nodes: within 1 % for deviations up to 3 and means from −10 to 10, and
-    within 7 % for deviations up to 20 and means from −5 to 10.
-
-    Args:
-        mean: any shape.
-        variance: of the same shape; taken as `LEAST_VARIANCE` where it is below.
-
-    Example:
-        >>> import torch
-        >>> expected_softplus(torch.zeros(2), torch.tensor([0.0, 1.0]))
-        tensor([0.6931, 0.8061])
-    """
-    nodes = torch.as_tensor(_NODES, dtype=mean.dtype, device=mean.device)
-    weights = torch.as_tensor(_WEIGHTS / math.sqrt(math.pi), dtype=mean.dtype, device=mean.device)
-    deviation = (2 * variance.clamp(min=LEAST_VARIANCE)).sqrt()
-    return F.softplus(mean[..., None] + deviation[..., None] * nodes) @ weights
-
-
-def statistical_negative_loss(
-    weight: Tensor, bias: Tensor | None, means: Tensor, covariances: Tensor, counts: Tensor
-) -> Tensor:
-    """Expected negative loss of classifiers over earlier experiences, a scalar.
-
-    The mean over classifiers, and over experiences the mean weighted by their number of images. It is
-    differentiable once in ``weight`` and ``bias``; with no classifier or no image it is 0.
-
-    Args:
-        weight: one row per new class, ``[K, D]``.
-        bias: ``[K]`` or None.
-        means: mean feature of each earlier experience, ``[T, D]``.
-        covariances: ``[T, D, D]``, symmetric. Their precision decides that of the product, which takes most
-            of the time: float32 is enough.
-        counts: images of each experience, ``[T]``.
-    """
-    _check_shapes(weight, bias, means, covariances, counts)
-    weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
-    mean = means.to(weight) @ weight.T  # [T, K]
-    if bias is not None:
-        mean = mean + bias
-    expected = expected_softplus(mean, score_variances(weight, covariances)).sum(dim=1)  # [T]
-    counts = counts.to(weight)
-    return (counts * expected).sum() / (counts.sum() * len(weight)).clamp(min=1)
-
-
-def score_variances(weight: Tensor, covariances: Tensor) -> Tensor:
-    """Variances wᵀΣw of all classifiers under all covariances, ``[T, K]``.
-
-    All products are one matrix product, and the gradient 2Σw reuses them: nothing is multiplied in the
-    backward pass. So the result can be differentiated once only.
-
-    Args:
-        weight: ``[K, D]``.
-        covariances: ``[T, D, D]``, symmetric.
-    """
-    n, width, _ = covariances.shape
-    with torch.no_grad():
-        products = covariances.reshape(n * width, width) @ weight.T.to(covariances)
-        products = products.view(n, width, len(weight)).to(weight)  # Σw, [T, D, K]
-    variances = (products * weight.T).sum(dim=1)  # with Σw taken as constant its gradient is halved
-    return 2 * variances - variances.detach()
-
-
 def _check_shapes(
     weight: Tensor, bias: Tensor | None, means: Tensor, covariances: Tensor, counts: Tensor
 ) -> None:
     (classes, width), n = weight.shape, len(counts)
-    expected = {"means": (n, width), "covariances": (n, width, width), "bias": (classes,)}
-    given = {"means": means, "covariances": covariances} | ({} if bias is None else {"bias": bias})
-    for name, tensor in given.items():
-        if tensor.shape != expected[name]:
+    given = {"means": means, "covariances": covariances, "bias": bias}
+    expected = [(n, width), (n, width, width), (classes,)]
+    for (name, tensor), shape in zip(given.items(), expected, strict=True):
+        if tensor is not None and tensor.shape != shape:
             raise ValueError(
-                f"{name} must be {expected[name]} for {classes} classifiers of {width} features and {n} "
-                f"experiences, but is {tuple(tensor.shape)}."
+                f"{name} must be {shape} for {classes} classifiers of {width} features and {n} experiences, "
+                f"but is {tuple(tensor.shape)}."
             )

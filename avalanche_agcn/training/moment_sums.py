@@ -1,20 +1,10 @@
-"""Sums of products of features and targets over images: what feature statistics and drift maps are made of.
+"""What the statistics of a stream are made of: sums over images, blocks of classes, maps between features.
 
 One matrix per set of images holds all sums, with f the features of an image and y its targets:
 
     Σ [1, f, y]ᵀ [1, f, y]
 
 Its blocks are n, Σf, Σffᵀ, Σf yᵀ, Σy and Σy yᵀ. Sums add up, whatever the order and the split of the images.
-
-The map from a teacher's features to a student's, from sums over pairs of them.
-
-While a network is trained its features move, and sums collected before go stale. With f the teacher's and g
-the student's features of the same images, the move is modelled as linear: g ≈ fA + s. `FeatureStatistics.map`
-then moves old sums as if they had been collected with the new features.
-
-With Δ = g − f and a = [f − μ, 1], μ the mean of f, let M = (Σaᵀa + λI)⁻¹ ΣaᵀΔ, the constant not regularised,
-M₁ its first D rows and b its last. Then A = I + M₁ and s = b − μM₁. For large λ only the shift by the mean of
-Δ is left.
 """
 
 from __future__ import annotations
@@ -58,11 +48,8 @@ class MomentSums:
     """
 
     def __init__(self, n_targets: int, *, target_products: bool = True) -> None:
-        self.n_targets = n_targets
-        self.target_products = target_products
-        self._shared: Tensor | None = None  # the same in all processes
-        self._own: Tensor | None = None  # rows of this process since the last synchronize()
-        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self.n_targets, self.target_products = n_targets, target_products
+        self.replace(None)
 
     @property
     def width(self) -> int | None:
@@ -95,22 +82,25 @@ class MomentSums:
 
     def replace(self, total: Tensor | None) -> None:
         """Hold these sums instead; in several processes all must give the same."""
-        self._shared, self._own, self._waiting = total, None, []
+        self._shared = total  # the same in all processes
+        self._own: Tensor | None = None  # rows of this process since the last synchronize()
+        self._waiting: list[tuple[Tensor, Tensor]] = []
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """Sums and waiting rows, so that saving does not change which rows are multiplied together."""
         total = add_moments(self._shared, self._own)
-        state = {} if total is None else {"sums": total.clone()}
+        state = {} if total is None else {f"{prefix}sums": total.clone()}
         if self._waiting:
-            features, targets = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
-            state |= {"features": features, "targets": targets}
+            features, targets = self._waiting_rows()
+            state |= {f"{prefix}features": features, f"{prefix}targets": targets}
         return state
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore sums and waiting rows."""
-        self.replace(state["sums"].detach().clone() if "sums" in state else None)
-        if "features" in state:
-            self._waiting = [(state["features"].clone(), state["targets"].clone())]
+    def load_state_dict(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
+        """Restore sums and waiting rows from the entries that begin with ``prefix``."""
+        total = state.get(f"{prefix}sums")
+        self.replace(None if total is None else total.detach().clone())
+        if f"{prefix}features" in state:
+            self._waiting = [(state[f"{prefix}features"].clone(), state[f"{prefix}targets"].clone())]
         if is_distributed():  # all processes have the same rows: they count once
             self.replace(self.total())
         else:  # continue adding to the same matrix, or the last bits would differ
@@ -130,21 +120,25 @@ class MomentSums:
         (own,) = sum_over_processes(self.zeros(width) if self._own is None else self._own)
         self.replace(add_moments(self._shared, own))
 
-    def _multiply_waiting(self) -> None:
-        if not self._waiting:
-            return
-        features, targets = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
-        features = features.double()
-        right = torch.cat([features.new_ones(len(features), 1), features, targets.to(features)], dim=1)
-        own = self.zeros(features.shape[1], right.device) if self._own is None else self._own.to(right.device)
-        self._own = own.addmm_(right[:, : len(own)].T, right)
-        self._waiting = []
-
     def zeros(self, width: int, device: torch.device | None = None) -> Tensor:
         """Sums over no images."""
         columns = 1 + width + self.n_targets
         rows = columns if self.target_products else 1 + width
         return torch.zeros(rows, columns, dtype=torch.float64, device=device)
+
+    def _waiting_rows(self) -> tuple[Tensor, Tensor]:
+        features, targets = zip(*self._waiting, strict=True)
+        return torch.cat(features), torch.cat(targets)
+
+    def _multiply_waiting(self) -> None:
+        if not self._waiting:
+            return
+        features, targets = self._waiting_rows()
+        features = features.double()
+        right = torch.cat([features.new_ones(len(features), 1), features, targets.to(features)], dim=1)
+        own = self.zeros(features.shape[1], right.device) if self._own is None else self._own.to(right.device)
+        self._own = own.addmm_(right[:, : len(own)].T, right)
+        self._waiting = []
 
 
 def add_moments(first: Tensor | None, second: Tensor | None) -> Tensor | None:
@@ -157,13 +151,9 @@ def add_moments(first: Tensor | None, second: Tensor | None) -> Tensor | None:
 def subtract_moments(
     total: Tensor | None, removed: Tensor | None, n_targets: int, name: str
 ) -> Tensor | None:
-    """Sums over the images that are left.
+    """Sums over the images that are left; a ValueError if a count or a variance would fall below 0.
 
-    Args:
-        total: sums before, with products of targets.
-        removed: sums over the images to remove; a ValueError if a count or a variance would fall below 0.
-        n_targets: length of y; targets are 0 or 1.
-        name: what errors call the set of images.
+    Sums have products of targets, which are 0 or 1; ``name`` is what errors call the set of images.
     """
     if removed is None or removed[0, 0] == 0:
         return total
@@ -173,24 +163,6 @@ def subtract_moments(
     _check_counts(left, n_targets, name)
     _check_variances(left, total, n_targets, name)
     return left if left[0, 0] > 0 else torch.zeros_like(left)  # no rounding errors remain
-
-
-def map_moments(total: Tensor, A: Tensor, shift: Tensor) -> Tensor:
-    """Sums as they would be with features fA + shift in place of f.
-
-    In coordinates [1, f, y] the map is one matrix B, [1, f, y] B = [1, fA + shift, y], so sums become BᵀZB.
-
-    Args:
-        total: sums with products of targets.
-        A: ``[D, D]``.
-        shift: ``[D]``.
-    """
-    width = len(shift)
-    B = torch.eye(len(total), dtype=total.dtype, device=total.device)
-    B[0, 1 : 1 + width] = shift
-    B[1 : 1 + width, 1 : 1 + width] = A
-    mapped = B.T @ total @ B
-    return (mapped + mapped.T) / 2
 
 
 def _check_counts(left: Tensor, n_targets: int, name: str) -> None:
@@ -220,16 +192,80 @@ def _check_variances(left: Tensor, before: Tensor, n_targets: int, name: str) ->
         )
 
 
-def float64_device(device: torch.device) -> torch.device:
-    """The device itself, or the CPU in place of one without float64, such as Apple's."""
-    return torch.device("cpu") if device.type == "mps" else device
+def map_moments(total: Tensor, A: Tensor, shift: Tensor) -> Tensor:
+    """Sums as they would be with features fA + shift in place of f; A is ``[D, D]``, shift ``[D]``.
+
+    In coordinates [1, f, y] the map is one matrix B, [1, f, y] B = [1, fA + shift, y], so sums become BᵀZB.
+    """
+    width = len(shift)
+    B = torch.eye(len(total), dtype=total.dtype, device=total.device)
+    B[0, 1 : 1 + width] = shift
+    B[1 : 1 + width, 1 : 1 + width] = A
+    mapped = B.T @ total @ B
+    return (mapped + mapped.T) / 2
+
+
+class ClassBlocks:
+    """Base of statistics in which each experience opens a block of new classes."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Number of classes each experience brought, oldest first."""
+        return tuple(self._sizes)
+
+    @property
+    def n_seen(self) -> int:
+        """Number of classes seen so far."""
+        return sum(self._sizes)
+
+    @property
+    def n_old(self) -> int:
+        """Number of classes of earlier experiences."""
+        return sum(self._sizes[:-1])
+
+    def _check_open(self) -> None:
+        if not self._sizes:
+            raise RuntimeError("No experience is open: call begin(...) before update(...).")
+
+    def _check_targets(self, targets: Tensor, n_images: int, experience: int = -1) -> None:
+        self._check_open()
+        expected = n_images, self._sizes[experience]
+        if targets.shape != expected:
+            raise ValueError(
+                f"targets_new must be {expected}, one column per class of the experience, not "
+                f"{tuple(targets.shape)}."
+            )
+
+
+def check_features(features: Tensor, width: int | None, name: str = "features") -> None:
+    """Raise a ValueError unless features are ``[B, width]``, of any width if None, and finite."""
+    if features.ndim != 2 or width not in (None, features.shape[1]):
+        raise ValueError(f"{name} must be [images, {width or 'D'}], not {tuple(features.shape)}.")
+    finite = features.isfinite()
+    if not bool(finite.all()):
+        row, column = (~finite).nonzero()[0].tolist()
+        raise ValueError(
+            f"Feature {column} of row {row} is {features[row, column].item()}: the network diverged, or its "
+            "input is not finite."
+        )
 
 
 class DriftMap:
     """Linear map between two feature spaces by ridge regression towards the identity, in float64.
 
-    Pairs are summed as they come; their order and split into batches do not matter. With
-    `torch.distributed` each process adds its own pairs; call `synchronize` before `solve`.
+    While a network is trained its features move, and sums collected before go stale. With f the teacher's and
+    g the student's features of the same images, the move is modelled as linear: g ≈ fA + s.
+    `FeatureStatistics.map` then moves old sums as if they had been collected with the new features.
+
+    With Δ = g − f and a = [f − μ, 1], μ the mean of f, let M = (Σaᵀa + λI)⁻¹ ΣaᵀΔ, the constant not
+    regularised, M₁ its first D rows and b its last. Then A = I + M₁ and s = b − μM₁. For large λ only the
+    shift by the mean of Δ is left.
+
+    Order and split of the pairs do not matter. With `torch.distributed` each process adds its own; call
+    `synchronize` before `solve`.
 
     Example:
         >>> import torch
@@ -241,7 +277,7 @@ class DriftMap:
     """
 
     def __init__(self) -> None:
-        self._sums: MomentSums | None = None
+        self._sums: MomentSums | None = None  # Σ [1, f]ᵀ [1, f, g]
 
     @property
     def count(self) -> int:
@@ -249,19 +285,12 @@ class DriftMap:
         return 0 if self._sums is None else self._sums.count
 
     def update(self, teacher: Tensor, student: Tensor) -> None:
-        """Add pairs. Nothing is added if the input is rejected.
-
-        Args:
-            teacher: features before, ``[B, D]``.
-            student: features of the same images after, ``[B, D]``.
-
-        Raises:
-            ValueError: for NaN or infinite features or a shape that does not fit.
-        """
-        self._check(teacher, student)
-        if self._sums is None:
-            self._sums = MomentSums(teacher.shape[1], target_products=False)
-        self._sums.add(teacher.detach().clone(), student.detach().clone())
+        """Add pairs, both ``[B, D]``. Nothing is added if a shape does not fit or a feature is not finite."""
+        check_features(teacher, None if self._sums is None else self._sums.n_targets, "teacher")
+        check_features(student, teacher.shape[1], "student")
+        if len(teacher) != len(student):
+            raise ValueError(f"teacher has {len(teacher)} images, but student {len(student)}: give pairs.")
+        self._open(teacher.shape[1]).add(teacher.detach().clone(), student.detach().clone())
 
     def synchronize(self, width: int) -> None:
         """Add up the pairs of all processes of `torch.distributed`; every process must call it.
@@ -269,61 +298,51 @@ class DriftMap:
         Args:
             width: number of features D, also for a process without pairs.
         """
-        if self._sums is None:
-            self._sums = MomentSums(width, target_products=False)
-        self._sums.synchronize()
+        self._open(width).synchronize()
 
     def solve(self, ridge: float = 1000.0) -> tuple[Tensor, Tensor]:
-        """A ``[D, D]`` and shift ``[D]`` of the map f → fA + shift.
+        """A ``[D, D]`` and shift ``[D]`` of the map f → fA + shift; a ValueError if there are no pairs.
 
         Args:
             ridge: λ, above 0: how strongly the map is drawn to a shift.
-
-        Raises:
-            ValueError: if there are no pairs or λ is not above 0.
         """
         check_range("ridge", ridge, above=0)
         total = None if self._sums is None else self._sums.total()
         if total is None or total[0, 0] == 0:
             raise ValueError("The map has no pairs of features: call update(teacher, student) first.")
-        return _solve(total, ridge)
+        width = len(total)
+        n, mean = total[0, 0], total[0, 1:width] / total[0, 0]
+        products = total[:, width:] - total[:, 1:width]  # Σ [1, f]ᵀ Δ
+        drift = products[0] / n
+        gram = total[1:, 1:width] - n * torch.outer(mean, mean)
+        gram.diagonal().add_(ridge)
+        M = torch.cholesky_solve(products[1:] - n * torch.outer(mean, drift), torch.linalg.cholesky(gram))
+        return M + torch.eye(width - 1).to(M), drift - mean @ M
 
     def state_dict(self) -> dict[str, Tensor]:
         """Sums and waiting rows."""
         return {} if self._sums is None else self._sums.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: if the state is not that of a drift map.
-        """
+        """Restore what `state_dict` returned; a ValueError if it is not that of a drift map."""
         if any(tensor.ndim != 2 for tensor in state.values()):
             raise ValueError(f"A drift map has sums and rows as matrices, but this state has {dict(state)}.")
         self._sums = None
         if state:
             width = len(state["sums"]) - 1 if "sums" in state else state["features"].shape[1]
+            self._open(width).load_state_dict(state)
+
+    def _open(self, width: int) -> MomentSums:
+        if self._sums is None:
             self._sums = MomentSums(width, target_products=False)
-            self._sums.load_state_dict(state)
-
-    def _check(self, teacher: Tensor, student: Tensor) -> None:
-        width = None if self._sums is None else self._sums.n_targets
-        if teacher.ndim != 2 or teacher.shape != student.shape or width not in (None, teacher.shape[1]):
-            raise ValueError(
-                f"teacher and student must both be [images, {width or 'D'}], but are "
-                f"{tuple(teacher.shape)} and {tuple(student.shape)}."
-            )
-        if not bool(teacher.isfinite().all() & student.isfinite().all()):
-            raise ValueError("Features of teacher or student are NaN or infinite: the network diverged.")
+        return self._sums
 
 
-def _solve(total: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """From Σ [1, f]ᵀ [1, f, g]."""
-    width = len(total)
-    n, mean = total[0, 0], total[0, 1:width] / total[0, 0]
-    products = total[:, width:] - total[:, 1:width]  # Σ [1, f]ᵀ Δ
-    drift = products[0] / n
-    gram = total[1:, 1:width] - n * torch.outer(mean, mean)
-    gram.diagonal().add_(ridge)
-    M = torch.cholesky_solve(products[1:] - n * torch.outer(mean, drift), torch.linalg.cholesky(gram))
-    return M + torch.eye(width - 1).to(M), drift - mean @ M
+def float64_device(device: torch.device) -> torch.device:
+    """The device itself, or the CPU in place of one without float64, such as Apple's."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def in_float64(values: Tensor) -> Tensor:
+    """Convert to double precision, on the CPU where the device has none."""
+    return values.to(float64_device(values.device)).double()

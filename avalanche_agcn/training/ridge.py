@@ -1,6 +1,6 @@
-"""Ridge classifiers in closed form from feature statistics.
+"""Ridge classifiers in closed form from feature statistics, their probabilities, and relations of labels.
 
-Classifiers of experience t, with features standardised and a constant appended that is not regularised:
+**Classifiers** of experience t, with features standardised and a constant appended that is not regularised:
 
     W_t = ((1−γ) G_t + γ Σ_s G_s + λI)⁻¹ C_t
 
@@ -16,27 +16,24 @@ G_t C_t  Σffᵀ and Σf yᵀ of experience t                                   
 n        n_t + γ Σ_{s≠t} n_s                                                  ``Problem.n``
 =======  ===================================================================  ===================
 
-Probabilities from linear scores, per class, from sums of features alone.
-
-With scores s = f·w + b, sums give their mean over positives, m₊, and mean and variance over all images. If
-scores of positives and of negatives are two normal distributions of one variance v (linear discriminant
-analysis in one dimension), then
+**Probabilities** per class (`calibrate`). With scores s = f·w + b, sums give their mean over positives, m₊,
+and mean and variance over all images. If scores of positives and of negatives are two normal distributions of
+one variance v (linear discriminant analysis in one dimension), then
 
     P(positive | s) = sigmoid(scale · s + offset)
     scale = (m₊ − m₋) / v        offset = log(p / (1 − p)) − scale · (m₊ + m₋) / 2
 
 with p the share of positives. It is increasing in s, so average precision does not change.
 
-Label relations for refining scores: which classes make another one more likely.
+**Relations** refine scores (`estimate_relations`): which classes make another one more likely.
 
     s_i += β Σ_{j≠i} max(P(i|j) − P(i), 0) · clip(s_j, 0, 1)
 
-lifts classes that are hard to see by the company they keep: a car beside a traffic light.
-
-`estimate_relations` knows labels within an experience only. Between experiences it takes the mean score of
-class i on the positives of class j, w_i · (Σ f y_j / Σy_j) + b_i, which follows from the sums, and puts it on
-a scale where negatives of class i have the mean 0 and its positives 1. A mean on that scale is a share of
-positives ("adjusted count" in the literature on quantification).
+lifts classes that are hard to see by the company they keep: a car beside a traffic light. Labels are known
+within an experience only. Between experiences it takes the mean score of class i on the positives of class j,
+w_i · (Σ f y_j / Σy_j) + b_i, which follows from the sums, and puts it on a scale where negatives of class i
+have the mean 0 and its positives 1. A mean on that scale is a share of positives ("adjusted count" in the
+literature on quantification).
 """
 
 from __future__ import annotations
@@ -50,10 +47,14 @@ from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.linear import LogitRefinement
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 
+RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)
+"""Values of λ that generalised cross-validation chooses from."""
+CONSTANT_FEATURE = 1e-12
+"""A feature whose variance is below this share of its mean square does not vary: float64 rounds there."""
 OTHERS_WEIGHT = 0.15
-"""Weight of images of other experiences as negatives. They are unlabelled: with weight 1 the share of
-positives would come out too low, with 0 too high. Chosen on held-out train photos; it holds for 2 to 18
-experiences."""
+"""Weight of images of other experiences as negatives in the calibration. They are unlabelled: with weight 1
+the share of positives would come out too low, with 0 too high. Chosen on held-out train photos; it holds for
+2 to 18 experiences."""
 LEAST_SCALE = 1.0
 """Where positives do not score higher than negatives: the probability then hardly depends on the score."""
 LEAST_VARIANCE = 1e-4
@@ -64,92 +65,19 @@ MOST_LEVERAGE = 0.9
 class Calibration(NamedTuple):
     """How the scores of K classes are distributed; each entry is ``[K]``."""
 
-    scale: Tensor
-    """Positive."""
+    scale: Tensor  # positive
     offset: Tensor
-    negative_mean: Tensor
-    """m₋, the mean score of negatives."""
-    positive_mean: Tensor
-    """m₊, the mean score of positives."""
-
-
-def calibrate(
-    weight: Tensor, bias: Tensor, moments: Tensor, total: Tensor, *, leverage: float
-) -> Calibration:
-    """Calibration of an experience's classifiers.
-
-    An image's own label pulls its score: by leave-one-out, its score without itself is (s − h·y) / (1 − h),
-    with h its leverage, here the mean over images. Without this step probabilities are too confident.
-
-    Args:
-        weight: ``[K, D]``, fitted to the targets by least squares.
-        bias: ``[K]``.
-        moments: sums of the experience, ``[1 + D + K, 1 + D + K]``.
-        total: sums of all experiences, ``[1 + D, 1 + D]``.
-        leverage: mean leverage of images, degrees of freedom / number of images; 0 if the images were not
-            used to fit the weights.
-    """
-    width = len(total)
-    population = torch.lerp(moments[:width, :width], total, OTHERS_WEIGHT)
-    count, positives = population[0, 0].clamp(min=1), moments[0, width:]
-    classifiers = torch.cat([bias[:, None], weight], dim=1)  # [K, 1 + D]: scores are [1, f] · classifiers
-    summed = classifiers @ population
-    mean, square = summed[:, 0] / count, (summed * classifiers).sum(dim=1) / count
-    of_positives = (classifiers * moments[:width, width:].T).sum(dim=1) / positives
-    positive_mean = torch.where(positives > 0, of_positives, mean)
-    share = positives / count
-    scores = _leave_one_out(share, mean, square - mean**2, positive_mean, min(leverage, MOST_LEVERAGE))
-    return _discriminant(*scores, prior=(positives + 0.5) / (count + 1))
-
-
-def standardise(scores: Tensor, calibration: Calibration) -> Tensor:
-    """Scores with 0 for the mean of negatives and 1 for that of positives, ``[N, K]``.
-
-    Classes whose positives do not score higher get 0.
-    """
-    distance = calibration.positive_mean - calibration.negative_mean
-    return torch.where(distance > 0, (scores - calibration.negative_mean) / distance, 0.0)
-
-
-def _leave_one_out(
-    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, h: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same moments of (s − h·y) / (1 − h)."""
-    covariance = share * (positive_mean - mean)  # of scores and labels
-    variance = variance - 2 * h * covariance + h**2 * share * (1 - share)
-    positive = torch.where(share > 0, (positive_mean - h) / (1 - h), mean / (1 - h))
-    return share, (mean - h * share) / (1 - h), variance / (1 - h) ** 2, positive
-
-
-def _discriminant(
-    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, *, prior: Tensor
-) -> Calibration:
-    rest = 1 - share  # share of negatives
-    negative_mean = torch.where(rest > 0, (mean - share * positive_mean) / rest, mean)
-    distance = positive_mean - negative_mean
-    within = (variance - share * rest * distance**2).clamp(min=LEAST_VARIANCE)
-    scale = (distance / within).clamp(min=LEAST_SCALE)
-    offset = prior.logit() - scale * (positive_mean + negative_mean) / 2
-    return Calibration(scale, offset, negative_mean, positive_mean)
-
-
-RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)
-"""Values of λ that generalised cross-validation chooses from."""
-CONSTANT_FEATURE = 1e-12
-"""A feature whose variance is below this share of its mean square does not vary: float64 rounds there."""
+    negative_mean: Tensor  # m₋
+    positive_mean: Tensor  # m₊
 
 
 class RidgeClassifiers(NamedTuple):
     """Linear classifiers of all C classes, float64: what `solve_ridge` returns."""
 
-    weight: Tensor
-    """[C, D]"""
-    bias: Tensor
-    """[C]"""
-    calibration: Calibration
-    """How scores become probabilities, [C] each."""
-    ridge: Tensor
-    """[T], the λ of each experience."""
+    weight: Tensor  # [C, D]
+    bias: Tensor  # [C]
+    calibration: Calibration  # how scores become probabilities
+    ridge: Tensor  # [T], the λ of each experience
 
     def scores(self, features: Tensor) -> Tensor:
         """Scores ``[N, C]`` of features ``[N, D]``: about 1 for positives, 0 for negatives."""
@@ -165,34 +93,6 @@ class RidgeClassifiers(NamedTuple):
         return self.weight * scale[:, None], self.bias * scale + offset
 
 
-class Problem(NamedTuple):
-    """Weighted and centred least squares of one experience, in standardised features."""
-
-    n: float
-    """Sum of weights."""
-    mean: Tensor
-    """[D], the weighted mean feature, as the network gives it."""
-    inverse_std: Tensor
-    """[D], 0 for features that do not vary."""
-    gram: Tensor
-    """[D, D], centred."""
-    cross: Tensor
-    """[D, K], centred."""
-    positives: Tensor
-    """[K], Σy = Σy²."""
-
-
-class Solution(NamedTuple):
-    """Solution of a `Problem`."""
-
-    weight: Tensor
-    """[D, K], for standardised features."""
-    ridge: float
-    """λ."""
-    freedom: float
-    """Degrees of freedom, 1 + tr(G (G + λI)⁻¹)."""
-
-
 def solve_ridge(
     statistics: FeatureStatistics, *, gamma: float = 0.3, ridge: float | None = None
 ) -> RidgeClassifiers:
@@ -204,9 +104,6 @@ def solve_ridge(
         statistics: sums of features; at least one image.
         gamma: weight of images of other experiences, 0 to 1.
         ridge: λ of all experiences, above 0; chosen per experience by generalised cross-validation if None.
-
-    Returns:
-        Classifiers in the space of the features as they are, float64.
 
     Example:
         >>> import torch
@@ -225,11 +122,35 @@ def solve_ridge(
         problem = pose(moments, total, inverse_std, gamma)
         solution = solve_by_gcv(problem) if ridge is None else solve_given(problem, ridge)
         weight, bias = to_features(problem, solution.weight)
-        leverage = solution.freedom / problem.n
-        calibration = calibrate(weight, bias, moments, total, leverage=leverage)
+        calibration = calibrate(weight, bias, moments, total, leverage=solution.freedom / problem.n)
         parts.append((weight, bias, *calibration, weight.new_tensor([solution.ridge])))
     weight, bias, *calibrations, ridges = (torch.cat(part) for part in zip(*parts, strict=True))
     return RidgeClassifiers(weight, bias, Calibration(*calibrations), ridges)
+
+
+def check_ridge(gamma: float, ridge: float | None) -> None:
+    """Raise a ValueError if a setting of `solve_ridge` is out of range."""
+    check_range("gamma", gamma, least=0, most=1)
+    check_range("ridge", ridge, above=0)
+
+
+class Problem(NamedTuple):
+    """Weighted and centred least squares of one experience, in standardised features."""
+
+    n: float  # sum of weights
+    mean: Tensor  # [D], the weighted mean feature, as the network gives it
+    inverse_std: Tensor  # [D], 0 for features that do not vary
+    gram: Tensor  # [D, D], centred
+    cross: Tensor  # [D, K], centred
+    positives: Tensor  # [K], Σy = Σy²
+
+
+class Solution(NamedTuple):
+    """Solution of a `Problem`."""
+
+    weight: Tensor  # [D, K], for standardised features
+    ridge: float  # λ
+    freedom: float  # degrees of freedom, 1 + tr(G (G + λI)⁻¹)
 
 
 def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
@@ -237,10 +158,10 @@ def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
     if statistics.width is None:
         raise ValueError("The statistics have no images yet, so there is nothing to solve.")
     size = 1 + statistics.width
-    moments = (statistics.moments(t) for t in range(statistics.n_experiences))
-    total = next(moments)[:size, :size].clone()
+    moments = (statistics.moments(t)[:size, :size] for t in range(statistics.n_experiences))
+    total = next(moments).clone()
     for other in moments:
-        total += other[:size, :size].to(total.device)
+        total += other.to(total.device)
     return total
 
 
@@ -253,14 +174,7 @@ def inverse_deviations(total: Tensor) -> Tensor:
 
 
 def pose(moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float) -> Problem:
-    """Least squares of one experience.
-
-    Args:
-        moments: sums of the experience, ``[1 + D + K, 1 + D + K]``.
-        total: sums of all experiences, ``[1 + D, 1 + D]``.
-        inverse_std: of each feature, ``[D]``.
-        gamma: weight of images of other experiences.
-    """
+    """Least squares of one experience, from its sums, ``[1 + D + K, 1 + D + K]``, and those of all."""
     width = len(total)
     weighted = torch.lerp(moments[:width, :width], total, gamma)  # (1−γ) G_t + γ Σ_s G_s
     n = max(weighted[0, 0].item(), 1.0)
@@ -297,16 +211,15 @@ def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> Solution:
 
 
 def gcv_errors(values: Tensor, rotated: Tensor, problem: Problem, grid: Tensor) -> Tensor:
-    """Generalised cross-validation error n·RSS / (n − df)² of each λ, summed over the classes.
+    """Generalised cross-validation error n·RSS / (n − df)² of each of L values of λ, summed over the classes.
+
+    Infinite where the solution has as many degrees of freedom as there are images.
 
     Args:
         values: eigenvalues of the centred Gram matrix, ``[D]``.
         rotated: centred Σf yᵀ in the basis of its eigenvectors, ``[D, K]``.
         problem: where they come from.
         grid: values of λ, ``[L]``.
-
-    Returns:
-        ``[L]``; infinite where the solution has as many degrees of freedom as there are images.
     """
     shrunk = values + grid[:, None]  # [L, D]
     spread = (problem.positives - problem.positives**2 / problem.n).sum()  # Σ(y − mean)²
@@ -322,55 +235,92 @@ def to_features(problem: Problem, standardised: Tensor) -> tuple[Tensor, Tensor]
     return weight, problem.positives / problem.n - weight @ problem.mean
 
 
-def check_ridge(gamma: float, ridge: float | None) -> None:
-    """Raise a ValueError if a setting of `solve_ridge` is out of range."""
-    check_range("gamma", gamma, least=0, most=1)
-    check_range("ridge", ridge, above=0)
+def calibrate(
+    weight: Tensor, bias: Tensor, moments: Tensor, total: Tensor, *, leverage: float
+) -> Calibration:
+    """Calibration of an experience's classifiers.
+
+    An image's own label pulls its score: by leave-one-out, its score without itself is (s − h·y) / (1 − h),
+    with h its leverage, here the mean over images. Without this step probabilities are too confident.
+
+    Args:
+        weight: ``[K, D]``, fitted to targets by least squares.
+        bias: ``[K]``.
+        moments: sums of the experience, ``[1 + D + K, 1 + D + K]``.
+        total: sums of all experiences, ``[1 + D, 1 + D]``.
+        leverage: mean leverage of images, degrees of freedom / number of images; 0 if the images were not
+            used to fit the weights.
+    """
+    width = len(total)
+    population = torch.lerp(moments[:width, :width], total, OTHERS_WEIGHT)
+    count, positives = population[0, 0].clamp(min=1), moments[0, width:]
+    classifiers = torch.cat([bias[:, None], weight], dim=1)  # [K, 1 + D]: scores are [1, f] · classifiers
+    summed = classifiers @ population
+    mean, square = summed[:, 0] / count, (summed * classifiers).sum(dim=1) / count
+    of_positives = (classifiers * moments[:width, width:].T).sum(dim=1) / positives
+    positive_mean = torch.where(positives > 0, of_positives, mean)
+    share = positives / count
+    scores = _leave_one_out(share, mean, square - mean**2, positive_mean, min(leverage, MOST_LEVERAGE))
+    return _discriminant(*scores, prior=(positives + 0.5) / (count + 1))
+
+
+def _leave_one_out(
+    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, h: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same moments of (s − h·y) / (1 − h)."""
+    covariance = share * (positive_mean - mean)  # of scores and labels
+    variance = variance - 2 * h * covariance + h**2 * share * (1 - share)
+    positive = torch.where(share > 0, (positive_mean - h) / (1 - h), mean / (1 - h))
+    return share, (mean - h * share) / (1 - h), variance / (1 - h) ** 2, positive
+
+
+def _discriminant(
+    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, *, prior: Tensor
+) -> Calibration:
+    rest = 1 - share  # share of negatives
+    negative_mean = torch.where(rest > 0, (mean - share * positive_mean) / rest, mean)
+    distance = positive_mean - negative_mean
+    within = (variance - share * rest * distance**2).clamp(min=LEAST_VARIANCE)
+    scale = (distance / within).clamp(min=LEAST_SCALE)
+    offset = prior.logit() - scale * (positive_mean + negative_mean) / 2
+    return Calibration(scale, offset, negative_mean, positive_mean)
+
+
+def standardise(scores: Tensor, calibration: Calibration) -> Tensor:
+    """Scores with 0 for the mean of negatives and 1 for that of positives, ``[N, K]``.
+
+    Classes whose positives do not score higher get 0.
+    """
+    distance = calibration.positive_mean - calibration.negative_mean
+    return torch.where(distance > 0, (scores - calibration.negative_mean) / distance, 0.0)
 
 
 class LabelRelations(NamedTuple):
     """How often classes appear, alone and together."""
 
-    conditional: Tensor
-    """[C, C], entry [i, j] = P(i | j)."""
-    prior: Tensor
-    """[C], P(i)."""
+    conditional: Tensor  # [C, C], entry [i, j] = P(i | j)
+    prior: Tensor  # [C], P(i)
 
 
 def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, beta: float) -> LogitRefinement:
-    """Make the module that refines the calibrated logits of classifiers.
+    """Make the module that refines the calibrated logits of classifiers, with the weight β of the relations.
 
     Scores of rare classes are small throughout; on the scale of `standardise` one β suits all classes.
-
-    Args:
-        classifiers: solved classifiers.
-        relations: how often classes appear together.
-        beta: weight of the relations.
     """
     scale, offset, negative, positive = classifiers.calibration
-    return LogitRefinement(
-        scale * negative + offset, scale * (positive - negative).clamp(min=0), beta * _gain(relations)
-    )
+    gain = (relations.conditional - relations.prior[:, None]).clamp(min=0).fill_diagonal_(0.0)
+    unit = scale * (positive - negative).clamp(min=0)
+    return LogitRefinement(scale * negative + offset, unit, beta * gain)
 
 
 def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifiers) -> LabelRelations:
-    """Relations between all classes, from sums of features and labels.
-
-    Args:
-        statistics: sums of features and labels per experience.
-        classifiers: solved from these statistics.
-    """
+    """Relations between all classes, from the statistics that the classifiers were solved from."""
     experiences = range(statistics.n_experiences)
     counts = torch.stack([statistics.moments(t)[0, 0] for t in experiences])
     shares = torch.stack([_shares(statistics, classifiers, t) for t in experiences], dim=1)  # [C, T]
     prior = shares @ counts / counts.sum()
     conditional = torch.cat([_given(statistics, classifiers, t, prior) for t in experiences], dim=1)
     return LabelRelations(conditional.fill_diagonal_(1.0), prior)
-
-
-def _gain(relations: LabelRelations) -> Tensor:
-    """max(P(i|j) − P(i), 0), zero on the diagonal, ``[C, C]``."""
-    return (relations.conditional - relations.prior[:, None]).clamp(min=0).fill_diagonal_(0.0)
 
 
 def _shares(statistics: FeatureStatistics, classifiers: RidgeClassifiers, t: int) -> Tensor:

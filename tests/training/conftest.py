@@ -1,5 +1,6 @@
-"""A stream of tiny images, and a model that learns from it in a moment."""
+"""A stream of tiny images, a model that learns from it in a moment, and features of such streams."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -7,6 +8,7 @@ from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.models import AGCNModel, Backbone
+from avalanche_agcn.training import FeatureStatistics
 
 N_CLASSES = 6
 
@@ -49,3 +51,35 @@ def make_model():
         return AGCNModel(backbone, torch.randn(N_CLASSES, 5), hidden_features=12)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def feature_stream():
+    """A function that draws, per experience, features that depend on the labels, and 0/1 labels."""
+
+    def draw(seed, sizes=(2, 3, 1), n_images=(40, 30, 50), width=6):
+        generator = np.random.default_rng(seed)
+        mixing, stream = generator.normal(size=(width, width)), []
+        for size, n in zip(sizes, n_images):
+            targets = (generator.random((n, size)) < 0.4).astype(float)
+            signal = targets @ generator.normal(size=(size, width))
+            features = generator.normal(size=(n, width)) @ mixing + signal + 1.5
+            stream.append((torch.from_numpy(features), torch.from_numpy(targets)))
+        return stream
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def feed():
+    """A function that adds a stream to feature statistics."""
+
+    def feed(stream, batch_size=7):
+        statistics = FeatureStatistics()
+        for features, targets in stream:
+            statistics.begin(targets.shape[1])
+            for rows in torch.arange(len(features)).split(batch_size):
+                statistics.update(features[rows], targets[rows])
+        return statistics
+
+    return feed

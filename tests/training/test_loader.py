@@ -74,7 +74,7 @@ sizes = {
 
 
 @given(**sizes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_epoch_has_every_image_once_per_view_followed_by_memory(
     n, batch_size, batch_size_mem, views, **options
 ):
@@ -96,7 +96,7 @@ def test_epoch_has_every_image_once_per_view_followed_by_memory(
 
 
 @given(position=st.integers(0, 30), epoch=st.integers(0, 2), **sizes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_resuming_at_any_batch_gives_the_rest_and_the_same_memory(n, position, epoch, **options):
     whole, resumed = sample(n, **options), sample(n, **options)
     for _ in range(epoch):
@@ -112,7 +112,7 @@ def test_resuming_at_any_batch_gives_the_rest_and_the_same_memory(n, position, e
 
 
 @given(world_size=st.integers(1, 5), memory=st.booleans(), **sizes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_processes_divide_each_global_batch_exactly(n, world_size, **options):
     one = sample(n, **options)
     ranks = [sample(n, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
@@ -143,13 +143,10 @@ def test_order_depends_on_seed_experience_and_epoch_alone():
     assert tuple(key.index for batch in sampler for key in batch) == orders[1, 1, 1]
 
 
-def test_every_row_has_a_seed_of_its_own():
+def test_every_row_has_a_seed_of_its_own_and_a_stopped_epoch_is_followed_by_the_next():
     sampler = sample(views=2)
     seeds = [key.seed for _ in range(3) for batch in sampler for key in batch]
     assert len(set(seeds)) == len(seeds)
-
-
-def test_epoch_that_was_stopped_is_followed_by_the_next():
     stopped, whole = sample(memory=False), sample(memory=False)
     next(iter(stopped))
     list(whole)
@@ -166,7 +163,7 @@ def test_memory_takes_in_a_batch_before_the_next_is_drawn():
     assert unobserved.memory.state_dict()["n_seen"] == 20
 
 
-def test_sample_depends_on_its_key_alone_and_leaves_generators_alone():
+def test_sample_depends_on_its_key_alone_leaves_generators_alone_and_has_no_label_as_padding():
     dataset = StreamDataset({1: Listed(1, 5)})
     torch.manual_seed(0)
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
@@ -175,10 +172,7 @@ def test_sample_depends_on_its_key_alone_and_leaves_generators_alone():
     after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
     assert before[:2] == after[:2]
     assert torch.equal(before[2], after[2])
-
-
-def test_padding_has_no_label():
-    image, target = StreamDataset({0: Listed(0, 5)}).__getitems__([Key(0, 3, 1, padding=True)])[0]
+    image, target = dataset.__getitems__([Key(1, 3, 1, padding=True)])[0]
     assert image[1] == 3
     assert target.isnan().all()
 
@@ -199,10 +193,8 @@ def test_shared_seed_follows_torchs_generator():
 
 
 def test_generator_depends_on_every_number():
-    draws = [
-        torch.rand((), generator=make_generator(*seeds)).item() for seeds in ((1, 2), (2, 1), (1,), (12,))
-    ]
-    assert len(set(draws)) == 4
+    generators = [make_generator(*seeds) for seeds in ((1, 2), (2, 1), (1,), (12,))]
+    assert len({torch.rand((), generator=generator).item() for generator in generators}) == 4
 
 
 class Strategy:
@@ -219,9 +211,7 @@ class Strategy:
 def test_batches_are_the_same_with_any_number_of_workers(memory):
     epochs = []
     for num_workers in (0, 1, 2):
-        plugin = None
-        if memory:
-            plugin = OnlineReplayPlugin(make_memory(), batch_size_mem=3, views=2)
+        plugin = OnlineReplayPlugin(make_memory(), batch_size_mem=3, views=2) if memory else None
         torch.manual_seed(0)
         loader = make_train_loader(Strategy(), memory=plugin, num_workers=num_workers)
         epochs.append([x for _ in range(2) for x, _ in loader] + [torch.rand(3)])

@@ -1,46 +1,44 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.ridge import (
+    OTHERS_WEIGHT,
     RIDGE_GRID,
+    Calibration,
+    LabelRelations,
+    RidgeClassifiers,
+    calibrate,
+    estimate_relations,
     inverse_deviations,
+    make_refinement,
     pose,
     solve_by_gcv,
     solve_given,
     solve_ridge,
+    standardise,
     sum_of_moments,
 )
 
 
-def random_stream(seed, sizes=(2, 3, 1), n_images=(40, 30, 50), width=6):
-    """Per experience: features that depend on the labels, and 0/1 labels."""
-    generator = np.random.default_rng(seed)
-    mixing, stream = generator.normal(size=(width, width)), []
-    for size, n in zip(sizes, n_images):
-        targets = (generator.random((n, size)) < 0.4).astype(float)
-        signal = targets @ generator.normal(size=(size, width))
-        features = generator.normal(size=(n, width)) @ mixing + signal + 1.5
-        stream.append((torch.from_numpy(features), torch.from_numpy(targets)))
-    return stream
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
 
 
-def feed(stream, batch_size=7):
-    statistics = FeatureStatistics()
-    for features, targets in stream:
-        statistics.begin(targets.shape[1])
-        for rows in torch.arange(len(features)).split(batch_size):
-            statistics.update(features[rows], targets[rows])
-    return statistics
+def all_features(stream):
+    return torch.cat([features for features, _ in stream])
 
 
 def raw_problem(stream, t, gamma):
     """Standardised features of all images, targets of experience ``t`` (0 elsewhere) and weights."""
-    features = np.concatenate([f.numpy() for f, _ in stream])
+    features = all_features(stream).numpy()
     owner = np.repeat(np.arange(len(stream)), [len(f) for f, _ in stream])
     targets = np.zeros((len(features), stream[t][1].shape[1]))
     targets[owner == t] = stream[t][1].numpy()
@@ -49,16 +47,26 @@ def raw_problem(stream, t, gamma):
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0])
-def test_scores_match_weighted_ridge_of_scikit_learn(gamma):
-    stream = random_stream(0)
-    classifiers = solve_ridge(feed(stream), gamma=gamma, ridge=5.0)
-    scores = classifiers.scores(torch.cat([f for f, _ in stream]))
+@pytest.mark.parametrize(
+    ("ridge", "sizes"),
+    [
+        (5.0, {}),
+        (None, {"n_images": (4, 3, 5), "width": 20}),  # fewer images than features
+        (10.0, {"n_images": (4, 3, 5), "width": 20}),
+    ],
+)
+def test_scores_match_weighted_ridge_of_scikit_learn(feature_stream, feed, gamma, ridge, sizes):
+    stream = feature_stream(0, **sizes)
+    classifiers = solve_ridge(feed(stream), gamma=gamma, ridge=ridge)
     expected = []
     for t in range(len(stream)):
         x, y, weights = raw_problem(stream, t, gamma)
-        fit = Ridge(alpha=5.0, solver="cholesky").fit(x, y, sample_weight=weights)
+        fit = Ridge(alpha=classifiers.ridge[t].item(), solver="cholesky").fit(x, y, sample_weight=weights)
         expected.append(fit.predict(x).reshape(len(x), -1))
-    np.testing.assert_allclose(scores, np.concatenate(expected, axis=1), atol=1e-9)
+    assert ridge is None or classifiers.ridge.tolist() == [ridge] * 3
+    np.testing.assert_allclose(
+        classifiers.scores(all_features(stream)), np.concatenate(expected, axis=1), atol=1e-9
+    )
 
 
 def gcv_of_raw_data(x, y, weights, ridge):
@@ -71,8 +79,8 @@ def gcv_of_raw_data(x, y, weights, ridge):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ridge_minimises_gcv_of_the_raw_data(seed):
-    stream = random_stream(seed, n_images=(15, 12, 25))
+def test_ridge_minimises_gcv_of_the_raw_data(feature_stream, feed, seed):
+    stream = feature_stream(seed, n_images=(15, 12, 25))
     classifiers = solve_ridge(feed(stream), gamma=0.3)
     for t in range(len(stream)):
         # Weights change the mean, and the constant absorbs that: GCV does not depend on the centre.
@@ -83,33 +91,29 @@ def test_ridge_minimises_gcv_of_the_raw_data(seed):
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**20), batch_size=st.integers(1, 80), cut=st.integers(1, 29))
-def test_scores_do_not_depend_on_order_batches_parts_or_images_that_came_and_went(seed, batch_size, cut):
-    stream = random_stream(seed)
-    features = torch.cat([f for f, _ in stream])
-    expected = solve_ridge(feed(stream)).scores(features)
-    parts = [feed([(f[s].flip(0), y[s].flip(0)) for f, y in stream], batch_size)
-             for s in (slice(cut), slice(cut, None))]  # fmt: skip
-    parts[0].merge(parts[1])
-    torch.testing.assert_close(solve_ridge(parts[0]).scores(features), expected, rtol=0, atol=1e-9)
-    for t, (f, y) in enumerate(stream):
-        parts[0].remove(f[:3], y[:3], experience=t)
-        parts[0].update(f[:3], y[:3], experience=t)
-    torch.testing.assert_close(solve_ridge(parts[0]).scores(features), expected, rtol=0, atol=1e-9)
+def test_scores_do_not_depend_on_order_batches_or_parts_and_forget_removed_images(
+    feature_stream, feed, seed, batch_size, cut
+):
+    stream = feature_stream(seed)
+    first, rest = ([(f[rows], y[rows]) for f, y in stream] for rows in (slice(cut), slice(cut, None)))
+
+    def assert_scores(statistics, expected):
+        found, wanted = (solve_ridge(sums).scores(all_features(stream)) for sums in (statistics, expected))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-9)
+
+    merged = feed([(f.flip(0), y.flip(0)) for f, y in first], batch_size)
+    merged.merge(feed(rest, batch_size))
+    before = {name: value.clone() for name, value in merged.state_dict().items()}
+    assert_scores(merged, feed(stream))
+    for name, value in merged.state_dict().items():  # solving does not change the statistics
+        assert torch.equal(value, before[name])
+    for t, (f, y) in enumerate(first):
+        merged.remove(f, y, experience=t)
+    assert_scores(merged, feed(rest))
 
 
-def test_forgotten_images_leave_the_classifier_that_never_saw_them():
-    stream = random_stream(0)
-    kept = [(f[4:], y[4:]) for f, y in stream]
-    statistics = feed(stream)
-    for t, (f, y) in enumerate(stream):
-        statistics.remove(f[:4], y[:4], experience=t)
-    classifiers, expected = solve_ridge(statistics), solve_ridge(feed(kept))
-    torch.testing.assert_close(classifiers.weight, expected.weight, rtol=0, atol=1e-9)
-    torch.testing.assert_close(classifiers.bias, expected.bias, rtol=0, atol=1e-9)
-
-
-def test_scores_do_not_depend_on_the_units_of_features():
-    stream = random_stream(0)
+def test_scores_do_not_depend_on_the_units_of_features(feature_stream, feed):
+    stream = feature_stream(0)
     units, shift = torch.logspace(-3, 3, 6), torch.arange(6)
     features = stream[1][0]
     expected = solve_ridge(feed(stream)).scores(features)
@@ -117,8 +121,8 @@ def test_scores_do_not_depend_on_the_units_of_features():
     torch.testing.assert_close(other.scores(features * units + shift), expected, rtol=0, atol=1e-8)
 
 
-def test_given_ridge_and_grid_of_one_agree():
-    statistics = feed(random_stream(0))
+def test_given_ridge_and_grid_of_one_agree(feature_stream, feed):
+    statistics = feed(feature_stream(0))
     total = sum_of_moments(statistics)
     problem = pose(statistics.moments(1), total, inverse_deviations(total), 0.3)
     by_cholesky = solve_given(problem, 20.0)
@@ -127,83 +131,235 @@ def test_given_ridge_and_grid_of_one_agree():
     assert by_cholesky.freedom == pytest.approx(by_eigenvalues.freedom)
 
 
-def test_old_classifiers_change_as_experiences_arrive_unless_gamma_is_zero():
-    stream = random_stream(0)
+def test_old_classifiers_change_as_experiences_arrive_unless_gamma_is_zero(feature_stream, feed):
+    stream = feature_stream(0)
     before, after = (feed(stream[:n]) for n in (2, 3))
     assert not torch.allclose(solve_ridge(before).weight, solve_ridge(after).weight[:5], rtol=1e-3)
-    features = stream[0][0]
-    alone = [
-        solve_ridge(statistics, gamma=0.0, ridge=1e-9).scores(features) for statistics in (before, after)
-    ]
+    alone = [solve_ridge(sums, gamma=0.0, ridge=1e-9).scores(stream[0][0]) for sums in (before, after)]
     torch.testing.assert_close(alone[0], alone[1][:, :5], rtol=0, atol=1e-6)  # only the units of λ change
 
 
-def test_features_that_do_not_vary_get_no_weight():
-    stream = [(torch.cat([f, torch.full((len(f), 1), 0.1)], dim=1), y) for f, y in random_stream(0)]
-    classifiers = solve_ridge(feed(stream))
-    assert not classifiers.weight[:, 6].any()
-    expected = solve_ridge(feed(random_stream(0)))
-    torch.testing.assert_close(classifiers.weight[:, :6], expected.weight, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("ridge", [None, 10.0])
-def test_a_class_without_positives_scores_zero(ridge):
-    stream = random_stream(0)
-    stream[1][1][:, 1] = 0
-    classifiers = solve_ridge(feed(stream), ridge=ridge)
-    assert not classifiers.weight[3].any()
-    assert classifiers.bias[3] == 0
-    assert classifiers.probabilities(classifiers.scores(stream[0][0]))[:, 3].max() < 0.1
-    others = solve_ridge(feed([stream[0], (stream[1][0], stream[1][1][:, [0, 2]]), stream[2]]), ridge=ridge)
-    torch.testing.assert_close(classifiers.weight[[2, 4]], others.weight[[2, 3]], rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("ridge", [None, 10.0])
-def test_fewer_images_than_features_are_solved(ridge):
-    stream = random_stream(0, n_images=(4, 3, 5), width=20)
-    classifiers = solve_ridge(feed(stream), ridge=ridge)
-    x, y, weights = raw_problem(stream, 1, 0.3)
-    fit = Ridge(alpha=classifiers.ridge[1].item(), solver="cholesky").fit(x, y, sample_weight=weights)
-    scores = classifiers.scores(torch.cat([f for f, _ in stream]))[:, 2:5]
-    np.testing.assert_allclose(scores, fit.predict(x), atol=1e-9)
-
-
-@pytest.mark.parametrize("ridge", [None, 10.0])
-def test_one_image_gives_a_constant(ridge):
-    statistics = FeatureStatistics()
+def test_what_tells_nothing_gets_no_weight_and_changes_nothing_else(feature_stream, feed, ridge):
+    """A feature that does not vary, a class without positives, an experience without images."""
+    stream = feature_stream(0)
+    constant = [(torch.cat([f, torch.full((len(f), 1), 0.1)], dim=1), y) for f, y in stream]
+    (features, targets) = constant[1]
+    constant[1] = features, torch.cat([targets, torch.zeros(30, 1)], dim=1)
+    statistics = feed(constant)
     statistics.begin(2)
-    statistics.update(torch.rand(1, 4), torch.tensor([[1.0, 0.0]]))
-    classifiers = solve_ridge(statistics, ridge=ridge)
+    classifiers, expected = solve_ridge(statistics, ridge=ridge), solve_ridge(feed(stream), ridge=ridge)
+    told = [0, 1, 2, 3, 4, 6]
+    torch.testing.assert_close(classifiers.weight[told, :6], expected.weight, rtol=1e-9, atol=1e-12)
+    assert not classifiers.weight[:, 6].any()
+    assert not classifiers.weight[[5, 7, 8]].any()
+    assert not classifiers.bias[[5, 7, 8]].any()
+    assert classifiers.probabilities(classifiers.scores(features))[:, 5].max() < 0.1
+
+
+@pytest.mark.parametrize("ridge", [None, 10.0])
+def test_one_image_gives_a_constant(feed, ridge):
+    classifiers = solve_ridge(feed([(torch.rand(1, 4), torch.tensor([[1.0, 0.0]]))]), ridge=ridge)
     assert not classifiers.weight.any()
     assert classifiers.bias.tolist() == [1.0, 0.0]
     assert classifiers.probabilities(classifiers.scores(torch.rand(3, 4))).isfinite().all()
 
 
-@pytest.mark.parametrize("ridge", [None, 10.0])
-def test_an_experience_without_images_is_solved(ridge):
-    statistics = feed(random_stream(0))
-    statistics.begin(2)
-    classifiers = solve_ridge(statistics, ridge=ridge)
-    assert classifiers.weight.shape == (8, 6)
-    assert not classifiers.weight[6:].any()
+def test_no_images_at_all_are_rejected():
+    statistics = FeatureStatistics()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no images yet"):
+            solve_ridge(statistics)
+        statistics.begin(1)
+
+
+@pytest.fixture
+def two_experiences(feature_stream, feed):
+    """Two experiences of two classes, their statistics, and those of all images."""
+    stream = feature_stream(1, sizes=(2, 2), n_images=(60, 80), width=5)
+    return stream, feed(stream), sum_of_moments(feed(stream))
+
+
+def calibration_of_raw_scores(stream, t, weight, bias, leverage):
+    """The same calibration from the scores of single images."""
+    scores = all_features(stream) @ weight.T + bias
+    own = torch.cat([torch.full((len(f),), k == t) for k, (f, _) in enumerate(stream)])
+    targets = torch.zeros(len(scores), 2, dtype=torch.float64)
+    targets[own] = stream[t][1]
+    scores = ((scores - leverage * targets) / (1 - leverage)).numpy()
+    weights, calibration = np.where(own, 1.0, OTHERS_WEIGHT), []
+    for s, y in zip(scores.T, targets.numpy().T):
+        means = [np.average(s[y == k], weights=weights[y == k]) for k in (0, 1)]
+        within = np.average((s - np.where(y == 1, means[1], means[0])) ** 2, weights=weights)
+        prior = (y.sum() + 0.5) / (weights.sum() + 1)
+        scale = max((means[1] - means[0]) / within, 1.0)
+        calibration.append([scale, np.log(prior / (1 - prior)) - scale * sum(means) / 2, *means])
+    return np.array(calibration).T
+
+
+@pytest.mark.parametrize("leverage", [0.0, 0.2])
+@pytest.mark.parametrize("t", [0, 1])
+def test_calibration_matches_the_scores_of_single_images(two_experiences, t, leverage):
+    stream, statistics, total = two_experiences
+    weight, bias = torch.randn(2, 6, dtype=torch.float64).split([5, 1], dim=1)
+    calibration = calibrate(weight, bias[:, 0], statistics.moments(t), total, leverage=leverage)
+    expected = calibration_of_raw_scores(stream, t, weight, bias[:, 0], leverage)
+    np.testing.assert_allclose(torch.stack(calibration), expected, rtol=1e-9)
+
+
+def test_scale_is_that_of_linear_discriminant_analysis(two_experiences, feed):
+    (features, targets), statistics = two_experiences[0][0], feed(two_experiences[0][:1])
+    weight, bias, *_ = solve_ridge(statistics, ridge=1.0)
+    calibration = calibrate(weight, bias, statistics.moments(0), sum_of_moments(statistics), leverage=0.0)
+    scores = features @ weight.T + bias
+    for k in range(2):
+        analysis = LinearDiscriminantAnalysis(solver="lsqr").fit(scores[:, k : k + 1], targets[:, k])
+        assert calibration.scale[k].item() == pytest.approx(analysis.coef_.item())
+        prior = (targets[:, k].sum() + 0.5) / 61  # the share of positives is smoothed by half an image
+        offset = analysis.intercept_.item() - np.log(np.divide(*analysis.priors_[::-1])) + prior.logit()
+        assert calibration.offset[k].item() == pytest.approx(offset.item())
+        standardised = standardise(scores, calibration)[:, k]
+        for label in (0, 1):
+            assert standardised[targets[:, k] == label].mean().item() == pytest.approx(label, abs=1e-9)
+
+
+def test_probabilities_keep_the_order_of_scores_also_against_the_labels(two_experiences):
+    """Of a classifier that is wrong throughout: the scale must not become negative."""
+    stream, statistics, total = two_experiences
+    classifiers = solve_ridge(statistics)
+    scores = classifiers.scores(all_features(stream))
+    probabilities = classifiers.probabilities(scores)
+    assert torch.equal(scores.argsort(dim=0), probabilities.argsort(dim=0))
+    assert ((probabilities > 0) & (probabilities < 1)).all()
+    for t in range(2):
+        own = statistics.columns(t)
+        opposite = -classifiers.weight[own], -classifiers.bias[own]
+        calibration = calibrate(*opposite, statistics.moments(t), total, leverage=0.0)
+        assert (calibration.scale > 0).all()
+        assert not standardise(torch.randn(5, 2), calibration).any()
+
+
+def test_probabilities_of_fitted_images_are_not_overconfident(feed):
+    """With nearly as many features as images, scores of fitted images say little about others."""
+    features = torch.randn(2000, 60)
+    targets = ((features[:, :1] + torch.randn(2000, 1)) > 0).double()
+    statistics = feed([(features[:100], targets[:100])])
+    classifiers = solve_ridge(statistics, ridge=10.0)
+    sums = statistics.moments(0), sum_of_moments(statistics)
+    naive = calibrate(classifiers.weight, classifiers.bias, *sums, leverage=0.0)
+
+    def loss(calibration):
+        logits = classifiers.scores(features[100:]) * calibration.scale + calibration.offset
+        return F.binary_cross_entropy_with_logits(logits, targets[100:]).item()
+
+    assert loss(classifiers.calibration) < 0.7 * loss(naive)
+
+
+def test_all_images_positive_gives_high_probabilities(two_experiences, feed):
+    (features, targets), _ = two_experiences[0]
+    classifiers = solve_ridge(feed([(features, torch.ones_like(targets))]))
+    assert (classifiers.probabilities(classifiers.scores(features)) > 0.9).all()
+
+
+def labelled_images(seed, n=600):
+    """Labels of four classes, the last one often beside the first, and features that show them."""
+    generator = np.random.default_rng(seed)
+    labels = (generator.random((n, 4)) < 0.3).astype(float)
+    together = generator.random(n) < 0.7
+    labels[:, 3] = np.maximum(labels[:, 3] * (generator.random(n) < 0.3), labels[:, 0] * together)
+    features = 2 * labels @ generator.normal(size=(4, 12)) + generator.normal(size=(n, 12))
+    return torch.from_numpy(features), torch.from_numpy(labels)
+
+
+@pytest.fixture
+def relate(feed):
+    """A function that relates classes 0 and 1, of the first half of the images, to 2 and 3, of the rest."""
+
+    def relate(features, labels):
+        half = len(features) // 2
+        statistics = feed([(features[:half], labels[:half, :2]), (features[half:], labels[half:, 2:])])
+        classifiers = solve_ridge(statistics)
+        return classifiers, estimate_relations(statistics, classifiers)
+
+    return relate
+
+
+def refine(scores, classifiers, relations, beta):
+    """Scores whose calibrated logits are the refined ones."""
+    scale, offset = classifiers.calibration[:2]
+    return (make_refinement(classifiers, relations, beta)(scores * scale + offset) - offset) / scale
+
+
+def test_refined_scores_match_the_formula():
+    scores, zeros, ones = torch.randn(7, 4), torch.zeros(4), torch.ones(4)
+    relations = LabelRelations(torch.rand(4, 4), torch.rand(4) * 0.5)
+    copies = scores.clone(), relations.conditional.clone()
+    plain = RidgeClassifiers(zeros, zeros, Calibration(ones, zeros, zeros, ones), zeros)  # scores are logits
+    expected = scores.clone()
+    for i in range(4):
+        for j in {0, 1, 2, 3} - {i}:
+            gain = max(relations.conditional[i, j] - relations.prior[i], 0)
+            expected[:, i] += 0.3 * gain * scores[:, j].clamp(0, 1)
+    torch.testing.assert_close(refine(scores, plain, relations, 0.3), expected)
+    assert torch.equal(refine(scores, plain, relations, 0.0), scores)
+    independent = LabelRelations(relations.prior[:, None].expand(4, 4).clone(), relations.prior)
+    assert torch.equal(refine(scores, plain, independent, 1.0), scores)
+    assert torch.equal(scores, copies[0])
+    assert torch.equal(relations.conditional, copies[1])
+
+
+def test_relations_match_the_scores_of_single_images(relate):
+    features, labels = labelled_images(0)
+    classifiers, relations = relate(features, labels)
+    negative, positive = classifiers.calibration.negative_mean, classifiers.calibration.positive_mean
+    shares = ((classifiers.scores(features) - negative) / (positive - negative)).numpy()
+    y, halves = labels.numpy(), (slice(300), slice(300, None))
+    for j in range(4):
+        own = halves[j // 2]
+        for i in range(4):
+            seen = y[own, i] if i // 2 == j // 2 else shares[own, i]
+            expected = np.clip(seen[y[own, j] == 1].mean(), 0, 1) if i != j else 1.0
+            assert relations.conditional[i, j].item() == pytest.approx(expected)
+    for i in range(4):
+        parts = [y[h, i].mean() if t == i // 2 else shares[h, i].mean() for t, h in enumerate(halves)]
+        assert relations.prior[i].item() == pytest.approx(np.clip(parts, 0, 1).mean())
+
+
+def test_relations_across_experiences_are_found_and_lift_a_class_by_its_company(relate):
+    """No image is labelled for both classes 0 and 3, and yet they are found to belong together."""
+    features, labels = labelled_images(1, n=4000)
+    classifiers, relations = relate(features, labels)
+    gain = relations.conditional - relations.prior[:, None]
+    assert min(gain[3, 0], gain[0, 3]) > 0.2
+    assert gain[1:3, 0].abs().max() < 0.1
+    scores = classifiers.scores(features)
+    lift = refine(scores, classifiers, relations, 0.2) - scores
+    assert lift[labels[:, 0] == 1, 3].mean() > lift[labels[:, 0] == 0, 3].mean() + 0.01
+    assert (lift >= -1e-12).all()
+
+
+def test_refining_does_not_depend_on_the_scale_of_a_class(relate):
+    """Half the score of a class, with means to match: what it adds to others stays as it was."""
+    features, labels = labelled_images(3)
+    classifiers, relations = relate(features, labels)
+    scores, half = classifiers.scores(features), torch.tensor([0.5, 1.0, 1.0, 1.0])
+    scale, offset, negative, positive = classifiers.calibration
+    scaled = classifiers._replace(calibration=Calibration(scale, offset, negative * half, positive * half))
     torch.testing.assert_close(
-        classifiers.weight[:6], solve_ridge(feed(random_stream(0)), ridge=ridge).weight, rtol=1e-9, atol=1e-12
+        refine(scores * half, scaled, relations, 0.3), refine(scores, classifiers, relations, 0.3) * half
     )
 
 
-def test_statistics_are_not_changed():
-    statistics = feed(random_stream(0))
-    statistics.flush()
-    before = {name: value.clone() for name, value in statistics.state_dict().items()}
-    solve_ridge(statistics)
-    for name, value in statistics.state_dict().items():
-        assert torch.equal(value, before[name])
-
-
-def test_no_images_at_all_are_rejected():
-    statistics = FeatureStatistics()
-    with pytest.raises(ValueError, match="no images yet"):
-        solve_ridge(statistics)
-    statistics.begin(1)
-    with pytest.raises(ValueError, match="no images yet"):
-        solve_ridge(statistics)
+def test_a_class_without_positives_has_no_relations(relate):
+    features, labels = labelled_images(0)
+    labels[:, 2] = 0
+    classifiers, relations = relate(features, labels)
+    assert relations.conditional.isfinite().all()
+    scores = classifiers.scores(features)
+    refined = refine(scores, classifiers, relations, 0.5)
+    torch.testing.assert_close(refined[:, 2], scores[:, 2])
+    without = torch.tensor([0, 1, 3])
+    others = LabelRelations(relations.conditional[without][:, without], relations.prior[without])
+    calibration = Calibration(*(part[without] for part in classifiers.calibration))
+    part = classifiers._replace(calibration=calibration)
+    torch.testing.assert_close(refined[:, without], refine(scores[:, without], part, others, 0.5))

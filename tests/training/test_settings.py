@@ -1,6 +1,7 @@
 """A setting that is unknown or out of range is rejected with its name, wherever it is given."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -61,68 +62,55 @@ def test_choices_and_whole_numbers():
             check_whole_number("n", wrong, 3)
 
 
+def graph(preset="paper", **settings):
+    return adjacency(AugmentedCorrelationMatrix(), preset, **settings)
+
+
+def template(**settings):
+    return MultiLabelTemplate(model=None, optimizer=None, **settings)
+
+
+WRONG = [  # one setting at a time
+    (AugmentedCorrelationMatrix, {"q_counts": "all", "hard_start": -1.0, "soft_start": -1.0}),
+    (graph, {"preset": "ml-gcn", "neighbour_weight": -1.0}),
+    (partial(graph, "official"), {"cross_threshold": 0.0, "new_threshold": 1.5}),
+    (partial(check_ridge, gamma=0.3, ridge=1.0), {"gamma": -0.1, "ridge": 0.0}),
+    (L3AStatistics, {"ridge": 0.0, "threshold": 1.0}),
+    (AsymmetricLoss, {"gamma_neg": -1, "gamma_pos": math.inf, "clip": 1.0}),
+    (MultiLabelContrastiveLoss, {"temperature": 0}),
+    (partial(distillation_loss, ROW, ROW), {"reduction": "max"}),
+    (partial(relationship_preserving_loss, ROW, ROW), {"reduction": "max"}),
+    (ACMPlugin, {"preset": "plain", "soft_labels": "hard", "graph": "none"}),
+    (AGCNPlugin, {"lambda_cls": -0.1, "lambda_gph": math.inf, "lambda_dst": math.nan}),
+    (AGCNPlugin, {"reduction": "none", "gph_reduction": "none"}),
+    (partial(EWCPlugin, ewc_lambda=1.0), {"ewc_lambda": -1.0, "fisher_images": 0}),
+    (LwFPlugin, {"alpha": -1.0, "temperature": 0.0}),
+    (ConfidencePenaltyPlugin, {"beta": -0.1, "alpha": 1.1}),
+    (PseudoLabelPlugin, {"threshold": 1.5}),
+    (ContrastivePlugin, {"weight": -1.0}),
+    (StatisticalNegativesPlugin, {"weight": math.nan}),
+    (partial(MemoryPlugin, MEMORY), {"batch_size_mem": -1}),
+    (partial(OnlineReplayPlugin, MEMORY), {"views": 0}),
+    (ReservoirBuffer, {"max_size": -1}),
+    (AGCN, {"preset": "own", "storage_policy": "reservoir"}),
+    (CSC, {"beta": -1.0, "alpha": 2.0, "threshold": -0.1}),
+    (StreamingRidge, {"gamma": 1.5, "ridge": 0.0, "refine": -1.0}),
+    (template, {"amp": "bf16", "clip_grad_norm": 0.0, "seed": -1}),
+]
+
+
 @pytest.mark.parametrize(
-    ("function", "settings"),
-    [
-        (AugmentedCorrelationMatrix, {"q_counts": "all"}),
-        (AugmentedCorrelationMatrix, {"hard_start": -1.0}),
-        (AugmentedCorrelationMatrix, {"soft_start": -1.0}),
-        (lambda **s: adjacency(AugmentedCorrelationMatrix(), **s), {"preset": "ml-gcn"}),
-        (lambda **s: adjacency(AugmentedCorrelationMatrix(), **s), {"neighbour_weight": -1.0}),
-        (lambda **s: adjacency(AugmentedCorrelationMatrix(), "official", **s), {"cross_threshold": 0.0}),
-        (lambda **s: adjacency(AugmentedCorrelationMatrix(), "official", **s), {"new_threshold": 1.5}),
-        (check_ridge, {"gamma": -0.1, "ridge": 1.0}),
-        (check_ridge, {"ridge": 0.0, "gamma": 0.3}),
-        (L3AStatistics, {"ridge": 0.0}),
-        (L3AStatistics, {"threshold": 1.0}),
-        (AsymmetricLoss, {"gamma_neg": -1}),
-        (AsymmetricLoss, {"gamma_pos": math.inf}),
-        (AsymmetricLoss, {"clip": 1.0}),
-        (MultiLabelContrastiveLoss, {"temperature": 0}),
-        (lambda **s: distillation_loss(ROW, ROW, **s), {"reduction": "max"}),
-        (lambda **s: relationship_preserving_loss(ROW, ROW, **s), {"reduction": "max"}),
-        (ACMPlugin, {"preset": "plain"}),
-        (ACMPlugin, {"soft_labels": "hard"}),
-        (ACMPlugin, {"graph": "none"}),
-        (AGCNPlugin, {"lambda_cls": -0.1}),
-        (AGCNPlugin, {"lambda_gph": math.inf}),
-        (AGCNPlugin, {"lambda_dst": math.nan}),
-        (AGCNPlugin, {"reduction": "none"}),
-        (AGCNPlugin, {"gph_reduction": "none"}),
-        (EWCPlugin, {"ewc_lambda": -1.0}),
-        (EWCPlugin, {"fisher_images": 0, "ewc_lambda": 1.0}),
-        (LwFPlugin, {"alpha": -1.0}),
-        (LwFPlugin, {"temperature": 0.0}),
-        (ConfidencePenaltyPlugin, {"beta": -0.1}),
-        (ConfidencePenaltyPlugin, {"alpha": 1.1}),
-        (PseudoLabelPlugin, {"threshold": 1.5}),
-        (ContrastivePlugin, {"weight": -1.0}),
-        (StatisticalNegativesPlugin, {"weight": math.nan}),
-        (lambda **s: MemoryPlugin(MEMORY, **s), {"batch_size_mem": -1}),
-        (lambda **s: OnlineReplayPlugin(MEMORY, **s), {"views": 0}),
-        (ReservoirBuffer, {"max_size": -1}),
-        (AGCN, {"preset": "own"}),
-        (AGCN, {"storage_policy": "reservoir"}),
-        (CSC, {"beta": -1.0}),
-        (CSC, {"alpha": 2.0}),
-        (CSC, {"threshold": -0.1}),
-        (StreamingRidge, {"gamma": 1.5}),
-        (StreamingRidge, {"ridge": 0.0}),
-        (StreamingRidge, {"refine": -1.0}),
-        (lambda **s: MultiLabelTemplate(model=None, optimizer=None, **s), {"amp": "bf16"}),
-        (lambda **s: MultiLabelTemplate(model=None, optimizer=None, **s), {"clip_grad_norm": 0.0}),
-        (lambda **s: MultiLabelTemplate(model=None, optimizer=None, **s), {"seed": -1}),
-    ],
+    ("function", "name", "value"),
+    [(function, name, value) for function, wrong in WRONG for name, value in wrong.items()],
 )
-def test_wrong_settings_are_named(function, settings):
-    name, value = next(iter(settings.items()))
+def test_wrong_settings_are_named(function, name, value):
     with pytest.raises(ValueError, match=f"^{name} must be .*{value}"):
-        function(**settings)
+        function(**{name: value})
 
 
 def test_settings_that_do_not_go_together_are_named():
     with pytest.raises(ValueError, match="nothing would be learned"):
         AGCNPlugin(lambda_cls=0, lambda_dst=0, lambda_gph=0)
-    for function in (ACMPlugin, lambda **s: adjacency(AugmentedCorrelationMatrix(), **s)):
+    for function in (ACMPlugin, graph):
         with pytest.raises(ValueError, match="new_threshold belongs to preset 'official'"):
             function(new_threshold=0.4)

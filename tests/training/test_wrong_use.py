@@ -37,8 +37,7 @@ def data(n=8):
 
 
 def backbone(**settings):
-    layers = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return Backbone(layers, num_features=3, **settings)
+    return Backbone(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), num_features=3, **settings)
 
 
 @pytest.mark.parametrize("kind", [JointTraining, Cumulative])
@@ -46,12 +45,8 @@ def test_avalanches_joint_training_is_rejected_with_the_name_of_ours(kind):
     benchmark = multilabel_benchmark(data(), data(), n_experiences=2)
     model = MultiLabelClassifier(backbone(), 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    strategy = kind(
-        model=model,
-        optimizer=optimizer,
-        criterion=PartialBCEWithLogitsLoss(),
-        evaluator=multilabel_evaluator(loggers=[]),
-    )
+    criterion, evaluator = PartialBCEWithLogitsLoss(), multilabel_evaluator(loggers=[])
+    strategy = kind(model=model, optimizer=optimizer, criterion=criterion, evaluator=evaluator)
     with pytest.raises(ValueError, match=rf"{kind.__name__} trains on partial labels.*MultiTask"):
         strategy.train(benchmark.train_stream if kind is JointTraining else benchmark.train_stream[0])
 
