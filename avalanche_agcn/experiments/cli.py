@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from avalanche_agcn.checks import PLAIN, alternatives, check_value, read_json
 from avalanche_agcn.experiments.exit_codes import (
@@ -153,13 +153,14 @@ def _add_setting(options: argparse._ArgumentGroup, group: type, name: str, bench
     (text,) = get_type_hints(group, include_extras=True)[name].__metadata__
     kind = KINDS[name]
     how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
-    kinds = [one for one in alternatives(kind) if one not in (type(None), Ellipsis)]
+    several = get_origin(kind) is tuple
+    kinds = [one for one in alternatives(get_args(kind)[0] if several else kind) if one is not type(None)]
     if kinds == [bool]:
         how["action"] = argparse.BooleanOptionalAction
     elif kinds[0] in PLAIN:
         how |= {"type": kinds[0], "metavar": METAVARS[kinds[0]]}
     else:
-        how |= {"choices": kinds} | ({"nargs": "+"} if get_origin(kind) is tuple else {})
+        how |= {"choices": kinds} | ({"nargs": "+"} if several else {})
     flags = {**FLAGS, "dataset_root": "images"} if benchmark == "photos" else FLAGS
     options.add_argument(f"--{flags.get(name, name.replace('_', '-'))}", **how)
 
