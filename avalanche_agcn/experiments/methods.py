@@ -291,9 +291,8 @@ SMALL: dict[str, Any] = json.loads(SMALL_FILE.read_text(encoding="utf-8"))
 
 
 def small_settings(
-    data: Literal["photos", "scenes"],
+    benchmark: str,
     method: str,
-    *,
     label: str | None = None,
     preset: str | None = None,
     negatives: Sequence[str] = (),
@@ -310,8 +309,9 @@ def small_settings(
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
     labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
     chosen: dict[str, Any] = next((SMALL["methods"][one] for one in labels if one in SMALL["methods"]), {})
-    rates = SMALL["scene_rates"] if data == "scenes" else {}
-    return {**SMALL["networks"][data], **chosen, **rates}
+    if benchmark == "scenes":
+        return {**SMALL["networks"]["scenes"], **chosen, **SMALL["scene_rates"]}
+    return {**SMALL["networks"]["photos"], **chosen}
 
 
 def name_of(label: str) -> str:
