@@ -50,11 +50,7 @@ OPTIONS_OF = {
 """Options that some data alone have."""
 OWN_FLAGS: dict[str, tuple[str, type, str]] = {
     "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
-    "preset": (
-        "preset",
-        str,
-        "of AGCN: paper, official (its authors' program), statistics (default: paper)",
-    ),
+    "preset": ("preset", str, "of AGCN: paper, official (its authors' program), statistics (default: paper)"),
     "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN (default: 100000.0, drawn scenes: 1000.0)"),
 }
 """Settings of methods that have an option of their own; --set has the others.

@@ -193,12 +193,7 @@ SMOKE: dict[str, Any] = {
 
 
 def ascii_name(text: str) -> str:
-    """The text as the name of a file: ASCII letters, digits, dots and dashes; a number if it has none.
-
-    Example:
-        >>> ascii_name("er + negatives"), ascii_name("中国")
-        ('er-negatives', 'name-737014929')
-    """
+    """The text as the name of a file: ASCII letters, digits, dots and dashes; a number if it has none."""
     name = re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
     return name if re.search(r"\w", name, flags=re.ASCII) else f"name-{zlib.crc32(text.encode())}"
 
@@ -370,7 +365,7 @@ def usable_negatives(settings: Settings) -> set[str]:
 
 
 def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
-    """Raise a ValueError, a sentence that names both versions, for results or a state of another format."""
+    """Raise a ValueError for results or a state of another format."""
     found = content.get("format", 1)
     if found != FORMAT:
         raise ValueError(

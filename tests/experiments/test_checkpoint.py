@@ -6,7 +6,7 @@ import pytest
 import torch
 from avalanche.core import SupervisedPlugin
 
-from avalanche_agcn.experiments import run as run_module
+from avalanche_agcn.experiments import checkpoint
 from avalanche_agcn.experiments.checkpoint import (
     MAGIC,
     DamagedState,
@@ -69,7 +69,7 @@ def stop(run, n_saves):
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "save_state", save_and_stop)
+        patch.setattr(checkpoint, "save_state", save_and_stop)
         with pytest.raises(Killed):
             run.run()
     return run.steps.n
