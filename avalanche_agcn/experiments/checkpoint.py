@@ -114,9 +114,8 @@ def check_form(saved: Any, own: Any, place: str = "") -> None:
 
 
 def _form(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.dtype} in {value.ndim} dimensions"
-    return type(value).__name__
+    is_tensor = isinstance(value, Tensor)
+    return f"{value.dtype} in {value.ndim} dimensions" if is_tensor else type(value).__name__
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:
@@ -144,15 +143,10 @@ def save_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate) -> None
 def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_stream: Any) -> None:
     """Load what `save_strategy` or a run saved into a new strategy of the same kind.
 
-    The model may have been made for more classes than the saved one.
-
     Args:
         path: file of `save_strategy`, or ``state.bin`` of a finished run.
-        strategy: new strategy with the same plugins.
+        strategy: new strategy with the same plugins; its model may be for more classes than the saved one.
         train_stream: stream whose first experiences are those of the saved strategy, for its memory.
-
-    Raises:
-        ValueError: if the strategy has other plugins than the saved one.
     """
     state = load_state(path)
     with fitting_state(path):

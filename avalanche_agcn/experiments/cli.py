@@ -123,15 +123,10 @@ def _add_logging_options(options: argparse._ArgumentGroup) -> None:
 def _add_method_options(options: argparse._ArgumentGroup) -> None:
     for name, (flag, kind, text) in OWN_FLAGS.items():
         options.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
-    options.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="any setting: --set ewc_lambda=10 pool=avg; `avalanche-agcn methods` lists those of methods "
-        "(default: none)",
+    text = (
+        "any: --set ewc_lambda=10 pool=avg; `avalanche-agcn methods` lists those of methods (default: none)"
     )
+    options.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=text)
 
 
 def _add_setting(options: argparse._ArgumentGroup, group: type, name: str, benchmark: BenchmarkName) -> None:
@@ -168,13 +163,12 @@ def _default_text(name: str, benchmark: BenchmarkName) -> str:
 def settings_of(
     arguments: argparse.Namespace, variants: Mapping[str, Variant] | None = None
 ) -> list[Settings]:
-    """One for each method (or variant of AGCN) and seed, in that order.
-
-    A ValueError says which setting is unknown, or which runs would have the same folder.
-    """
+    """Settings for each method (or variant of AGCN) and seed, in that order."""
     given, required = _merge(vars(arguments))
     benchmark = _benchmark_of(arguments, given)
-    choices, is_small = _choices_of(arguments, given.pop("method", FULL), variants)
+    choices, is_small = _choices_of(arguments, given.pop("method", FULL), benchmark)
+    if variants is None and _asks_for_nothing(arguments):
+        choices, is_small = [CHOICES[name] for name in FIRST], True
     check_accepted(required, [choice.method for choice in choices])
     extras = {name: given.pop(name) for name in EXTRAS if name in given}
     for name, value in extras.items():
@@ -228,15 +222,13 @@ def _config_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choices_of(
-    arguments: argparse.Namespace, methods: Any, variants: Mapping[str, Variant] | None
+    arguments: argparse.Namespace, methods: Any, benchmark: BenchmarkName
 ) -> tuple[list[Choice], bool]:
     """Methods that are asked for, and whether each has the settings chosen on few photos."""
-    default = "small" if arguments.benchmark == "photos" else "paper"
-    names, is_small = _as_list(methods), getattr(arguments, "defaults", default) == "small"
-    if variants is None and _asks_for_nothing(arguments):
-        names, is_small = list(FIRST), True
-    names = list(METHODS) if "all" in names else names
-    return [CHOICES.get(str(name), Choice(name)) for name in names], is_small
+    names = _as_list(methods)
+    choices = [CHOICES.get(str(name), Choice(name)) for name in (METHODS if "all" in names else names)]
+    default = "small" if benchmark == "photos" else "paper"
+    return choices, getattr(arguments, "defaults", default) == "small"
 
 
 def _with_seeds(

@@ -60,7 +60,7 @@ class Entry:
     like: str | None = None
 
     def draw_trials(self, n: int) -> list[dict[str, Any]]:
-        """``n`` settings, drawn at random but always the same for a label and space; all if they are fewer."""
+        """``n`` settings, drawn at random but always the same for a label and space; or all if few."""
         choices = [choice for choice in self.space.values() if not isinstance(choice, LogUniform)]
         if len(choices) == len(self.space) and math.prod(map(len, choices)) <= n:
             return [functools.reduce(operator.or_, map(dict, chosen), {}) for chosen in product(*choices)]
@@ -257,15 +257,12 @@ def _run(settings: Settings, out: Path) -> Results:
     torch.set_num_threads(1)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints at each run
-            results = _start(settings, out).run()
+            try:
+                run = Run(settings, out, resume=True)
+            except OtherRun:  # left by another version of the study
+                run = Run(settings, out, overwrite=True)
+            results = run.run()
     finally:
         torch.set_num_threads(threads)
     (out / settings.name / STATE_FILE).unlink(missing_ok=True)
     return results
-
-
-def _start(settings: Settings, out: Path) -> Run:
-    try:
-        return Run(settings, out, resume=True)
-    except OtherRun:  # left by another version of the study
-        return Run(settings, out, overwrite=True)

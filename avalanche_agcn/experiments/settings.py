@@ -377,10 +377,7 @@ def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], *, but: Collection[str] = RUNTIME_SETTINGS
 ) -> list[str]:
-    """Settings that change the results and differ, each as ``"lr: 0.0001, now 0.001"``.
-
-    A setting that one of them does not have, because it is newer, has its default there.
-    """
+    """Settings that differ, each as ``"lr: 0.0001, now 0.001"``; one that is not there has its default."""
     before, now = _with_defaults(old), _with_defaults(new)
     names = sorted((before.keys() | now.keys()) - set(but))
     return [f"{n}: {before.get(n)}, now {now.get(n)}" for n in names if before.get(n) != now.get(n)]
