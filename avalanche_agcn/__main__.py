@@ -39,13 +39,8 @@ def report(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"{PROG} report", description=report.__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with results below")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the first folder)")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=(),
-        metavar="NAME",
-        help="draw these plots and write nothing else: mAP, classes, acm-agcn, … (default: all)",
-    )
+    text = "draw these plots and write nothing else: mAP, classes, acm-agcn, … (default: all)"
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help=text)
     add_flag(parser, "--stages", "add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8")
     arguments = parser.parse_args(argv)
     from avalanche_agcn.experiments.report import write_report
@@ -61,16 +56,12 @@ def predict(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"{PROG} predict", description=predict.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as results/agcn-seed0")
     parser.add_argument("photos", nargs="+", metavar="PHOTO", help="image files")
-    parser.add_argument(
-        "--after",
-        type=int,
-        metavar="N",
-        help="the model after this experience, from 1, of a run with --keep-models (default: the last)",
-    )
+    text = "the model after this experience, from 1, of a run with --keep-models (default: the last)"
+    parser.add_argument("--after", type=int, metavar="N", help=text)
     form = parser.add_mutually_exclusive_group()
-    for name, text in {"json": "JSON", "csv": "CSV, a column per class"}.items():
-        help = f"print {text} (default: a table)"
-        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=help)
+    for name, words in {"json": "JSON", "csv": "CSV, a column per class"}.items():
+        text = f"print {words} (default: a table)"
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=text)
     parser.add_argument("--device", default="cpu", metavar="TEXT", help="where to compute (default: cpu)")
     arguments = parser.parse_args(argv)
     from avalanche_agcn.models import load_model
@@ -97,8 +88,9 @@ def format_predictions(
     """
     pairs = list(zip(photos, found, strict=True))
     if form == "json":
-        names = ("image", "labels", "probabilities")
-        rows = [dict(zip(names, (photo, *own), strict=True)) for photo, own in pairs]
+        rows = [
+            {"image": photo, "labels": own.names, "probabilities": own.probabilities} for photo, own in pairs
+        ]
         return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
     if form == "csv":
         text = io.StringIO()
@@ -145,20 +137,13 @@ def _toml(value: object) -> str:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "run": run,
-    "report": report,
-    "predict": predict,
-    "methods": methods,
+    command.__name__: command for command in (run, report, predict, methods)
 }
 
 
 @returns_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the command line names.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command that the command line names; return the exit code."""
     from avalanche_agcn import __version__
 
     lines = [f"  {name:9} {(command.__doc__ or '').rstrip('.')}" for name, command in COMMANDS.items()]

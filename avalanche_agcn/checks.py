@@ -1,4 +1,4 @@
-"""Checks of arguments; a failed one is a sentence that names the argument, its value and what it may be."""
+"""Checks of arguments, settings and JSON files; messages name the place, its value and what it may be."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from numbers import Integral
 from pathlib import Path
 from types import NoneType, UnionType
@@ -52,18 +53,51 @@ def check_whole_number(name: str, value: Any, least: int | None = None) -> None:
         raise ValueError(f"{name} must be at least {least}, not {value}.")
 
 
-PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "none"}
-"""Types that settings may have, in words."""
+WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    NoneType: "none",
+    list: "a list",
+    dict: "an object with names",
+}
+"""Types of settings and of JSON, in words."""
+PLAIN = (bool, int, float, str, NoneType)
+"""Types that settings may have."""
+
+
+@cache
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """Types and values in a union of types and literals; else the type alone."""
+    if get_origin(kind) not in (Union, UnionType, Literal):
+        return (kind,)
+    return tuple(one for part in get_args(kind) for one in alternatives(part))
 
 
 def is_plain(kind: Any) -> bool:
     """Whether a type hint has only plain types and literals: what a settings file can say."""
-    return kind is not None and all(isinstance(one, str) or one in [*PLAIN] for one in alternatives(kind))
+    return kind is not None and all(isinstance(one, str) or one in PLAIN for one in alternatives(kind))
 
 
-def alternatives(kind: Any) -> list[Any]:
-    """Types and values in a union of types and literals."""
-    return [one for part in get_args(kind) for one in alternatives(part)] or [kind]
+def _find_alternative(value: Any, kind: Any) -> Any:
+    """The alternative that a value is of, without a look at the items of a list; None if it is of none."""
+    for one in alternatives(kind):
+        cls = get_origin(one) or one
+        if one is Any or (value == one if isinstance(one, str) else _is_instance(value, cls)):
+            return one
+    return None
+
+
+def _is_instance(value: Any, cls: type) -> bool:
+    if isinstance(value, bool):  # which Python takes for a number
+        return cls is bool
+    return isinstance(value, (int, float) if cls is float else cls)
+
+
+def _in_words(kind: Any) -> str:
+    names = (one if isinstance(one, str) else get_origin(one) or one for one in alternatives(kind))
+    return " or ".join(WORDS.get(name, repr(name)) for name in names)
 
 
 _LIMITS: list[tuple[str, dict[str, float]]] = [
@@ -91,48 +125,25 @@ RANGES = {name: limits for names, limits in _LIMITS for name in names.split()}
 
 
 def check_value(name: str, value: Any, kind: Any) -> None:
-    """Raise a ValueError for a value of the wrong type, such as the text ``"False"``, or out of range."""
+    """Raise a ValueError for a setting of the wrong type, such as the text ``"False"``, or out of range."""
     if get_origin(kind) is tuple:
         for item in value if isinstance(value, (list, tuple)) else [value]:
             check_value(name, item, get_args(kind)[0])
         return
-    allowed = alternatives(kind)
-    if not _fits(value, allowed):
-        wanted = " or ".join(PLAIN.get(one, repr(one)) for one in allowed)
-        raise ValueError(f"the setting {name} must be {wanted}, not {value!r}.")
+    if _find_alternative(value, kind) is None:
+        raise ValueError(f"the setting {name} must be {_in_words(kind)}, not {value!r}.")
     if isinstance(value, str) and not value.strip():
         raise ValueError(f"the setting {name} must not be empty.")
     if isinstance(value, (int, float)):
         check_range(f"the setting {name}", value, **RANGES.get(name, {}))
 
 
-def _fits(value: Any, allowed: list[Any]) -> bool:
-    kinds = tuple(one for one in allowed if isinstance(one, type))
-    if isinstance(value, bool):  # which Python takes for a number
-        return bool in kinds
-    return value in allowed or isinstance(value, (*kinds, int) if float in kinds else kinds)
-
-
-WORDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "a text",
-    list: "a list",
-    dict: "an object with names",
-    NoneType: "null",
-}
 SHOWN_CHARACTERS = 60
 MAX_INTEGER = 2**63 - 1
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Content of a JSON file.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not JSON; the message names the file.
-    """
+    """Content of a JSON file; a ValueError names one that is not JSON."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_reject_constant)
     except RecursionError:
@@ -148,7 +159,7 @@ def _reject_constant(name: str) -> NoReturn:
 
 
 def check_kind(value: Any, kind: Any, place: str) -> None:
-    """Raise a ValueError that names the place and the value if it is not of a type.
+    """Raise a ValueError that names the place and the value if one from a JSON file is not of a type.
 
     Args:
         value: from a JSON file.
@@ -160,62 +171,30 @@ def check_kind(value: Any, kind: Any, place: str) -> None:
         Traceback (most recent call last):
         ValueError: a.json: sizes[1] must be a whole number, but is 'a'.
     """
-    if kind is Any:
-        return
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        _check_alternatives(value, arguments, place)
-    elif origin is Literal:
-        if value not in arguments or isinstance(value, bool):
-            fail(place, f"one of {', '.join(map(repr, arguments))}", value)
-    elif origin is list:
-        _check_plain(value, list, place)
+    found = _find_alternative(value, kind)
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    if found is None or is_infinite or (isinstance(value, int) and abs(value) > MAX_INTEGER):
+        fail(place, _in_words(kind), value)
+    if get_origin(found) is list:
         for k, item in enumerate(value):
-            check_kind(item, arguments[0], f"{place}[{k}]")
-    elif origin is dict:
-        _check_plain(value, dict, place)
+            check_kind(item, get_args(found)[0], f"{place}[{k}]")
+    elif get_origin(found) is dict:
         for name, item in value.items():
-            check_kind(item, arguments[1], f"{place}.{_short(name, quotes=False)}")
-    else:
-        _check_plain(value, kind, place)
+            check_kind(item, get_args(found)[1], f"{place}.{_short(name, quotes=False)}")
 
 
 def check_fields(value: Any, kinds: Mapping[str, Any], place: str) -> None:
     """Raise a ValueError if an object lacks a field or has one of another type; it may have further ones."""
-    _check_plain(value, dict, place)
+    check_kind(value, dict, place)
     for name, kind in kinds.items():
         if name not in value:
-            raise ValueError(f"{place} has no {name!r}, which must be {_words(kind)}.")
+            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(kind)}.")
         check_kind(value[name], kind, f"{place}.{name}")
 
 
 def fail(place: str, wanted: str, value: Any) -> NoReturn:
     """Raise a ValueError about a value."""
     raise ValueError(f"{place} must be {wanted}, but is {_short(value)}.")
-
-
-def _check_alternatives(value: Any, kinds: tuple[Any, ...], place: str) -> None:
-    for kind in kinds:
-        if isinstance(value, get_origin(kind) or kind) or (kind is float and type(value) is int):
-            check_kind(value, kind, place)
-            return
-    fail(place, " or ".join(map(_words, kinds)), value)
-
-
-def _check_plain(value: Any, kind: type, place: str) -> None:
-    fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
-    if isinstance(value, bool) and kind is not bool:
-        fits = False
-    if isinstance(value, float) and not math.isfinite(value):
-        fits = False
-    if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        fits = False
-    if not fits:
-        fail(place, _words(kind), value)
-
-
-def _words(kind: Any) -> str:
-    return WORDS.get(get_origin(kind) or kind, str(kind))
 
 
 def _short(value: Any, *, quotes: bool = True) -> str:

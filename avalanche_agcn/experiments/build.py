@@ -54,10 +54,7 @@ AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_benchmark(settings: Settings, log: Callable[[str], None] = print) -> MultiLabelBenchmark:
-    """The benchmark of the settings; `normalise` then fits its images to a network.
-
-    The data are looked at before any weights are loaded.
-    """
+    """The benchmark, before any weights are loaded; `normalise` then fits its images to a network."""
     optional = settings.select("protocol", *CONVENTIONS, "split_lists")
     given = settings.select("n_classes", "n_experiences", "seed", "validation_size")
     given |= {name: value for name, value in optional.items() if value is not None}
@@ -83,18 +80,10 @@ def _transforms(settings: Settings, **normalisation: Any) -> dict[str, Any]:
 
 
 def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Settings:
-    """Settings that tell what a user's own benchmark is.
-
-    Raises:
-        ValueError: if they ask for other data than it has.
-    """
-    sizes: dict[str, Any] = {
-        "n_classes": benchmark.n_classes,
-        "n_experiences": benchmark.n_experiences,
-    }
-    fixed: dict[str, Any] = (
-        dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS)) | sizes
-    )
+    """Settings that tell what a user's own benchmark is; a ValueError names those that cannot hold for it."""
+    sizes: dict[str, Any] = {"n_classes": benchmark.n_classes, "n_experiences": benchmark.n_experiences}
+    fixed: dict[str, Any] = dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS))
+    fixed |= sizes
     if "valid" not in benchmark.plan.evaluation:
         fixed["validation_size"] = 0.0
     asked = [name for name, own in fixed.items() if getattr(settings, name) not in (None, own)]
@@ -104,12 +93,8 @@ def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Se
             "make the benchmark so."
         )
     source = benchmark.plan.evaluation["valid" if settings.validation_size else "test"].source
-    return replace(
-        settings,
-        benchmark="own",
-        dataset_root=source.root if isinstance(source, ImageFiles) else None,
-        **sizes,
-    )
+    root = source.root if isinstance(source, ImageFiles) else None
+    return replace(settings, benchmark="own", dataset_root=root, **sizes)
 
 
 def make_backbone(settings: Settings) -> Backbone:
@@ -154,12 +139,8 @@ def _make_model(settings: Settings, backbone: nn.Module, class_names: Sequence[s
     kind, decoupled = METHODS[settings.method].model, _is_decoupled(settings)
     model: Any
     if kind == "agcn":
-        words = models.load_word_vectors(
-            class_names,
-            settings.word_vectors,
-            missing=settings.missing_words,
-            orthogonal=settings.orthogonal_words,
-        )
+        how: Any = {"missing": settings.missing_words, "orthogonal": settings.orthogonal_words}
+        words = models.load_word_vectors(class_names, settings.word_vectors, **how)
         model = models.AGCNModel(backbone, words, decoupled=decoupled)
         return model, model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
     if kind == "random":
@@ -176,10 +157,8 @@ def _make_plugins(settings: Settings) -> list[BasePlugin]:
         plugins.append(StatisticalNegativesPlugin())
     if _is_decoupled(settings):
         decoupled = DecoupledTrainingPlugin(distillation=settings.distillation)
-        drift = DriftCompensationPlugin(
-            n_images=settings.held_images, teacher=decoupled.teacher, seed=settings.seed
-        )
-        plugins += [decoupled, drift]
+        n, seed = settings.held_images, settings.seed
+        plugins += [decoupled, DriftCompensationPlugin(n_images=n, teacher=decoupled.teacher, seed=seed)]
     return plugins
 
 
@@ -223,7 +202,7 @@ def open_loggers(
         wandb: project of Weights & Biases. Without an account on this machine (``wandb login``), the run is
             logged to a folder, which ``wandb sync`` uploads later; so it is with ``WANDB_MODE=offline``.
         csv_log: whether to write CSV files.
-        append: whether to continue CSV files.
+        append: whether to continue them.
         config: settings of the run, for Weights & Biases.
     """
     with contextlib.ExitStack() as stack:

@@ -36,10 +36,7 @@ State = dict[str, Any]
 
 
 def capture(strategy: MultiLabelTemplate) -> State:
-    """Everything that training resumes from: weights, optimizer, plugins, scores, generators.
-
-    With several processes it is the same in all of them, and a collective call: sums are added up first.
-    """
+    """Everything that training resumes from. A collective call: sums of all processes are added up first."""
     for plugin in strategy.plugins:
         if hasattr(plugin, "synchronize"):
             plugin.synchronize(strategy)
@@ -85,8 +82,7 @@ def _stateful_plugins(strategy: MultiLabelTemplate) -> tuple[list[Any], list[Mem
 def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> None:
     """Restore what `capture` returned, except the optimizer, which Avalanche resets when training begins.
 
-    Raises:
-        Exception: of any type, if the state does not fit the strategy.
+    If the state does not fit the strategy, an exception of any type is raised; see `fitting_state`.
     """
     check_form(state, _state_of(strategy))
     unwrap(strategy.model).load_state_dict(state["model"])
@@ -118,9 +114,8 @@ def check_form(saved: Any, own: Any, place: str = "") -> None:
 
 
 def _form(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.dtype} in {value.ndim} dimensions"
-    return type(value).__name__
+    is_tensor = isinstance(value, Tensor)
+    return f"{value.dtype} in {value.ndim} dimensions" if is_tensor else type(value).__name__
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:
@@ -148,15 +143,10 @@ def save_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate) -> None
 def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_stream: Any) -> None:
     """Load what `save_strategy` or a run saved into a new strategy of the same kind.
 
-    The model may have been made for more classes than the saved one.
-
     Args:
         path: file of `save_strategy`, or ``state.bin`` of a finished run.
-        strategy: new strategy with the same plugins.
+        strategy: new strategy with the same plugins; its model may be for more classes than the saved one.
         train_stream: stream whose first experiences are those of the saved strategy, for its memory.
-
-    Raises:
-        ValueError: if the strategy has other plugins than the saved one.
     """
     state = load_state(path)
     with fitting_state(path):
@@ -177,11 +167,7 @@ class Diverged(ValueError):
 class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Saves the state every few minutes within an experience, and resumes from it.
 
-    It must follow all plugins that take part in training; `attach` puts it there.
-
-    Args:
-        save: called with the position to resume at: ``epoch`` and ``batch``.
-        minutes: minutes between two saves.
+    ``save`` is called with the position to resume at: ``epoch`` and ``batch``.
     """
 
     def __init__(self, save: Callable[[State], None], *, minutes: float) -> None:
@@ -192,7 +178,7 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         self._last_save = time.monotonic()
 
     def attach(self, strategy: MultiLabelTemplate) -> None:
-        """Insert the plugin after those of the method, before the evaluator."""
+        """Insert the plugin after all that take part in training, before the evaluator."""
         strategy.plugins.insert(strategy.plugins.index(strategy.evaluator), self)
 
     def resume(self, position: State, state: State) -> None:
@@ -217,12 +203,7 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
             self._resumed = None
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Save if it is time, or if the process is asked to end.
-
-        Raises:
-            Diverged: if the loss is not finite; the last saved state is kept.
-            Stopped: if the process was asked to end, once the state is saved.
-        """
+        """Save if it is time; raise `Stopped` if the process is asked to end, `Diverged` without a save."""
         self._check_loss(strategy)
         self._batch += 1
         due = time.monotonic() - self._last_save >= self._seconds
@@ -255,7 +236,6 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
 
 
 MAGIC = b"avalanche-agcn state 1\n"
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class DamagedState(ValueError):
@@ -263,35 +243,22 @@ class DamagedState(ValueError):
 
 
 def save_state(path: str | os.PathLike, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings and containers of them, atomically and with a checksum.
-
-    Raises:
-        OSError: If it could not be written; the state before is still there.
-    """
+    """Write tensors, numbers, strings and containers of them, atomically and with a checksum."""
     content = io.BytesIO()
     torch.save(state, content)
     payload = content.getbuffer()
-
-    def write(file: Any) -> None:
-        file.write(MAGIC)
-        file.write(hashlib.sha256(payload).digest())
-        file.write(payload)
-
-    write_atomically(path, write)
+    parts = (MAGIC, hashlib.sha256(payload).digest(), payload)
+    write_atomically(path, lambda file: file.writelines(parts))
 
 
 def load_state(path: str | os.PathLike) -> dict[str, Any]:
-    """Read what `save_state` wrote. No code in the file is run.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        DamagedState: If the file is truncated, changed or not one of ours; the message names it.
-    """
+    """Read what `save_state` wrote, without running code in the file; `DamagedState` if it was not that."""
     content = Path(path).read_bytes()
-    header, payload = content[: len(MAGIC) + _DIGEST_BYTES], content[len(MAGIC) + _DIGEST_BYTES :]
-    if not header.startswith(MAGIC):
+    begin = len(MAGIC) + hashlib.sha256().digest_size
+    payload = content[begin:]
+    if not content.startswith(MAGIC):
         raise DamagedState(f"{path} is not a saved state of this package")
-    if hashlib.sha256(payload).digest() != header[len(MAGIC) :]:
+    if hashlib.sha256(payload).digest() != content[len(MAGIC) : begin]:
         raise DamagedState(f"{path} is damaged or was only partly written")
     try:
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
@@ -304,11 +271,7 @@ def load_state(path: str | os.PathLike) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fitting_state(path: str | os.PathLike) -> Iterator[None]:
-    """Name the file where a state that was read from it does not fit.
-
-    Raises:
-        ValueError: in place of whatever error a state of another form causes.
-    """
+    """Turn whatever error a state of another form causes into a ValueError that names its file."""
     try:
         yield
     except Exception as error:  # of any type, since a state may have anything in place of what is expected
@@ -350,15 +313,9 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file so that a reader, or a process killed meanwhile, leaves the old one or the new one.
+    """Write a file so that a reader finds the old one or the new one, also if it fails or is killed.
 
-    Args:
-        path: Where the file will be; its folder is made if need be.
-        write: Writes the content into the open binary file it is given.
-
-    Raises:
-        OSError: If the content could not be written, for example on a full disk. What was there before is
-            still there.
+    Its folder is made if need be; ``write`` gets the open binary file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -382,5 +339,5 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:
-    """Write ``content`` as JSON, atomically; NaN is not JSON and must have become None before."""
+    """Write content as JSON, atomically; NaN is not JSON and must have become None before."""
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from avalanche_agcn.checks import PLAIN, alternatives, check_value, read_json
 from avalanche_agcn.experiments.exit_codes import (
@@ -39,13 +39,8 @@ from avalanche_agcn.experiments.settings import (
     usable_negatives,
 )
 
-USAGE = "%(prog)s [options]"
-FLAGS = {
-    "dataset_root": "data",
-    "train_mb_size": "batch-size",
-    "train_epochs": "epochs",
-    "num_workers": "workers",
-}
+FLAGS = {"dataset_root": "data", "train_mb_size": "batch-size", "train_epochs": "epochs"}
+FLAGS |= {"num_workers": "workers"}
 """Options with another name than their setting."""
 OPTIONS_OF = {
     "photos": {"labels", "test_labels", "test_size", "separator"},
@@ -55,11 +50,7 @@ OPTIONS_OF = {
 """Options that some data alone have."""
 OWN_FLAGS: dict[str, tuple[str, type, str]] = {
     "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
-    "preset": (
-        "preset",
-        str,
-        "of AGCN: paper, official (the authors' program) or statistics (default: paper)",
-    ),
+    "preset": ("preset", str, "of AGCN: paper, official (its authors' program), statistics (default: paper)"),
     "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN (default: 100000.0, drawn scenes: 1000.0)"),
 }
 """Settings of methods that have an option of their own; --set has the others.
@@ -70,16 +61,11 @@ METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 def make_parser(
-    benchmark: BenchmarkName, description: str | None, *, prog: str | None = None, usage: str = USAGE
+    benchmark: BenchmarkName, description: str | None, *, usage: str = "%(prog)s [options]", **how: Any
 ) -> argparse.ArgumentParser:
     """Options of a run; those that are not given are absent from the result."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        usage=usage,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-    )
+    how |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "argument_default": argparse.SUPPRESS}
+    parser = argparse.ArgumentParser(usage=usage, description=description, **how)
     _add_run_options(parser, benchmark)
     _add_logging_options(parser.add_argument_group("logging, beside the report"))
     others = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
@@ -137,15 +123,10 @@ def _add_logging_options(options: argparse._ArgumentGroup) -> None:
 def _add_method_options(options: argparse._ArgumentGroup) -> None:
     for name, (flag, kind, text) in OWN_FLAGS.items():
         options.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
-    options.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="any setting: --set ewc_lambda=10 pool=avg; `avalanche-agcn methods` lists those of methods "
-        "(default: none)",
+    text = (
+        "any: --set ewc_lambda=10 pool=avg; `avalanche-agcn methods` lists those of methods (default: none)"
     )
+    options.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=text)
 
 
 def _add_setting(options: argparse._ArgumentGroup, group: type, name: str, benchmark: BenchmarkName) -> None:
@@ -153,13 +134,14 @@ def _add_setting(options: argparse._ArgumentGroup, group: type, name: str, bench
     (text,) = get_type_hints(group, include_extras=True)[name].__metadata__
     kind = KINDS[name]
     how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
-    kinds = [one for one in alternatives(kind) if one not in (type(None), Ellipsis)]
+    several = get_origin(kind) is tuple
+    kinds = [one for one in alternatives(get_args(kind)[0] if several else kind) if one is not type(None)]
     if kinds == [bool]:
         how["action"] = argparse.BooleanOptionalAction
     elif kinds[0] in PLAIN:
         how |= {"type": kinds[0], "metavar": METAVARS[kinds[0]]}
     else:
-        how |= {"choices": kinds} | ({"nargs": "+"} if get_origin(kind) is tuple else {})
+        how |= {"choices": kinds} | ({"nargs": "+"} if several else {})
     flags = {**FLAGS, "dataset_root": "images"} if benchmark == "photos" else FLAGS
     options.add_argument(f"--{flags.get(name, name.replace('_', '-'))}", **how)
 
@@ -173,132 +155,29 @@ def _default_text(name: str, benchmark: BenchmarkName) -> str:
     else:
         layers |= {"drawn scenes": DEFAULTS["scenes"], "small": small_settings("photos", "multitask_ridge")}
     values = {of: layer.get(name, getattr(Settings, name)) for of, layer in layers.items()}
-    own, *others = (("none" if value in (None, ()) else str(value).lower()) for value in values.values())
-    differing = [f", {of}: {value}" for of, value in zip([*values][1:], others, strict=True) if value != own]
-    return own + "".join(differing)
-
-
-SCENES_NOTICE = "No --data: these are drawn scenes, not {name}. Compare these scores with each other only."
-DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "photos": "your photos"}
-WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # no files; as in models/, which would import torch
-LOGGERS = ("tensorboard", "wandb", "csv_log")
-
-
-@returns_exit_code
-def main(
-    benchmark: BenchmarkName,
-    description: str | None,
-    argv: Sequence[str] | None = None,
-    *,
-    variants: Mapping[str, Variant] | None = None,
-    prog: str | None = None,
-    usage: str = USAGE,
-) -> int:
-    """Run what the command line asks for, then write tables and plots of all runs.
-
-    Args:
-        benchmark: what to run on if there is data.
-        description: for ``--help``.
-        argv: the command line; that of the process if None.
-        variants: run AGCN and these variants of it.
-        prog: name of the program in messages; that of the script if None.
-        usage: for ``--help``.
-
-    Returns:
-        The exit code.
-    """
-    parser = make_parser(benchmark, description, prog=prog, usage=usage)
-    first = is_first_by_environment()
-    with contextlib.nullcontext() if first else contextlib.redirect_stderr(None):
-        arguments = parser.parse_args(argv)
-        try:
-            wanted = settings_of(arguments, variants)
-        except (ValueError, OSError) as error:
-            parser.error(one_sentence(error))
-    if first and wanted[0].benchmark == "scenes":
-        print(SCENES_NOTICE.format(name=DATA_NAMES[benchmark]))
-    out = getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT)
-    with handle_signals():
-        loggers = {name: value for name, value in vars(arguments).items() if name in LOGGERS}
-        flags = {"resume": "resume" in arguments, "overwrite": "overwrite" in arguments}
-        _run_all(wanted, out, **flags, loggers=loggers)
-    return 0
-
-
-def _run_all(
-    wanted: Sequence[Settings], out: Path, *, resume: bool, overwrite: bool, loggers: Mapping[str, Any]
-) -> None:
-    from avalanche_agcn.evaluation.loggers import ProgressBar
-    from avalanche_agcn.experiments.build import open_loggers
-    from avalanche_agcn.experiments.report import refresh_page, write_report
-    from avalanche_agcn.experiments.results import RESULTS_FILE, Results
-    from avalanche_agcn.experiments.run import Run, keep_freed_memory
-    from avalanche_agcn.training.distributed import is_first_process, process_group
-
-    keep_freed_memory()
-    finished: list[Results] = []
-    refresh = partial(refresh_page, out, finished, len(wanted))
-    options: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}
-    with process_group(wanted[0].device):
-        for settings in wanted:
-            ended = (out / settings.name / RESULTS_FILE).is_file() and not overwrite  # then nothing is logged
-            wanted_loggers = {} if ended or not is_first_process() else loggers
-            opened = open_loggers(
-                settings.name, out, **wanted_loggers, append=resume, config=settings.as_dict()
-            )
-            with _tell_what_is_saved(out / settings.name), opened as more:
-                own = [ProgressBar(), *more] if is_first_process() else []
-                finished.append(Run(settings, out, **options, loggers=own).run())
-        if is_first_process():
-            write_report(finished, out)
-
-
-@contextlib.contextmanager
-def _tell_what_is_saved(folder: Path) -> Iterator[None]:
-    """If the run in the folder does not end, tell whether it can be continued."""
-    from avalanche_agcn.experiments.folder import STATE_FILE, BegunRun, FolderInUse, OtherRun
-
-    try:
-        yield
-    except (FolderInUse, OtherRun, BegunRun):  # nothing has begun
-        raise
-    except (Exception, KeyboardInterrupt):
-        if is_first_by_environment():
-            state = folder / STATE_FILE
-            saved = f"The state of the run is saved in {state}; the same command with --resume continues it."
-            print(f"\n{saved}" if state.is_file() else "\nNo state of the run was saved.", file=sys.stderr)
-        raise
+    texts = {of: "none" if value in (None, ()) else str(value).lower() for of, value in values.items()}
+    own = texts.pop("")
+    return own + "".join(f", {of}: {text}" for of, text in texts.items() if text != own)
 
 
 def settings_of(
     arguments: argparse.Namespace, variants: Mapping[str, Variant] | None = None
 ) -> list[Settings]:
-    """One for each method (or variant of AGCN) and seed, in that order.
-
-    Raises:
-        ValueError: if a setting is unknown, or two runs would have the same folder; the message says which.
-    """
-    shared, own, required = _merge(vars(arguments))
-    names, seeds = _as_list(shared.pop("method", FULL)), _as_list(shared.pop("seed", 0))
-    benchmark = _benchmark_of(arguments, shared)
-    defaults = getattr(arguments, "defaults", "small" if benchmark == "photos" else "paper")
+    """Settings for each method (or variant of AGCN) and seed, in that order."""
+    given, required = _merge(vars(arguments))
+    benchmark = _benchmark_of(arguments, given)
+    choices, is_small = _choices_of(arguments, given.pop("method", FULL), benchmark)
     if variants is None and _asks_for_nothing(arguments):
-        names, defaults = list(FIRST), "small"
-    names = list(METHODS) if "all" in names else names
-    chosen = [CHOICES.get(str(name), Choice(name)) for name in names]
-    check_accepted(required, [choice.method for choice in chosen])
-    extras = {name: shared.pop(name) for name in EXTRAS if name in shared}
+        choices, is_small = [CHOICES[name] for name in FIRST], True
+    check_accepted(required, [choice.method for choice in choices])
+    extras = {name: given.pop(name) for name in EXTRAS if name in given}
     for name, value in extras.items():
         check_value(name, value, KINDS[name])
-    if shared.get("label") is None:
-        shared.pop("label", None)
     wanted = []
-    for choice in chosen:
-        base = {**choice.changes, **own}
-        if defaults == "small":
-            base = {**_small(benchmark, choice, own, extras), **base}
-        given = {"label": choice.label, **shared, "method": choice.method}
-        wanted += [make_settings(benchmark, base, **given, seed=seed) for seed in seeds]
+    for choice in choices:
+        variant = (choice.method, choice.label, given.get("preset"), _as_list(extras.get("negatives", ())))
+        small = small_settings(benchmark, *variant) if is_small else {}
+        wanted += _with_seeds(benchmark, choice, small, given)
     for name, value in extras.items():
         wanted = _give(wanted, name, value) if value else wanted
     if variants is not None:
@@ -308,41 +187,64 @@ def settings_of(
     return wanted
 
 
-def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
-    """Settings of all methods, settings of some, and names of those that a chosen method must have.
+def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """Settings by name, and the names of those that a chosen method must have.
 
     Of a setting given twice the later counts: in the config, by ``--smoke``, as an option, by ``--set``.
     """
     import torch
 
-    config = read_config(given["config"]) if "config" in given else {}
-    if "benchmark" in config:  # which the script's replaces
-        check_value("benchmark", config["benchmark"], KINDS["benchmark"])
-    if "method" in given:
-        config = {**config, "label": None}  # it belongs to the config's method, as do its own settings
-        if set(_as_list(given["method"])) != {config.get("method")}:
-            config.pop("method_settings", None)
+    config = _config_of(given) if "config" in given else {}
     options = {name: value for name, value in given.items() if name in KINDS or name in OWN_FLAGS}
     named = dict(map(_named_value, given["set"]))
     smoke = dict(SMOKE) if given.get("smoke") else {}
     if is_b_protocol({**config, **options, **named}.get("protocol")):
         smoke.pop("n_experiences", None)  # the protocol says how many
-    shared: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
-    own: dict[str, Any] = {}
+    merged: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
     required: set[str] = set()
     for layer, must_fit in ((config, "method" not in given), (smoke, False), (options, True), (named, True)):
-        of_all, of_methods = split_settings(layer)
-        shared, own = shared | of_all, own | of_methods
-        required |= of_methods.keys() if must_fit else set()
-    return shared, own, required
+        shared, own = split_settings(layer)
+        merged |= {**own, **shared}
+        required |= own.keys() if must_fit else set()
+    return merged, required
+
+
+def _config_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The config; without its label and its method's own settings, if the command line has methods."""
+    config = read_config(given["config"])
+    if "benchmark" in config:  # which the script's replaces
+        check_value("benchmark", config["benchmark"], KINDS["benchmark"])
+    if "method" in given:
+        config.pop("label", None)
+        if set(_as_list(given["method"])) != {config.get("method")}:
+            config.pop("method_settings", None)
+    return config
+
+
+def _choices_of(
+    arguments: argparse.Namespace, methods: Any, benchmark: BenchmarkName
+) -> tuple[list[Choice], bool]:
+    """Methods that are asked for, and whether each has the settings chosen on few photos."""
+    names = _as_list(methods)
+    choices = [CHOICES.get(str(name), Choice(name)) for name in (METHODS if "all" in names else names)]
+    default = "small" if benchmark == "photos" else "paper"
+    return choices, getattr(arguments, "defaults", default) == "small"
+
+
+def _with_seeds(
+    benchmark: BenchmarkName, choice: Choice, small: Mapping[str, Any], given: Mapping[str, Any]
+) -> list[Settings]:
+    """Settings of a method, as far as it has those given, with each seed."""
+    known = {*KINDS, *method_arguments(choice.method)}
+    own = {name: value for name, value in given.items() if name in known}
+    if own.get("label") is None:
+        own["label"] = choice.label
+    seeds, defaults = _as_list(own.pop("seed", 0)), {**small, **choice.changes}
+    return [make_settings(benchmark, defaults, **own, method=choice.method, seed=seed) for seed in seeds]
 
 
 def read_config(path: str | os.PathLike) -> dict[str, Any]:
-    """Settings from a TOML or JSON file; those of a run from its ``results.json``.
-
-    Raises:
-        ValueError: if the file is neither, or of another format.
-    """
+    """Settings from a TOML or JSON file; those of a run from its ``results.json``."""
     content = _read_toml(path) if str(path).endswith(".toml") else read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`.")
@@ -396,16 +298,7 @@ def _asks_for_nothing(arguments: argparse.Namespace) -> bool:
     return given <= {"benchmark", "seed"} and arguments.benchmark != "photos" and not arguments.set
 
 
-def _small(
-    benchmark: BenchmarkName, choice: Choice, own: Mapping[str, Any], extras: Mapping[str, Any]
-) -> dict[str, Any]:
-    return small_settings(
-        "scenes" if benchmark == "scenes" else "photos",
-        choice.method,
-        label=choice.label,
-        preset=own.get("preset"),
-        negatives=_as_list(extras.get("negatives", ())),
-    )
+WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # no files; as in models/, which would import torch
 
 
 def check_word_vectors(wanted: Sequence[Settings]) -> None:
@@ -456,3 +349,85 @@ def _variants_of(wanted: Sequence[Settings], variants: Mapping[str, Variant]) ->
         made = [(s, change_settings(s, **variant.changes(s.method_settings))) for s in wanted]
         runs += [change_settings(changed, label=label) for s, changed in made if changed != s]
     return runs
+
+
+DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "photos": "your photos"}
+LOGGERS = ("tensorboard", "wandb", "csv_log")
+
+
+@returns_exit_code
+def main(
+    benchmark: BenchmarkName,
+    description: str | None,
+    argv: Sequence[str] | None = None,
+    *,
+    variants: Mapping[str, Variant] | None = None,
+    **how: Any,
+) -> int:
+    """Run what the command line asks for, then write tables and plots of all runs; return the exit code.
+
+    Args:
+        benchmark: what to run on if there is data.
+        description: for ``--help``.
+        argv: the command line; that of the process if None.
+        variants: run AGCN and these variants of it.
+        **how: ``prog`` and ``usage`` of the parser.
+    """
+    parser = make_parser(benchmark, description, **how)
+    first = is_first_by_environment()
+    with contextlib.nullcontext() if first else contextlib.redirect_stderr(None):
+        arguments = parser.parse_args(argv)
+        try:
+            wanted = settings_of(arguments, variants)
+        except (ValueError, OSError) as error:
+            parser.error(one_sentence(error))
+    if first and wanted[0].benchmark == "scenes":
+        name = DATA_NAMES[benchmark]
+        print(f"No --data: these are drawn scenes, not {name}. Compare these scores with each other only.")
+    with handle_signals():
+        _run_all(wanted, arguments)
+    return 0
+
+
+def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
+    from avalanche_agcn.evaluation.loggers import ProgressBar
+    from avalanche_agcn.experiments.build import open_loggers
+    from avalanche_agcn.experiments.report import refresh_page, write_report
+    from avalanche_agcn.experiments.results import RESULTS_FILE, Results
+    from avalanche_agcn.experiments.run import Run, keep_freed_memory
+    from avalanche_agcn.training.distributed import is_first_process, process_group
+
+    keep_freed_memory()
+    out = getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT)
+    resume, overwrite = "resume" in arguments, "overwrite" in arguments
+    logging = {name: value for name, value in vars(arguments).items() if name in LOGGERS}
+    finished: list[Results] = []
+    refresh = partial(refresh_page, out, finished, len(wanted))
+    with process_group(wanted[0].device):
+        for settings in wanted:
+            ended = (out / settings.name / RESULTS_FILE).is_file() and not overwrite  # then nothing is logged
+            own = {} if ended or not is_first_process() else logging
+            opened = open_loggers(settings.name, out, **own, append=resume, config=settings.as_dict())
+            with _tell_what_is_saved(out / settings.name), opened as more:
+                loggers = [ProgressBar(), *more] if is_first_process() else []
+                how = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}
+                finished.append(Run(settings, out, **how, loggers=loggers).run())  # type: ignore[arg-type]
+        if is_first_process():
+            write_report(finished, out)
+
+
+@contextlib.contextmanager
+def _tell_what_is_saved(folder: Path) -> Iterator[None]:
+    """If the run in the folder does not end, tell whether it can be continued."""
+    from avalanche_agcn.experiments.folder import STATE_FILE, BegunRun, FolderInUse, OtherRun
+
+    try:
+        yield
+    except (FolderInUse, OtherRun, BegunRun):  # nothing has begun
+        raise
+    except (Exception, KeyboardInterrupt):
+        if is_first_by_environment():
+            state = folder / STATE_FILE
+            saved = f"The state of the run is saved in {state}; the same command with --resume continues it."
+            print(f"\n{saved}" if state.is_file() else "\nNo state of the run was saved.", file=sys.stderr)
+        raise

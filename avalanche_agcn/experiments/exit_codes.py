@@ -30,8 +30,8 @@ def expected_errors() -> tuple[type[BaseException], ...]:
 
     from avalanche_agcn.models.backbones import WeightsUnavailable
 
-    missing = (OSError, ValueError, MemoryError, ModuleNotFoundError)
-    return (*missing, torch.OutOfMemoryError, WeightsUnavailable)
+    memory = (MemoryError, torch.OutOfMemoryError)
+    return (OSError, ValueError, ModuleNotFoundError, WeightsUnavailable, *memory)
 
 
 def is_first_by_environment() -> bool:
@@ -56,7 +56,8 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
                 print(f"\nStopped. {error}".rstrip(), file=sys.stderr)
             return getattr(error, "exit_code", INTERRUPTED)
         except Exception as error:
-            if _is_dead_worker(error):
+            # Torch found that a loader worker was ended from outside, for which it has no type.
+            if type(error) is RuntimeError and str(error).startswith("DataLoader worker"):
                 error = OSError(f"{error}, perhaps for lack of memory: use fewer --workers.")
             if not isinstance(error, expected_errors()):
                 raise
@@ -64,11 +65,6 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
             return FAILED
 
     return wrapped
-
-
-def _is_dead_worker(error: Exception) -> bool:
-    """Whether torch found that a loader worker was ended from outside, for which it has no type."""
-    return type(error) is RuntimeError and str(error).startswith("DataLoader worker")
 
 
 def one_sentence(error: BaseException) -> str:
@@ -86,15 +82,11 @@ def one_sentence(error: BaseException) -> str:
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks this process to end.
-
-    Attributes:
-        exit_code: of the process: 143 for SIGTERM, 130 for Ctrl-C.
-    """
+    """A signal asks this process to end."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
-        self.exit_code = 128 + signum
+        self.exit_code = 128 + signum  # 143 for SIGTERM, 130 for Ctrl-C
 
 
 class _Request:
@@ -110,11 +102,8 @@ _request = _Request()
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-    """Turn SIGTERM and Ctrl-C into `Stopped`; on leaving, end the loader workers that are left after it.
-
-    It has no effect outside of the main thread, where Python does not allow it.
-    """
-    if threading.current_thread() is not threading.main_thread():
+    """Turn SIGTERM and Ctrl-C into `Stopped`; on leaving, end the loader workers that are left after it."""
+    if threading.current_thread() is not threading.main_thread():  # where Python does not allow it
         yield
         return
     _request.process = os.getpid()

@@ -1,9 +1,8 @@
 """The folder of a run: one process at a time writes to it, and nothing is overwritten by mistake.
 
-Fingerprints of data: digests that change with the images and labels a run is made from.
-
-Of files up to `CONTENT_BYTES` in all, the whole contents count; of more, their names and sizes, and the
-contents of `N_SAMPLED` files. That takes about a second for a data set like COCO.
+A run is not continued on other data, of which fingerprints tell: of files up to `CONTENT_BYTES` in all, the
+whole contents count; of more, their names and sizes, and the contents of `N_SAMPLED` files. That takes about
+a second for a data set like COCO.
 """
 
 from __future__ import annotations
@@ -45,14 +44,9 @@ Fingerprint = dict[str, dict[str, str]]
 
 
 def data_fingerprint(plan: Plan) -> Fingerprint:
-    """Digests of the images and labels of a benchmark, those of each stream apart.
-
-    Raises:
-        FileNotFoundError: if an image is missing.
-    """
-    names = list(plan.class_names)
+    """Digests of images and labels, by stream; a FileNotFoundError names an image that is missing."""
     streams = {"train": plan.train, **plan.evaluation}
-    return {name: _stream_fingerprint(images, names) for name, images in streams.items()}
+    return {name: _stream_fingerprint(images, plan.class_names) for name, images in streams.items()}
 
 
 def changed_data(old: Mapping[str, Mapping[str, str]], new: Fingerprint) -> list[str]:
@@ -62,11 +56,8 @@ def changed_data(old: Mapping[str, Mapping[str, str]], new: Fingerprint) -> list
         before, now = old.get(stream, {}), new.get(stream, {})
         parts = [part for part in dict.fromkeys([*before, *now]) if before.get(part) != now.get(part)]
         # Other images have other labels and sizes; that they are others is what the user needs to know.
-        changed += [
-            f"the {part} of the {stream} stream"
-            for part in parts
-            if part == "images" or "images" not in parts
-        ]
+        parts = ["images"] if "images" in parts else parts
+        changed += [f"the {part} of the {stream} stream" for part in parts]
     return changed
 
 
@@ -88,8 +79,7 @@ def _stream_fingerprint(images: Images, class_names: Sequence[str]) -> dict[str,
         with preserve_rng_state():
             first, again = (digest(image_bytes(source, spread(by_name))) for _ in range(2))
         parts |= {"contents": first} if first == again else {}  # images may be augmented in the source
-    order = (repr([names[p] for p in part.tolist()]).encode() for part in positions)
-    parts["order"] = digest(order)
+    parts["order"] = digest(repr([names[p] for p in part.tolist()]).encode() for part in positions)
     return parts
 
 
@@ -128,19 +118,16 @@ def file_digest(path: str | os.PathLike) -> bytes:
 
 
 class FileDigests:
-    """Digests of the contents of files, remembered as long as the files do not change.
+    """Digests of the contents of files below ``root``, remembered in ``folder`` until the files change.
 
     A file that is as it was in its inode, its size and both times is not read again. The time of the last
     change of an inode cannot be set, so that a file replaced by one of the same size and time is noticed.
-
-    Args:
-        folder: where the digests are remembered.
-        root: folder of the files.
     """
 
     def __init__(self, folder: Path, root: str) -> None:
         self._path = folder / f"digests-{digest([os.path.abspath(root).encode()])[:32]}.json"
-        self._known: dict[str, Any] = _read_known(self._path)
+        known = _read_json(self._path)
+        self._known: dict[str, Any] = known if isinstance(known, dict) else {}
         self._is_new = False
 
     def digest(self, path: str) -> bytes:
@@ -163,12 +150,12 @@ class FileDigests:
             write_json(self._path, self._known)
 
 
-def _read_known(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Any:
+    """Content of a file of ours; None if there is none or it is damaged."""
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        return known if isinstance(known, dict) else {}
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return {}
+        return None
 
 
 def digest(parts: Iterable[bytes]) -> str:
@@ -212,10 +199,8 @@ class FolderContent(NamedTuple):
 
     def check_data(self, folder: Path, data: Fingerprint) -> None:
         """Raise `OtherRun`, with what changed, if the data are others than those of the run."""
-        if self.results is not None:
-            path, saved = folder / RESULTS_FILE, self.results.data
-        else:
-            path, saved = folder / STATE_FILE, (self.state or {}).get("data")
+        saved = (self.state or {}).get("data") if self.results is None else self.results.data
+        path = folder / (STATE_FILE if self.results is None else RESULTS_FILE)
         changed = [] if saved is None else changed_data(saved, data)
         if changed:
             raise OtherRun(
@@ -224,13 +209,7 @@ class FolderContent(NamedTuple):
 
 
 def read_folder(folder: Path, settings: Settings, resume: bool, log: Callable[[str], None]) -> FolderContent:
-    """What a folder has of the run with these settings.
-
-    Raises:
-        OtherRun: if it has a run with other settings.
-        BegunRun: if it has a run that was begun, without ``resume``.
-        ValueError: if a file in it is not one of ours, or of another version.
-    """
+    """What a folder has of the run with these settings; a ValueError if it has something else."""
     results, state = folder / RESULTS_FILE, folder / STATE_FILE
     if results.is_file():
         finished = read_results(results)
@@ -278,21 +257,15 @@ class RunLock:
     """Lock of a run's folder: a file that names the process which writes there.
 
     A process that was killed leaves the file behind; the next one on the same machine takes it over. Several
-    runs of one process may have the same folder, one after the other.
-
-    Args:
-        folder: folder of the run; it is created.
-
-    Raises:
-        FolderInUse: if another process has the lock; the message names its id and host.
-        OSError: if the folder cannot be written to.
+    runs of one process may have the same folder, one after the other. The folder is made if need be;
+    `FolderInUse` names the process that has it.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
         self.path = Path(folder) / LOCK_FILE
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._guard():
-            owner = _read(self.path)
+            owner = _read_owner(self.path)
             if owner is not None and owner != _myself() and _is_alive(owner):
                 raise FolderInUse(
                     f"{self.path.parent} is in use by process {owner['pid']} on {owner['host']}: wait for "
@@ -303,7 +276,7 @@ class RunLock:
     def release(self) -> None:
         """Let other processes use the folder."""
         with self._guard():
-            if _read(self.path) == _myself():
+            if _read_owner(self.path) == _myself():
                 self.path.unlink()
 
     def _guard(self) -> FileLock:
@@ -317,12 +290,12 @@ def _myself() -> dict[str, Any]:
     return {"pid": process.pid, "host": socket.gethostname(), "started": process.create_time()}
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_owner(path: Path) -> dict[str, Any] | None:
     """The owner that a lock names; None if there is no lock or it is not one of ours."""
+    owner = _read_json(path)
     try:
-        owner = json.loads(path.read_text(encoding="utf-8"))
         return {"pid": int(owner["pid"]), "host": str(owner["host"]), "started": float(owner["started"])}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

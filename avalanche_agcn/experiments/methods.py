@@ -52,7 +52,6 @@ class Method:
         model: ``"linear"``, a linear classifier over the backbone; ``"random"``, one over random features of
             it; or ``"agcn"``, a GCN over word vectors.
         has_pseudo_labels: whether it adds pseudo-labels by itself.
-        search: settings that a study chooses, beside the learning rate of a linear classifier.
     """
 
     strategy: str
@@ -61,7 +60,11 @@ class Method:
     style: Style
     model: Literal["linear", "random", "agcn"] = "linear"
     has_pseudo_labels: bool = False
-    search: Space = field(default_factory=dict)
+
+    @property
+    def search(self) -> Space:
+        """Settings that a study chooses."""
+        return SEARCHES.get(self.strategy, {})
 
     @property
     def strategy_class(self) -> type[Any]:
@@ -102,80 +105,60 @@ class Method:
         return found
 
 
-# λ₁ + λ₂ = 1, as in the paper.
-_WEIGHTS = [{"lambda_cls": x, "lambda_dst": round(1 - x, 2)} for x in (0.07, 0.2, 0.35, 0.5, 0.7)]
-
 # Okabe and Ito's palette without its yellow, and five of Tol's colours: safe for colour-blind readers.
 METHODS: dict[str, Method] = {
     "multitask": Method("MultiTask", "Multi-Task", "all images and labels at once", Style("#000000", "*")),
     "multitask_ridge": Method(
         "MultiTaskRidge",
         "Multi-Task (ridge)",
-        "all images and labels at once, in closed form",
+        "all images and labels at once, closed form",
         Style("#DDCC77", "p"),
     ),
     "finetuning": Method("FineTuning", "Fine-Tuning", "plain training on the stream", Style("#7F7F7F", "v")),
-    "ewc": Method(
-        "EWC",
-        "EWC",
-        "penalises changes of important weights",
-        Style("#E69F00", "P"),
-        search={"ewc_lambda": LogUniform(1, 1e5)},
-    ),
-    "lwf": Method(
-        "LwF",
-        "LwF",
-        "distils the previous model",
-        Style("#56B4E9", "D"),
-        search={"alpha": LogUniform(0.1, 30)},
-    ),
+    "ewc": Method("EWC", "EWC", "penalises changes of important weights", Style("#E69F00", "P")),
+    "lwf": Method("LwF", "LwF", "distils the previous model", Style("#56B4E9", "D")),
     "agem": Method("AGEM", "A-GEM", "steps that do not harm a memory", Style("#CC79A7", "X")),
     "er": Method("ER", "ER", "replays from a reservoir", Style("#009E73", "^")),
     "prs": Method("PRS", "PRS", "replays from a memory partitioned by class", Style("#0072B2", "<")),
     "ocdm": Method("OCDM", "OCDM", "replays from a memory with balanced classes", Style("#882255", "s")),
-    "scr": Method(
-        "SCR",
-        "SCR",
-        "replays with a contrastive loss",
-        Style("#999933", "h"),
-        search={"contrast_weight": LogUniform(0.01, 1)},
-    ),
+    "scr": Method("SCR", "SCR", "replays with a contrastive loss", Style("#999933", "h")),
     "agcn": Method(
-        "AGCN",
-        "AGCN",
-        "a graph of label relations, and a frozen teacher",
-        Style("#D55E00", "o"),
-        model="agcn",
-        search={"lr_gcn": LogUniform(3e-5, 1e-3), "weights": _WEIGHTS, "lambda_gph": LogUniform(1, 1e5)},
+        "AGCN", "AGCN", "a graph of label relations, and a frozen teacher", Style("#D55E00", "o"), "agcn"
     ),
     "streaming_ridge": Method(
-        "StreamingRidge",
-        "StreamingRidge",
-        "classifiers in closed form from sums of features",
-        Style("#332288", "d"),
-        search={"gamma": LogUniform(0.05, 1), "ridge": LogUniform(300, 3e4), "refine": LogUniform(0.02, 0.5)},
+        "StreamingRidge", "StreamingRidge", "closed form from sums of features", Style("#332288", "d")
     ),
-    "l3a": Method(
-        "L3A",
-        "L3A",
-        "classifiers in closed form from weighted random features",
-        Style("#117733", ">"),
-        model="random",
-        search={"ridge": LogUniform(1, 1e5)},
-    ),
+    "l3a": Method("L3A", "L3A", "closed form from weighted random features", Style("#117733", ">"), "random"),
     "csc": Method(
         "CSC",
         "CSC (counted graph)",
         "pseudo-labels, a graph of label relations, and a penalty on confident outputs",
         Style("#661100", "8"),
-        model="agcn",
+        "agcn",
         has_pseudo_labels=True,
-        search={"lr_gcn": LogUniform(3e-5, 1e-3), "beta": LogUniform(1e-3, 0.3)},
     ),
 }
 """In the order of the paper's Table 1, then those that the paper does not have."""
+_WEIGHTS = [{"lambda_cls": x, "lambda_dst": round(1 - x, 2)} for x in (0.07, 0.2, 0.35, 0.5, 0.7)]
+SEARCHES: dict[str, Space] = {
+    "EWC": {"ewc_lambda": LogUniform(1, 1e5)},
+    "LwF": {"alpha": LogUniform(0.1, 30)},
+    "SCR": {"contrast_weight": LogUniform(0.01, 1)},
+    # λ₁ + λ₂ = 1, as in the paper.
+    "AGCN": {"lr_gcn": LogUniform(3e-5, 1e-3), "weights": _WEIGHTS, "lambda_gph": LogUniform(1, 1e5)},
+    "StreamingRidge": {
+        "gamma": LogUniform(0.05, 1),
+        "ridge": LogUniform(300, 3e4),
+        "refine": LogUniform(0.02, 0.5),
+    },
+    "L3A": {"ridge": LogUniform(1, 1e5)},
+    "CSC": {"lr_gcn": LogUniform(3e-5, 1e-3), "beta": LogUniform(1e-3, 0.3)},
+}
+"""Settings that a study chooses for each strategy, beside the learning rate of a linear classifier."""
 FULL = "agcn"
 """What the ablations are variants of."""
+Table = Literal["2", "3", "ours"]
+_, DASHED, DOTTED = LINES
 
 
 @dataclass(frozen=True)
@@ -195,7 +178,7 @@ class Variant:
     name: str
     settings: Mapping[str, Any]
     style: Style
-    table: Literal["2", "3", "ours"] | None = None
+    table: Table | None = None
     scale: Mapping[str, float] = field(default_factory=dict)
 
     def changes(self, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,17 +195,13 @@ class Variant:
         return {**self.settings, **scaled}
 
 
-def _ablation(
-    name: str,
-    colour: str,
-    marker: str,
-    table: Literal["2", "3", "ours"],
-    scale: Mapping[str, float] | None = None,
-    **settings: Any,
-) -> Variant:
-    return Variant(FULL, f"AGCN {name}", settings, Style(colour, marker, LINES[1]), table, scale or {})
+def _ablation(name: str, colour: str, marker: str, table: Table, **changes: Any) -> Variant:
+    """A variant of AGCN; changes are settings, or in the paper's Table 3 factors of the run's own."""
+    settings, scale = ({}, changes) if table == "3" else (changes, {})
+    return Variant(FULL, f"AGCN {name}", settings, Style(colour, marker, DASHED), table, scale)
 
 
+_MEMORY, _STATISTICS = {"negatives": ("memory",)}, {"negatives": ("statistics",)}
 VARIANTS: dict[str, Variant] = {
     "agcn-no-cross": _ablation("without R and Q", "#0072B2", "s", "2", cross_blocks=False),
     "agcn-identity-graph": _ablation("identity graph", "#009E73", "^", "ours", graph="identity"),
@@ -237,34 +216,27 @@ VARIANTS: dict[str, Variant] = {
     # The paper's Table 3 in factors of its full method's weights, so that other benchmarks can take the same
     # steps around weights of their own.
     "agcn-lambda1-5/7-lambda3-0": _ablation(
-        "5/7×λ₁ 0×λ₃", "#E69F00", "<", "3", {"lambda_cls": 5 / 7, "lambda_gph": 0.0}
+        "5/7×λ₁ 0×λ₃", "#E69F00", "<", "3", lambda_cls=5 / 7, lambda_gph=0.0
     ),
-    "agcn-lambda3-0": _ablation("0×λ₃", "#999933", ">", "3", {"lambda_gph": 0.0}),
+    "agcn-lambda3-0": _ablation("0×λ₃", "#999933", ">", "3", lambda_gph=0.0),
     "agcn-lambda1-9/7-lambda3-0": _ablation(
-        "9/7×λ₁ 0×λ₃", "#7F7F7F", "h", "3", {"lambda_cls": 9 / 7, "lambda_gph": 0.0}
+        "9/7×λ₁ 0×λ₃", "#7F7F7F", "h", "3", lambda_cls=9 / 7, lambda_gph=0.0
     ),
-    "agcn-lambda3-0.1": _ablation("0.1×λ₃", "#882255", "*", "3", {"lambda_gph": 0.1}),
-    "agcn-lambda3-10": _ablation("10×λ₃", "#F0E442", "p", "3", {"lambda_gph": 10.0}),
-    "er + negatives": Variant(
-        "er", "ER + negatives", {"negatives": ("memory",)}, Style("#009E73", "v", LINES[1])
-    ),
-    "agcn + er + negatives": Variant(
-        FULL, "AGCN + ER + negatives", {"negatives": ("memory",)}, Style("#D55E00", "s", LINES[1])
-    ),
+    "agcn-lambda3-0.1": _ablation("0.1×λ₃", "#882255", "*", "3", lambda_gph=0.1),
+    "agcn-lambda3-10": _ablation("10×λ₃", "#F0E442", "p", "3", lambda_gph=10.0),
+    "er + negatives": Variant("er", "ER + negatives", _MEMORY, Style("#009E73", "v", DASHED)),
+    "agcn + er + negatives": Variant(FULL, "AGCN + ER + negatives", _MEMORY, Style("#D55E00", "s", DASHED)),
     "agcn orthogonal words + er + negatives": Variant(
         FULL,
         "AGCN orthogonal words + ER + negatives",
-        {"orthogonal_words": True, "negatives": ("memory",)},
-        Style("#332288", "d", LINES[1]),
+        {"orthogonal_words": True, **_MEMORY},
+        Style("#332288", "d", DASHED),
     ),
     "agcn statistics": Variant(
-        FULL, "AGCN statistics", {"preset": "statistics"}, Style("#D55E00", "D", LINES[2])
+        FULL, "AGCN statistics", {"preset": "statistics"}, Style("#D55E00", "D", DOTTED)
     ),
     "finetuning + statistics": Variant(
-        "finetuning",
-        "Fine-Tuning + statistics",
-        {"negatives": ("statistics",)},
-        Style("#7F7F7F", "^", LINES[2]),
+        "finetuning", "Fine-Tuning + statistics", _STATISTICS, Style("#7F7F7F", "^", DOTTED)
     ),
 }
 """By the label of their runs: the ablations of AGCN in the order of tables, then rows with a memory."""
@@ -291,9 +263,8 @@ SMALL: dict[str, Any] = json.loads(SMALL_FILE.read_text(encoding="utf-8"))
 
 
 def small_settings(
-    data: Literal["photos", "scenes"],
+    benchmark: str,
     method: str,
-    *,
     label: str | None = None,
     preset: str | None = None,
     negatives: Sequence[str] = (),
@@ -310,8 +281,9 @@ def small_settings(
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
     labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
     chosen: dict[str, Any] = next((SMALL["methods"][one] for one in labels if one in SMALL["methods"]), {})
-    rates = SMALL["scene_rates"] if data == "scenes" else {}
-    return {**SMALL["networks"][data], **chosen, **rates}
+    if benchmark == "scenes":
+        return {**SMALL["networks"]["scenes"], **chosen, **SMALL["scene_rates"]}
+    return {**SMALL["networks"]["photos"], **chosen}
 
 
 def name_of(label: str) -> str:

@@ -15,6 +15,7 @@ from torch import nn
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.evaluation.functional import StageScores
+from avalanche_agcn.experiments import checkpoint
 from avalanche_agcn.experiments.build import (
     BENCHMARK_NAMES,
     check_device,
@@ -25,22 +26,7 @@ from avalanche_agcn.experiments.build import (
     make_strategy,
     normalise,
 )
-from avalanche_agcn.experiments.checkpoint import (
-    LOWER_RATE,
-    CheckpointPlugin,
-    Diverged,
-    State,
-    capture,
-    check_optimizer,
-    count_stored,
-    fitting_state,
-    layout,
-    restore,
-    save_state,
-    seed_everything,
-    write_atomically,
-    write_json,
-)
+from avalanche_agcn.experiments.checkpoint import LOWER_RATE, CheckpointPlugin, Diverged, State
 from avalanche_agcn.experiments.exit_codes import raise_if_requested, requested_signal, stop_between_batches
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.experiments.folder import (
@@ -77,10 +63,8 @@ def keep_freed_memory() -> bool:
     """Let the process keep the memory of freed tensors for the next ones, where the C library is glibc.
 
     By default glibc returns the memory of every large tensor to the system and asks for it again, page by
-    page, at each layer of each step: on a CPU that can take as long as the layer itself.
-
-    Returns:
-        Whether the C library took the settings.
+    page, at each layer of each step: on a CPU that can take as long as the layer itself. Returns whether the
+    C library took the settings.
     """
     m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4  # of glibc's malloc.h
     values = {m_mmap_max: 0, m_trim_threshold: 2**31 - 1, m_top_pad: 64 * 2**20}
@@ -113,8 +97,6 @@ class Run:
         FolderInUse: if another process runs in the folder.
         OtherRun: if the folder has a run with other settings or on other data.
         BegunRun: if the folder has a run that was begun, without ``resume``.
-        ValueError: if a setting cannot be carried out here.
-        OSError: if the folder cannot be written to.
     """
 
     strategy: MultiLabelTemplate
@@ -136,8 +118,7 @@ class Run:
         self.settings = settings if benchmark is None else describe_benchmark(settings, benchmark)
         self.log = log if self._is_first else lambda message: None
         self.after_experience = after_experience if self._is_first else None
-        self.folder = Path(out) / settings.name
-        self._overwrite = overwrite
+        self.folder, self._overwrite = Path(out) / settings.name, overwrite
         self._lock = RunLock(self.folder) if self._is_first else None
         try:
             from_first_process(None)  # a barrier: nobody reads the folder before it is locked
@@ -157,7 +138,7 @@ class Run:
     ) -> MultiLabelBenchmark:
         """The benchmark; its data must be those of the run that the folder has."""
         check_device(self.settings.device)
-        seed_everything(self.settings.seed)
+        checkpoint.seed_everything(self.settings.seed)
         benchmark = make_benchmark(self.settings, self.log) if benchmark is None else benchmark
         self._log(str(benchmark))
         self.data = data_fingerprint(benchmark.plan)
@@ -168,8 +149,7 @@ class Run:
         """Make the strategy, as the state left it if there is one."""
         settings = self.settings
         self.seconds = {"train": 0.0, "eval": 0.0}
-        self.experience, self.trained = 0, False
-        self._within: State | None = None
+        self.experience, self.trained, self._epochs_done = 0, False, 0
         self._started = time.monotonic()
         self.backbone = make_backbone(settings)
         if settings.benchmark != "own":
@@ -192,16 +172,9 @@ class Run:
 
     def _freeze(self, backbone: Backbone) -> nn.Module:
         """Put features of the backbone in the place of images; return the network that passes them on."""
-        settings = self.settings
-        self.benchmark = feature_benchmark(
-            self.benchmark,
-            backbone,
-            settings.cache,
-            batch_size=settings.eval_mb_size,
-            num_workers=settings.num_workers,
-            device=settings.device,
-            log=self.log,
-        )
+        how = self.settings.select("num_workers", "device") | {"batch_size": self.settings.eval_mb_size}
+        cache = self.settings.cache
+        self.benchmark = feature_benchmark(self.benchmark, backbone, cache, log=self.log, **how)
         return Precomputed(backbone.num_features)
 
     @property
@@ -293,9 +266,7 @@ class Run:
 
     def _train(self) -> None:
         # Whole epochs that were finished before a stop are left out here, batches of the next by the plugin.
-        epochs_done = 0 if self._within is None else self._within["epoch"]
-        self.strategy.train_epochs = self.n_epochs - epochs_done
-        self._within = None
+        self.strategy.train_epochs, self._epochs_done = self.n_epochs - self._epochs_done, 0
         data = self.benchmark if self._at_once else self.benchmark.train_stream[self.experience]
         try:
             self.strategy.train(data, eval_streams=[], num_workers=self.settings.num_workers)
@@ -333,6 +304,7 @@ class Run:
         ap += [math.nan] * (len(names) - len(ap))  # of classes to come
         acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
         truth = train_cooccurrence(plan) if acm else None
+        stages = nested.stages[stream]
         used = {"train": plan.train, stream: plan.evaluation[stream]}
         return Results(
             benchmark=BENCHMARK_NAMES[settings.benchmark],
@@ -348,14 +320,12 @@ class Run:
             acm=acm,
             cooccurrence=None if truth is None else truth.tolist(),
             stages={
-                name: _percent(
-                    math.nan if stage is None else getattr(stage, name) for stage in nested.stages[stream]
-                )
+                name: _percent(getattr(stage, name, math.nan) for stage in stages)  # None before the end
                 for name in StageScores._fields
             },
             data=self.data,
             n_images={name: [len(positions) for positions in own.positions] for name, own in used.items()},
-            stored=count_stored(self.strategy),
+            stored=checkpoint.count_stored(self.strategy),
             **self.recorder.as_results(settings.dataset_root),
         )
 
@@ -377,8 +347,8 @@ class Run:
         )
         for after in (None, self.experience) if settings.keep_models else (None,):
             path = self.folder / model_name(after)
-            write_atomically(path.with_suffix(TENSORS), lambda file: file.write(content))
-            write_json(path.with_suffix(DESCRIPTION), description)
+            checkpoint.write_atomically(path.with_suffix(TENSORS), lambda file: file.write(content))
+            checkpoint.write_json(path.with_suffix(DESCRIPTION), description)
 
     def _save(self, within: State | None = None) -> None:
         """Save the state after an experience, or at a position within one."""
@@ -390,24 +360,23 @@ class Run:
             "data": self.data,
             "position": {"experience": self.experience, "trained": self.trained, "within": within},
             "seconds": seconds,
-            **capture(self.strategy),
+            **checkpoint.capture(self.strategy),
         }
         if self._is_first:
-            save_state(self.folder / STATE_FILE, state)
+            checkpoint.save_state(self.folder / STATE_FILE, state)
 
     def _restore(self, state: State) -> None:
-        """Continue from a saved state."""
-        with fitting_state(self.folder / STATE_FILE):  # which may have been made by another version
-            if state["layout"] != layout(self.strategy):
+        """Continue from a saved state, which may have been made by another version."""
+        with checkpoint.fitting_state(self.folder / STATE_FILE):
+            if state["layout"] != checkpoint.layout(self.strategy):
                 raise ValueError("it is of another version of this package")
             position, self.seconds = state["position"], dict(state["seconds"])
             self.experience, self.trained = position["experience"], position["trained"]
-            self._within = position["within"]
             if not 0 <= self.experience <= self.n_experiences:
                 raise ValueError(f"it is at experience {self.experience} of {self.n_experiences}")
-            restore(self.strategy, state, self.benchmark.train_stream)
-            if self._within is not None:
-                self._resume_within(self._within, state)
+            checkpoint.restore(self.strategy, state, self.benchmark.train_stream)
+            if position["within"] is not None:
+                self._resume_within(position["within"], state)
             if self.experience:
                 self.results()  # fails now, not after the next experience, if scores are missing
         self._log(f"continuing with experience {self.experience + 1}")
@@ -416,8 +385,9 @@ class Run:
         n_batches = self._count_batches()[self.experience]
         if not (0 <= within["epoch"] < self.n_epochs and 0 <= within["batch"] <= n_batches):
             raise ValueError(f"it is at batch {within['batch']} of epoch {within['epoch']}")
-        check_optimizer(self.strategy.optimizer, state["optimizer"])
+        checkpoint.check_optimizer(self.strategy.optimizer, state["optimizer"])
         self.checkpoints.resume(within, state)
+        self._epochs_done = within["epoch"]
 
 
 def _percent(fractions: Iterable[float]) -> list[float | None]:

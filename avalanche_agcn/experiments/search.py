@@ -40,11 +40,7 @@ from avalanche_agcn.experiments.settings import Settings, change_settings, check
 
 CHOSEN_FILE = "chosen.json"
 SCORE, TRIED_WITH = "validation mAP", "settings of the first trial"
-
-
-def log_now(message: str) -> None:
-    """Print without delay, also into a file."""
-    print(message, flush=True)
+LOG_NOW = functools.partial(print, flush=True)  # also into a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +49,7 @@ class Entry:
 
     Attributes:
         label: its key, which is also the seed of its random trials.
-        settings: of the run, beside those that are chosen.
-        space: settings to choose.
+        settings: of the run, beside those that are chosen from the ``space``.
         like: instead of choosing, take what was chosen for the entry of this label, with the changes of the
             variant in the registry that has the label of this entry, if any.
     """
@@ -65,10 +60,7 @@ class Entry:
     like: str | None = None
 
     def draw_trials(self, n: int) -> list[dict[str, Any]]:
-        """``n`` settings, drawn at random but always the same for the same label and space.
-
-        If the space has no more than ``n`` settings, each of them once.
-        """
+        """``n`` settings, drawn at random but always the same for a label and space; or all if few."""
         choices = [choice for choice in self.space.values() if not isinstance(choice, LogUniform)]
         if len(choices) == len(self.space) and math.prod(map(len, choices)) <= n:
             return [functools.reduce(operator.or_, map(dict, chosen), {}) for chosen in product(*choices)]
@@ -109,10 +101,8 @@ class Study:
     seeds: Sequence[int] = (0, 1, 2)
     class_orders: Sequence[str | None] = (None,)
 
-    def run(self, out: Path, *, jobs: int = 1, log: Callable[[str], None] = log_now) -> list[Results]:
+    def run(self, out: Path, *, jobs: int = 1, log: Callable[[str], None] = LOG_NOW) -> list[Results]:
         """Run what is missing below ``out``; return the results of all entries and seeds.
-
-        A ValueError if two entries would have the same folder.
 
         Args:
             out: folder for results; trials are below ``out/trials``, choices in ``out/chosen.json``, and the
@@ -134,39 +124,33 @@ class Study:
     def final_settings(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Settings]:
         """Settings of all runs, with what was chosen for each label; seed by seed, order by order."""
         entries = [self._final_settings(entry, chosen) for entry in self.entries]
-        orders: Sequence[dict[str, Any]] = [
-            {"class_order": order} if order else {} for order in self.class_orders
-        ]
         return [
-            change_settings(settings, seed=seed, **order)
-            for order, seed in product(orders, self.seeds)
-            for settings in entries
+            change_settings(own, seed=seed, class_order=order or own.class_order)
+            for order, seed, own in product(self.class_orders, self.seeds, entries)
         ]
 
     def _known_choices(self, out: Path) -> dict[str, dict[str, Any]]:
         """Choices that were made before from the same trials, which need not be run again."""
         stored = read_choices(out) if (out / CHOSEN_FILE).is_file() else {}
-        drawn = {entry.label: entry.draw_trials(self.trials) for entry in self.entries if entry.space}
-        return {
-            label: choice
-            for label, choice in stored.items()
-            if [{n: v for n, v in trial.items() if n != SCORE} for trial in choice["tried"]]
-            == drawn.get(label)
-            and not (TRIED_WITH in choice and differences(choice[TRIED_WITH], self._tried_with(label)))
-        }
+        return {e.label: stored[e.label] for e in self.entries if self._is_known(e, stored.get(e.label))}
 
-    def _tried_with(self, label: str) -> dict[str, Any]:
+    def _is_known(self, entry: Entry, choice: Mapping[str, Any] | None) -> bool:
+        if choice is None or not entry.space:
+            return False
+        tried = [{n: v for n, v in trial.items() if n != SCORE} for trial in choice["tried"]]
+        same = TRIED_WITH not in choice or not differences(choice[TRIED_WITH], self._tried_with(entry))
+        return same and tried == entry.draw_trials(self.trials)
+
+    def _tried_with(self, entry: Entry) -> dict[str, Any]:
         """Settings of an entry's first trial, on any device."""
-        (entry,) = (entry for entry in self.entries if entry.label == label)
         settings = self._trials(entry)[0].as_dict()
         return {name: value for name, value in settings.items() if name != "device"}
 
     def _trials(self, entry: Entry) -> list[Settings]:
         shared = {**entry.settings, **self.trial_settings, "validation_size": self.validation_size}
+        shared["seed"] = self.trial_seed
         return [
-            change_settings(
-                self.base, **{**shared, **drawn}, label=f"{entry.label} {k}", seed=self.trial_seed
-            )
+            change_settings(self.base, **{**shared, **drawn}, label=f"{entry.label} {k}")
             for k, drawn in enumerate(entry.draw_trials(self.trials))
         ]
 
@@ -188,18 +172,14 @@ class Study:
             chosen[entry.label] = {
                 "settings": drawn[best],
                 SCORE: scores[best],
-                TRIED_WITH: self._tried_with(entry.label),
+                TRIED_WITH: self._tried_with(entry),
                 "tried": [{**own, SCORE: score} for own, score in zip(drawn, scores, strict=True)],
             }
         return chosen
 
 
 def read_choices(folder: Path) -> dict[str, dict[str, Any]]:
-    """What `Study.run` chose.
-
-    Raises:
-        FileNotFoundError: if it has not chosen there yet.
-    """
+    """What `Study.run` chose; a FileNotFoundError if it has not chosen there yet."""
     path = folder / CHOSEN_FILE
     if not path.is_file():
         raise FileNotFoundError(f"no {path} with chosen settings; run that part of the study first.")
@@ -277,15 +257,12 @@ def _run(settings: Settings, out: Path) -> Results:
     torch.set_num_threads(1)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints at each run
-            results = _start(settings, out).run()
+            try:
+                run = Run(settings, out, resume=True)
+            except OtherRun:  # left by another version of the study
+                run = Run(settings, out, overwrite=True)
+            results = run.run()
     finally:
         torch.set_num_threads(threads)
     (out / settings.name / STATE_FILE).unlink(missing_ok=True)
     return results
-
-
-def _start(settings: Settings, out: Path) -> Run:
-    try:
-        return Run(settings, out, resume=True)
-    except OtherRun:  # left by another version of the study
-        return Run(settings, out, overwrite=True)

@@ -193,12 +193,7 @@ SMOKE: dict[str, Any] = {
 
 
 def ascii_name(text: str) -> str:
-    """The text as the name of a file: ASCII letters, digits, dots and dashes; a number if it has none.
-
-    Example:
-        >>> ascii_name("er + negatives"), ascii_name("中国")
-        ('er-negatives', 'name-737014929')
-    """
+    """The text as the name of a file: ASCII letters, digits, dots and dashes; a number if it has none."""
     name = re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
     return name if re.search(r"\w", name, flags=re.ASCII) else f"name-{zlib.crc32(text.encode())}"
 
@@ -218,12 +213,9 @@ def is_b_protocol(name: str | None) -> bool:
     return isinstance(name, str) and re.fullmatch(r"B\d+-C\d+", name) is not None
 
 
-def _protocol_defaults(benchmark: BenchmarkName, protocol: str | None) -> dict[str, Any]:
-    """What a protocol sets in place of a benchmark's defaults.
-
-    Raises:
-        ValueError: if there is no such protocol.
-    """
+def _protocol_settings(benchmark: BenchmarkName, protocol: Any) -> dict[str, Any]:
+    """What a protocol sets in place of a benchmark's defaults."""
+    check_value("protocol", protocol, KINDS["protocol"])
     if protocol in (None, "paper"):
         return {}
     if not is_b_protocol(protocol):
@@ -234,12 +226,16 @@ def _protocol_defaults(benchmark: BenchmarkName, protocol: str | None) -> dict[s
     return {"n_classes": None, "n_experiences": None, **size}
 
 
-def method_arguments(method: str) -> dict[str, inspect.Parameter]:
-    """Arguments of a method's strategy that ``method_settings`` has.
+def _preset_settings(preset: Any) -> dict[str, Any]:
+    """What a preset of AGCN sets, of the method and of the run."""
+    from avalanche_agcn.training.strategies.agcn import PRESETS, STATISTICS_MODEL
 
-    Raises:
-        ValueError: if there is no such method.
-    """
+    own = PRESETS[preset] if preset in [*PRESETS] else {}
+    return {**own, **(STATISTICS_MODEL if preset == "statistics" else {})}
+
+
+def method_arguments(method: str) -> dict[str, inspect.Parameter]:
+    """Arguments of a method's strategy that ``method_settings`` has; a ValueError names an unknown method."""
     if not isinstance(method, str) or method not in METHODS:
         raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}.")
     arguments = METHODS[method].arguments
@@ -270,28 +266,52 @@ def make_settings(
         ValueError: if the method or a setting is unknown, or a value has the wrong type or is out of range.
     """
     check_value("benchmark", benchmark, KINDS["benchmark"])
-    more_shared, more_own = split_settings(defaults or {})
-    given_shared, own = split_settings(given)
-    method = given_shared.get("method", Settings.method)
-    preset = {**more_own, **own}.get("preset", "paper")
-    shared_defaults, own_defaults = _preset_defaults(method, preset, *split_settings(DEFAULTS[benchmark]))
-    protocol = {**shared_defaults, **more_shared, **given_shared}.get("protocol")
-    check_value("protocol", protocol, KINDS["protocol"])
-    if is_b_protocol(protocol):  # it says how many experiences there are, unless the user does
-        more_shared.pop("n_experiences", None)
-    by_protocol = _protocol_defaults(benchmark, protocol)
-    shared = {**shared_defaults, **by_protocol, **more_shared, **given_shared, "benchmark": benchmark}
-    for name, value in shared.items():
-        check_value(name, value, KINDS[name])
-    negatives = shared.get("negatives", ())
-    shared["negatives"] = (negatives,) if isinstance(negatives, str) else tuple(negatives)
-    if shared.get("backbone") == "small":  # there are no weights for it
-        shared.setdefault("pretrained", False)
-    method_settings = _complete(method, own, own_defaults | more_own)
-    settings = Settings(**shared, method_settings=method_settings)
+    shared, own = split_settings(given)
+    arguments = method_arguments(shared.get("method", Settings.method))
+    unknown = sorted(own.keys() - arguments.keys())
+    if unknown:
+        raise ValueError(
+            f"unknown settings {unknown}; known are {sorted(KINDS)}, and of this method {sorted(arguments)}."
+        )
+    kinds = KINDS | {name: argument.annotation for name, argument in arguments.items()}
+    layers = _layers(benchmark, arguments, defaults or {}, {**shared, **own, "benchmark": benchmark})
+    values = {name: value for layer in layers for name, value in layer.items() if name in kinds}
+    for name, value in values.items():
+        check_value(name, value, kinds[name])
+    negatives = values.pop("negatives", ())
+    values["negatives"] = (negatives,) if isinstance(negatives, str) else tuple(negatives)
+    method_settings = {name: values.pop(name) for name in arguments}
+    settings = Settings(**values, method_settings=method_settings)
     _check_method(settings)
     _check_data(settings)
     return settings
+
+
+def _layers(
+    benchmark: BenchmarkName,
+    arguments: Mapping[str, inspect.Parameter],
+    defaults: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> list[Mapping[str, Any]]:
+    """Settings by where they come from; the later ones take precedence."""
+    shared, own = split_settings(defaults)
+    chosen = {**DEFAULTS[benchmark], **shared, **own, **given}
+    by_protocol = _protocol_settings(benchmark, chosen.get("protocol"))
+    if by_protocol:  # it says how many experiences there are, unless the user does
+        shared.pop("n_experiences", None)
+    layers = [
+        {name: argument.default for name, argument in arguments.items()},
+        {"pretrained": False} if chosen.get("backbone") == "small" else {},  # there are no weights for it
+        DEFAULTS[benchmark],
+        by_protocol,
+        {**shared, **own},
+        given,
+    ]
+    if "preset" in arguments:
+        preset = chosen.get("preset", "paper")
+        # The benchmark's weights of losses suit the paper's preset, but not that of statistics.
+        layers.insert(3 if preset == "statistics" else 1, _preset_settings(preset))
+    return layers
 
 
 def _check_method(settings: Settings) -> None:
@@ -327,42 +347,10 @@ def _check_data(settings: Settings) -> None:
         raise ValueError("own photos need --labels, and other data have their own: use both or neither.")
 
 
-def _preset_defaults(
-    method: str, preset: str, shared: Mapping[str, Any], own: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Defaults of the run and of the method, with those of AGCN's preset among them.
-
-    The benchmark's weights of losses suit the paper's preset, so those of ``statistics`` take precedence.
-    """
-    if "preset" not in method_arguments(method):
-        return dict(shared), dict(own)
-    from avalanche_agcn.training.strategies.agcn import PRESETS, STATISTICS_MODEL
-
-    if preset == "statistics":
-        return {**shared, **STATISTICS_MODEL}, {**own, **PRESETS[preset]}
-    return dict(shared), {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **own}
-
-
-def _complete(method: str, own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a method: those given, else the defaults, else its constructor's."""
-    arguments = method_arguments(method)
-    unknown = sorted(set(own) - set(arguments))
-    if unknown:
-        raise ValueError(
-            f"unknown settings {unknown}; known are {sorted(KINDS)}, and of this method {sorted(arguments)}."
-        )
-    complete = {}
-    for name, argument in arguments.items():
-        complete[name] = own.get(name, defaults.get(name, argument.default))
-        check_value(name, complete[name], argument.annotation)
-    return complete
-
-
 def change_settings(settings: Settings, **changes: Any) -> Settings:
     """Settings with some changed, fields or settings of the method; another method has its own defaults."""
     if changes.get("preset") == "statistics":  # with the preset comes what it needs
-        shared, own = _preset_defaults("agcn", "statistics", {}, {})
-        changes = {**shared, **own, **changes}
+        changes = {**_preset_settings("statistics"), **changes}
     values = {item.name: getattr(settings, item.name) for item in fields(settings)}
     own = values.pop("method_settings") if changes.get("method", settings.method) == settings.method else {}
     return make_settings(values.pop("benchmark"), **{**values, "method_settings": own, **changes})
@@ -377,7 +365,7 @@ def usable_negatives(settings: Settings) -> set[str]:
 
 
 def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
-    """Raise a ValueError, a sentence that names both versions, for results or a state of another format."""
+    """Raise a ValueError for results or a state of another format."""
     found = content.get("format", 1)
     if found != FORMAT:
         raise ValueError(
@@ -389,10 +377,7 @@ def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], *, but: Collection[str] = RUNTIME_SETTINGS
 ) -> list[str]:
-    """Settings that change the results and differ, each as ``"lr: 0.0001, now 0.001"``.
-
-    A setting that one of them does not have, because it is newer, has its default there.
-    """
+    """Settings that differ, each as ``"lr: 0.0001, now 0.001"``; one that is not there has its default."""
     before, now = _with_defaults(old), _with_defaults(new)
     names = sorted((before.keys() | now.keys()) - set(but))
     return [f"{n}: {before.get(n)}, now {now.get(n)}" for n in names if before.get(n) != now.get(n)]
@@ -401,11 +386,10 @@ def differences(
 def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """All settings by name, those of the method among them."""
     shared, own = split_settings({**Settings().as_dict(), **values})
-    if shared["method"] in METHODS:
-        defaults = {name: one.default for name, one in method_arguments(shared["method"]).items()}
-        preset = own.get("preset", "paper")
-        own = {**defaults, **_preset_defaults(shared["method"], preset, {}, {})[1], **own}
-    return {**own, **shared}
+    arguments = method_arguments(shared["method"]) if shared["method"] in METHODS else {}
+    defaults = {name: argument.default for name, argument in arguments.items()}
+    preset = _preset_settings(own.get("preset", "paper")) if "preset" in arguments else {}
+    return {**defaults, **preset, **own, **shared}
 
 
 def check_folders(wanted: Sequence[Settings]) -> None:

@@ -27,22 +27,10 @@ from avalanche_agcn.training import ER
 from avalanche_agcn.training.distributed import process_group, process_rank
 from avalanche_agcn.training.loader import StreamSampler
 
-SMALL = {
-    "n_classes": 6,
-    "n_experiences": 3,
-    "n_train": 37,
-    "n_test": 17,
-    "image_size": 32,
-    "train_mb_size": 4,  # the last step of an experience has one image
-    "eval_mb_size": 4,
-    "mem_size": 7,
-    "batch_size_mem": 3,
-    "sample_size": 3,
-    "random_features": 64,
-    "held_images": 7,
-    "freeze_batchnorm": True,
-    "checkpoint_minutes": 0.0,
-}
+SMALL = {"n_classes": 6, "n_experiences": 3, "n_train": 37, "n_test": 17, "image_size": 32}
+SMALL |= {"train_mb_size": 4, "eval_mb_size": 4}  # the last step of an experience has one image
+SMALL |= {"mem_size": 7, "batch_size_mem": 3, "sample_size": 3, "random_features": 64, "held_images": 7}
+SMALL |= {"freeze_batchnorm": True, "checkpoint_minutes": 0.0}
 
 
 class Stop(Exception):
@@ -92,19 +80,17 @@ def describe(strategy) -> dict:
 def own_pipeline(*, wrapped: bool) -> dict:
     """What a user may do without the run tool, with another seed in each process."""
     torch.manual_seed(process_rank()[0])
-    benchmark = SplitScenes(n_classes=6, n_experiences=3, n_train=37, n_test=17, image_size=32)
+    sizes = ("n_classes", "n_experiences", "n_train", "n_test", "image_size")
+    benchmark = SplitScenes(**{name: SMALL[name] for name in sizes})
     backbone = create_backbone("small", freeze_batchnorm=True)
     model = MultiLabelClassifier(backbone, benchmark.n_classes).double()
     backbone.register_forward_pre_hook(_to_double)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     strategy = ER(
         model=DistributedHelper.wrap_model(model) if wrapped else model,
-        optimizer=optimizer,
-        mem_size=7,
-        batch_size_mem=3,
-        train_mb_size=4,
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
         seed=process_rank()[0],
         evaluator=multilabel_evaluator(loggers=[]),
+        **{name: SMALL[name] for name in ("mem_size", "batch_size_mem", "train_mb_size")},
     )
     for t, experience in enumerate(benchmark.train_stream):
         strategy.train(experience)
@@ -140,17 +126,15 @@ def main(out: Path, cases: dict[str, dict], *, resume: bool = False) -> None:
     with process_group():
         for name, case in cases.items():
             (out / name).mkdir(parents=True, exist_ok=True)
-            own = case.get("own pipeline")
-            found = (
-                trace(case, out / name / "out", resume=resume) if own is None else own_pipeline(wrapped=own)
-            )
+            if "own pipeline" in case:
+                found = own_pipeline(wrapped=case["own pipeline"])
+            else:
+                found = trace(case, out / name / "out", resume=resume)
             torch.save(found, out / name / f"trace-{process_rank()[0]}.pt")
 
 
 if __name__ == "__main__":
     if "--command-line" in sys.argv:
-        folder = str(Path(sys.argv[1]) / "command line")
-        run_command(
-            "coco", None, ["--smoke", "--method", "finetuning", "--out", folder, "--backbone", "small"]
-        )
+        options = ["--smoke", "--method", "finetuning", "--out", str(Path(sys.argv[1]) / "command line")]
+        run_command("coco", None, options)
     main(Path(sys.argv[1]), json.loads(sys.argv[2]), resume="--resume" in sys.argv)

@@ -42,14 +42,10 @@ sys.exit(cli.main("coco", None, sys.argv[2:]))
 def start(*options, seconds="0.5"):
     """A run whose batches take so long, up to its first batch; a process group of its own."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored behind nohup
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", SLOW_BATCHES, seconds, *OPTIONS, *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-W", "ignore", "-c", SLOW_BATCHES, seconds, *OPTIONS, *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
     signal.signal(signal.SIGINT, before)
     for line in process.stdout:
         if line.strip().endswith("batch"):
@@ -142,15 +138,8 @@ class EndsItsWorker(Dataset):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@returns_exit_code
-def load_all():
-    list(DataLoader(EndsItsWorker(), num_workers=1))
-    return 0
-
-
 def test_a_loader_worker_that_is_killed_ends_in_one_sentence(capsys):
+    load_all = returns_exit_code(lambda: list(DataLoader(EndsItsWorker(), num_workers=1)))
     assert load_all() == 1
-    assert re.fullmatch(
-        r"Stopped: DataLoader worker .*, perhaps for lack of memory: use fewer --workers\.\n",
-        capsys.readouterr().err,
-    )
+    message = r"Stopped: DataLoader worker .*, perhaps for lack of memory: use fewer --workers\.\n"
+    assert re.fullmatch(message, capsys.readouterr().err)

@@ -1,19 +1,36 @@
-"""What a run's folder has is kept, and one process at a time writes to it."""
+"""What a run's folder has is kept, one process at a time writes to it, and data must stay the same."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
+import torch
+from PIL import Image
 
+from avalanche_agcn.benchmarks import multilabel_benchmark
+from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.experiments import folder as module
 from avalanche_agcn.experiments import run as run_module
+from avalanche_agcn.experiments.build import MAKERS
 from avalanche_agcn.experiments.checkpoint import load_state
 from avalanche_agcn.experiments.cli import main
-from avalanche_agcn.experiments.folder import LOCK_FILE, STATE_FILE, FolderInUse, RunLock
+from avalanche_agcn.experiments.folder import (
+    LOCK_FILE,
+    STATE_FILE,
+    FolderInUse,
+    OtherRun,
+    RunLock,
+    changed_data,
+    data_fingerprint,
+)
+from avalanche_agcn.experiments.results import RESULTS_FILE
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, differences, make_settings
 
@@ -25,14 +42,24 @@ def smoke(*options, out):
     return main("coco", None, ["--smoke", "--method", "finetuning", "--out", str(out), *options])
 
 
+def make_run(out, **options):
+    settings = make_settings("scenes", SMOKE, method="finetuning", checkpoint_minutes=0.0)
+    return Run(settings, out, log=lambda text: None, **options)
+
+
 def content(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    out = tmp_path_factory.mktemp("finished")
-    assert smoke(out=out) == 0
+    """A finished run in the folder that smoke runs have of their own."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main("coco", None, ["--smoke", "--method", "finetuning"]) == 0
+    (out,) = folder.iterdir()
+    assert out.name == "results-smoke"
     assert not (out / NAME / LOCK_FILE).exists()
     return out
 
@@ -40,28 +67,23 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def begun(tmp_path):
     """A run that has saved its state before the first batch."""
-    run = Run(make_settings("scenes", SMOKE, method="finetuning"), tmp_path, log=lambda text: None)
+    run = make_run(tmp_path)
     run._save({"epoch": 0, "batch": 0})
     run._lock.release()
     return tmp_path
 
 
-def test_a_finished_run_with_other_settings_is_kept_and_the_differences_are_listed(finished, capsys):
+def test_a_finished_run_is_kept_and_reported_or_its_differences_are_listed(finished, capsys):
     before = content(finished / NAME)
+    for options in ([], ["--resume"]):
+        assert smoke(*options, out=finished) == 0
+        output = capsys.readouterr().out
+        assert "finished before" in output
+        assert "| Fine-Tuning |" in output
     assert smoke("--lr", "0.5", "--epochs", "2", out=finished) == 1
     message = capsys.readouterr().err
     assert "other settings (lr: 0.001, now 0.5; train_epochs: 1, now 2)" in message
     assert "--overwrite" in message
-    assert content(finished / NAME) == before
-
-
-@pytest.mark.parametrize("options", [[], ["--resume"]])
-def test_a_finished_run_with_the_same_settings_is_kept_and_reported(finished, capsys, options):
-    before = content(finished / NAME)
-    assert smoke(*options, out=finished) == 0
-    output = capsys.readouterr().out
-    assert "finished before" in output
-    assert "| Fine-Tuning |" in output
     assert content(finished / NAME) == before
 
 
@@ -74,13 +96,21 @@ def test_data_may_be_reached_by_another_path(tmp_path):
     assert differences(old, moved.as_dict())  # as studies compare them, which do not look at the data
 
 
-def test_overwrite_replaces_a_run(finished, tmp_path):
+def test_overwrite_removes_an_old_run_before_the_first_batches_of_the_new_one(finished, tmp_path):
+    """Else the folder could have results of other settings than the state."""
     shutil.copytree(finished / NAME, tmp_path / NAME)
-    for kind in ("json", "safetensors"):
-        (tmp_path / NAME / f"model-after9.{kind}").write_text("of the run before")
+    old = [
+        tmp_path / NAME / name for name in ("results.json", "model-after9.json", "model-after9.safetensors")
+    ]
+    for path in old[1:]:
+        path.write_text("of the run before")
+    run = make_run(tmp_path, overwrite=True)
+    run.checkpoints._save = lambda position: (_ for _ in ()).throw(RuntimeError)
+    with pytest.raises(RuntimeError):
+        run.run()
+    assert not any(path.exists() for path in old)
     assert smoke("--lr", "0.5", "--overwrite", out=tmp_path) == 0
-    assert json.loads((tmp_path / NAME / "results.json").read_text())["settings"]["lr"] == 0.5
-    assert not list((tmp_path / NAME).glob("model-after9.*"))
+    assert json.loads(old[0].read_text())["settings"]["lr"] == 0.5
 
 
 def test_a_begun_run_asks_for_resume_or_overwrite(begun, capsys):
@@ -93,23 +123,6 @@ def test_a_begun_run_asks_for_resume_or_overwrite(begun, capsys):
     assert smoke("--resume", out=begun) == 0
 
 
-def test_the_results_of_an_overwritten_run_do_not_outlive_its_first_batches(finished, tmp_path):
-    """Else the folder would have results of other settings than the state."""
-    shutil.copytree(finished / NAME, tmp_path / NAME)
-    settings = make_settings("scenes", SMOKE, method="finetuning", lr=0.5, checkpoint_minutes=0.0)
-    run = Run(settings, tmp_path, overwrite=True, log=lambda text: None)
-    run.checkpoints._save = lambda position: (_ for _ in ()).throw(RuntimeError)
-    with pytest.raises(RuntimeError):
-        run.run()
-    assert not (tmp_path / NAME / "results.json").exists()
-
-
-def test_smoke_has_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main("coco", None, ["--smoke", "--method", "finetuning"]) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["results-smoke"]
-
-
 @pytest.fixture
 def other_process():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -120,8 +133,6 @@ def other_process():
 
 def lock_as(folder, monkeypatch, process=None, **changes):
     """Lock a folder in the name of another process."""
-    import psutil
-
     owner = psutil.Process(process.pid if process else os.getpid())
     own = module._myself() | {"pid": owner.pid, "started": owner.create_time()} | changes
     with monkeypatch.context() as patch:
@@ -130,9 +141,7 @@ def lock_as(folder, monkeypatch, process=None, **changes):
     return own
 
 
-def test_a_second_process_is_rejected_with_the_firsts_id_and_host(
-    tmp_path, monkeypatch, other_process, capsys
-):
+def test_a_second_process_is_told_the_firsts_id_and_host(tmp_path, monkeypatch, other_process, capsys):
     owner = lock_as(tmp_path / NAME, monkeypatch, other_process)
     before = content(tmp_path / NAME)
     assert smoke(out=tmp_path) == 1
@@ -186,27 +195,124 @@ def test_two_runs_started_at_once_do_not_mix(tmp_path, launcher):
 
 def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path, monkeypatch):
     """Else one could read a state that another run replaces as it ends, and the processes would differ."""
-    calls = []
+    calls, names = [], ["RunLock", "from_first_process", "read_folder"]
 
-    def record(name):
-        own = getattr(run_module, name)
-        monkeypatch.setattr(run_module, name, lambda *args: calls.append(name) or own(*args))
+    def record(name, own, *args):
+        calls.append(name)
+        return own(*args)
 
-    for name in ("RunLock", "from_first_process", "read_folder"):
-        record(name)
-    Run(make_settings("scenes", SMOKE, method="finetuning"), tmp_path, log=lambda text: None)._release()
-    assert calls[:3] == ["RunLock", "from_first_process", "read_folder"]
+    for name in names:
+        monkeypatch.setattr(run_module, name, partial(record, name, getattr(run_module, name)))
+    make_run(tmp_path)._release()
+    assert calls[:3] == names
 
 
-def test_a_folder_that_cannot_be_written_to_is_named_before_training(tmp_path, capsys):
-    (tmp_path / "out").write_text("text")
+def test_what_is_in_the_place_of_a_folder_or_state_is_named_and_kept(tmp_path, capsys):
+    (tmp_path / "out").write_text("something else")
     assert smoke(out=tmp_path / "out") == 1
     assert str(tmp_path / "out") in capsys.readouterr().err
-
-
-def test_a_damaged_state_is_not_overwritten_without_a_word(tmp_path, capsys):
     (tmp_path / NAME).mkdir()
     (tmp_path / NAME / STATE_FILE).write_bytes(b"something else")
     assert smoke(out=tmp_path) == 1
     assert "not a saved state" in capsys.readouterr().err
-    assert (tmp_path / NAME / STATE_FILE).read_bytes() == b"something else"
+    assert (tmp_path / NAME / STATE_FILE).read_bytes() == (tmp_path / "out").read_bytes()
+
+
+N = 24
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Bitmaps in a folder."""
+    generator = np.random.default_rng(0)
+    (tmp_path / "images").mkdir()
+    for k in range(N):
+        pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{k:02}.bmp")
+    return tmp_path / "images"
+
+
+def labels():
+    drawn = torch.randint(0, 2, (N, 4), generator=torch.Generator().manual_seed(0))
+    drawn[0] = 1
+    return drawn
+
+
+def photos(folder, targets=None, order=range(N), class_names=("person", "dog", "cat", "car"), **options):
+    files = np.array(sorted(os.listdir(folder)))
+    targets = labels() if targets is None else targets
+    source = ImageFiles(folder, files[list(order)].tolist(), targets[list(order)])
+    return multilabel_benchmark(source, source, n_experiences=2, class_names=class_names, **options)
+
+
+def changed(folder, before, **changes):
+    return changed_data(before, data_fingerprint(photos(folder, **changes).plan))
+
+
+def flip_a_byte(folder):
+    content = bytearray((folder / "07.bmp").read_bytes())
+    content[-20] ^= 255
+    (folder / "07.bmp").write_bytes(content)
+
+
+def test_the_same_data_have_the_same_fingerprint_wherever_they_are(folder):
+    before = data_fingerprint(photos(folder).plan)
+    os.utime(folder / "07.bmp", ns=(1, 1))
+    moved = folder.rename(folder.with_name("elsewhere"))
+    assert changed(moved, before) == []
+
+
+@pytest.mark.parametrize("content_bytes", [2**30, 0])
+def test_each_change_of_the_data_is_told(folder, monkeypatch, content_bytes):
+    monkeypatch.setattr(module, "CONTENT_BYTES", content_bytes)
+    before = data_fingerprint(photos(folder).plan)
+    swapped = labels()
+    swapped[[3, 4]] = 1 - swapped[[3, 4]]
+    assert "the labels of the train stream" in changed(folder, before, targets=swapped)
+
+    def in_both(part):
+        return [f"the {part} of the {stream} stream" for stream in ("train", "test")]
+
+    assert changed(folder, before, order=range(N)[::-1]) == in_both("order")
+    assert changed(folder, before, class_names=("person", "cat", "dog", "car")) == in_both("labels")
+    flip_a_byte(folder)
+    assert changed(folder, before) == in_both("contents")
+    (folder / "07.bmp").write_bytes((folder / "07.bmp").read_bytes() + b"\0")
+    assert "the sizes of the train stream" in changed(folder, before)
+    (folder / "07.bmp").rename(folder / "7.bmp")
+    assert changed(folder, before) == in_both("images")
+
+
+def test_a_missing_image_is_named_before_training(folder):
+    benchmark = photos(folder)
+    (folder / "07.bmp").unlink()
+    with pytest.raises(FileNotFoundError, match=r"there is no image .*07.bmp; .*downloaded"):
+        data_fingerprint(benchmark.plan)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("change", ["labels", "order", "contents"])
+def test_a_run_is_not_resumed_on_other_data(folder, tmp_path, monkeypatch, finished, change):
+    made = {}
+    transforms = paper_transforms(32)
+    monkeypatch.setitem(MAKERS, "coco", lambda root, **given: photos(root, **made, **transforms))
+    small = {"backbone": "small", "image_size": 32, "mem_size": 8}
+    settings = make_settings("coco", method="er", dataset_root=str(folder), **small)
+
+    def run():
+        return Run(settings, tmp_path / "out", resume=True, log=lambda text: None)
+
+    expected = run().run()
+    if not finished:
+        (tmp_path / "out" / settings.name / RESULTS_FILE).unlink()
+    changes = {"labels": {"targets": labels().roll(1, 0)}, "order": {"order": range(N)[::-1]}}
+    made |= changes.get(change, {})
+    if change == "contents":
+        flip_a_byte(folder)
+    message = rf"saved with other data; changed: .*the {change} of the train stream"
+    with pytest.raises(OtherRun, match=message):
+        run()
+    if change == "contents":
+        flip_a_byte(folder)
+    made.clear()
+    assert run().run().nested == expected.nested

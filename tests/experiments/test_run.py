@@ -1,3 +1,4 @@
+import functools
 import platform
 import re
 import subprocess
@@ -6,17 +7,18 @@ import sys
 import pytest
 import torch
 
-from avalanche_agcn.benchmarks import SplitScenes
+from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
+from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
+from avalanche_agcn.benchmarks.scenes import ScenesDataset
 from avalanche_agcn.experiments.build import MAKERS, make_benchmark
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.report import write_report
 from avalanche_agcn.experiments.results import RESULTS_FILE
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
-from avalanche_agcn.models import Precomputed, RandomFeatures
-from avalanche_agcn.training import AsymmetricLoss, PartialBCEWithLogitsLoss
-from avalanche_agcn.training.plugins import PseudoLabelPlugin
+from avalanche_agcn.models import Precomputed, RandomFeatures, load_model
 from avalanche_agcn.training.strategies import TrainsJointly
 
 
@@ -38,15 +40,8 @@ def run_to_end(settings, out):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Results of uninterrupted runs, each made once."""
-    made = {}
-
-    def results(settings):
-        if settings not in made:
-            made[settings] = run_to_end(settings, tmp_path_factory.mktemp("whole"))
-        return made[settings]
-
-    return results
+    """A function that returns the results of an uninterrupted run, made once."""
+    return functools.cache(lambda settings: run_to_end(settings, tmp_path_factory.mktemp("whole")))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -68,15 +63,6 @@ def test_settings_of_the_loss_change_the_scores_and_are_recorded(method, changes
     assert scores(changed) != scores(plain)
     assert plain.settings | changes != plain.settings
     assert changed.settings | changes == changed.settings
-
-
-def test_a_run_takes_the_loss_and_the_plugin_of_its_settings(tmp_path):
-    plain = make_run(smoke("lwf"), tmp_path).strategy
-    other = make_run(smoke("lwf", loss="asl", pseudo_labels=True), tmp_path).strategy
-    assert isinstance(plain._criterion, PartialBCEWithLogitsLoss)
-    assert isinstance(other._criterion, AsymmetricLoss)
-    kinds = [{type(plugin) for plugin in strategy.plugins} for strategy in (plain, other)]
-    assert kinds[1] - kinds[0] == {PseudoLabelPlugin}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -192,22 +178,17 @@ def test_a_frozen_run_is_the_same_with_features_from_the_cache(tmp_path):
     assert scores(cold) == scores(warm)
 
 
-def test_word_vectors_are_orthogonal_only_where_the_settings_say_so(tmp_path):
-    def products(**changes):
-        vectors = make_run(smoke(**changes), tmp_path).strategy.model.word_vectors
-        return vectors @ vectors.T
+def test_word_vectors_and_learning_rates_are_those_of_the_settings(tmp_path):
+    def strategy(method, **changes):
+        return make_run(smoke(method, **changes), tmp_path).strategy
 
-    assert torch.allclose(products(), torch.eye(SMOKE["n_classes"]), atol=1e-5)
-    assert products(orthogonal_words=False).min() > 1  # GloVe's share a direction
-
-
-def test_the_head_has_the_networks_learning_rate_or_its_own(tmp_path):
-    def rates(**changes):
-        run = make_run(smoke("finetuning", lr=1e-3, **changes), tmp_path)
-        return [group["lr"] for group in run.strategy.optimizer.param_groups]
-
-    assert rates() == [1e-3, 1e-3]
-    assert rates(lr_head=1e-2) == [1e-3, 1e-2]
+    for orthogonal in (True, False):
+        vectors = strategy("agcn", orthogonal_words=orthogonal).model.word_vectors
+        is_orthogonal = torch.allclose(vectors @ vectors.T, torch.eye(SMOKE["n_classes"]), atol=1e-5)
+        assert is_orthogonal == orthogonal
+    for changes, rates in (({}, [1e-3, 1e-3]), ({"lr_head": 1e-2}, [1e-3, 1e-2])):
+        groups = strategy("finetuning", lr=1e-3, **changes).optimizer.param_groups
+        assert [group["lr"] for group in groups] == rates
 
 
 COUNT_FAULTS = """
@@ -233,3 +214,101 @@ def test_large_tensors_get_memory_that_was_used_before():
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     assert faults("keep") < 100 < faults("as it is")
+
+
+def own_benchmark(seed=0):
+    """A benchmark of a user: tensors in memory."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.utils.data.TensorDataset(torch.rand(40, 3, 32, 32, generator=generator))
+    images.targets = (torch.rand(40, 4, generator=generator) < 0.4).int()
+    return multilabel_benchmark(images, images, n_experiences=2, class_names=["cat", "dog", "zyx", "qwv"])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_benchmark_of_the_users_own_goes_through_runs_tables_and_resume(tmp_path, frozen):
+    given = {"method": "finetuning", "backbone": "small", "cache": str(tmp_path / "c")}
+    settings = make_settings("own", checkpoint_minutes=0.0, freeze_backbone=frozen, **given)
+    whole = make_run(settings, tmp_path / "a", benchmark=own_benchmark()).run()
+    assert (whole.benchmark, whole.class_names) == ("OwnBenchmark", ["cat", "dog", "zyx", "qwv"])
+    assert (whole.settings["n_classes"], whole.settings["n_experiences"]) == (4, 2)
+    stopped = make_run(settings, tmp_path / "b", benchmark=own_benchmark())
+    stopped._train()
+    stopped.trained = True
+    stopped._save()
+    stopped._lock.release()
+    resumed = make_run(settings, tmp_path / "b", benchmark=own_benchmark(), resume=True).run()
+    assert resumed.nested == whole.nested
+    write_report([whole], tmp_path / "report")
+    assert "| Fine-Tuning | 1 |" in (tmp_path / "report" / "table-OwnBenchmark.md").read_text()
+    with pytest.raises(ValueError, match="other data"):
+        make_run(settings, tmp_path / "a", benchmark=own_benchmark(seed=1))
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"limit": 5}, "limit"),
+        ({"class_order": "alphabetical", "protocol": "B2-C2"}, "protocol, class_order"),
+        ({"n_classes": 3}, "n_classes"),
+        ({"validation_size": 0.2}, "validation_size"),
+    ],
+)
+def test_settings_that_a_benchmark_of_the_users_own_cannot_follow_are_named(tmp_path, given, named):
+    settings = make_settings("own", method="finetuning", backbone="small", **given)
+    with pytest.raises(ValueError, match=f"the settings {named} cannot change them: make the benchmark so"):
+        make_run(settings, tmp_path, benchmark=own_benchmark())
+
+
+def save_scenes(folder, split="train"):
+    """Files of 40 drawn scenes, and the scenes."""
+    scenes = ScenesDataset(40, class_names=["car", "dog", "person", "cat"], image_size=32, split=split)
+    folder.mkdir()
+    for k, (image, _) in enumerate(scenes):
+        image.save(folder / f"{k}.png")
+    return [f"{k}.png" for k in range(40)], scenes
+
+
+def test_pictures_of_a_validation_stream_are_in_its_own_folder(tmp_path):
+    parts = []
+    for name in ("train", "test"):
+        files, scenes = save_scenes(tmp_path / name, name)
+        parts.append(ImageFiles(tmp_path / name, files, scenes.targets, class_names=scenes.class_names))
+    how = {"validation_size": 0.3, **paper_transforms(32)}
+    benchmark = multilabel_benchmark(*parts, n_experiences=2, **how)
+    settings = make_settings("own", method="finetuning", backbone="small", validation_size=0.3)
+    results = make_run(settings, tmp_path / "out", benchmark=benchmark).run()
+    write_report([results], tmp_path / "report")
+    assert results.settings["dataset_root"] == str(tmp_path / "train")
+    assert (tmp_path / "report" / "OwnBenchmark-pictures-finetuning.png").is_file()
+
+
+def test_data_are_looked_at_before_weights_are_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{Run.__module__}.make_backbone", lambda settings: pytest.fail("loaded"))
+    settings = make_settings("coco", dataset_root=str(tmp_path / "absent"))
+    with pytest.raises(FileNotFoundError, match="absent"):
+        make_run(settings, tmp_path)
+
+
+def test_own_photos_run_from_a_csv_to_a_prediction(tmp_path):
+    files, scenes = save_scenes(tmp_path / "photos")
+    names = [[scenes.class_names[c] for c in target.nonzero()] for _, target in scenes]
+    rows = [f"{file},{';'.join(own)}" for file, own in zip(files, names, strict=True)]
+    (tmp_path / "labels.csv").write_text("\n".join(["file,labels", *rows]))
+    options = {"dataset_root": str(tmp_path / "photos"), "labels": str(tmp_path / "labels.csv")}
+    settings = make_settings("photos", method="streaming_ridge", backbone="small", image_size=32, **options)
+    lines = []
+    run = make_run(settings, tmp_path / "out", log=lines.append)
+    results = run.run()
+    assert "names of classes, separated by ';'; 40 images, 4 classes" in lines[0]
+    assert (results.benchmark, results.class_names) == ("SplitPhotos", ["car", "cat", "dog", "person"])
+    (found,) = load_model(run.folder).predict(tmp_path / "photos" / "3.png")
+    assert list(found.probabilities) == results.class_names
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "n_epochs"),
+    [("finetuning", None, 25), ("streaming_ridge", None, 1), ("l3a", None, 1), ("finetuning", 1, 1)],
+)
+def test_few_photos_are_passed_over_more_often_but_once_in_closed_form(tmp_path, method, given, n_epochs):
+    settings = make_settings("own", method=method, backbone="small", train_epochs=given, random_features=64)
+    assert make_run(settings, tmp_path, benchmark=own_benchmark()).n_epochs == n_epochs
