@@ -42,8 +42,8 @@ def smoke(*options, out):
     return main("coco", None, ["--smoke", "--method", "finetuning", "--out", str(out), *options])
 
 
-def make_run(out, **options):
-    settings = make_settings("scenes", SMOKE, method="finetuning", checkpoint_minutes=0.0)
+def make_run(out, *, settings=(), **options):
+    settings = make_settings("scenes", SMOKE, method="finetuning", checkpoint_minutes=0.0, **dict(settings))
     return Run(settings, out, log=lambda text: None, **options)
 
 
@@ -104,7 +104,7 @@ def test_overwrite_removes_an_old_run_before_the_first_batches_of_the_new_one(fi
     ]
     for path in old[1:]:
         path.write_text("of the run before")
-    run = make_run(tmp_path, overwrite=True)
+    run = make_run(tmp_path, overwrite=True, settings={"lr": 0.5})
     run.checkpoints._save = lambda position: (_ for _ in ()).throw(RuntimeError)
     with pytest.raises(RuntimeError):
         run.run()
