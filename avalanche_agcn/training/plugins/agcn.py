@@ -72,9 +72,7 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
         self._n_labelled = 0  # classes that an image of the stream is labelled for
         self._embeddings = OutputRecorder()  # H of the current step, [n_seen, D]
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher before the model grows."""
         agcn_model(strategy)
         if not any(
@@ -86,7 +84,7 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
             )
         self.teacher.begin_experience(strategy)
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Compute the old embeddings once: the teacher's graph does not change."""
         target = strategy.experience.dataset.targets[0]  # type: ignore[attr-defined]
         self._n_labelled = int((~target[: count_seen(strategy.experience)].isnan()).sum())
@@ -94,12 +92,12 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
             with torch.no_grad():
                 self._old_embeddings = self.teacher.model.embeddings()
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the embeddings of the forward pass, so that ℓ_gph needs no second one."""
         if self.teacher.n_old and self.lambda_gph:
             self._embeddings.start(agcn_model(strategy).gcn)
 
-    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Ask the teacher about the batch, once for the losses and the ACM."""
         self.ask_teacher(strategy)
 
@@ -109,7 +107,7 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
             features = self.teacher.features(strategy)
             self.teacher_logits = features.to(self._old_embeddings.dtype) @ self._old_embeddings.T
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Compute the loss of Eq. 9."""
         if self.reduction == "sum":
             strategy.loss = strategy.loss * self._n_labelled
@@ -223,7 +221,7 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             soft_start = OFFICIAL_SOFT_START if official else 0.0
         self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, unless it is open already.
 
         Raises:
@@ -236,7 +234,7 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             self.acm.begin(n_new)
             self._update_graph(strategy)
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Count the batch before its step."""
         if self.count_before_step:
             for plugin in strategy.plugins:
@@ -244,7 +242,7 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
                     plugin.ask_teacher(strategy)
             self._count(strategy)
 
-    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Count the batch after its step."""
         if not self.count_before_step:
             self._count(strategy)

@@ -112,9 +112,7 @@ class TeacherPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignor
         self.owns_teacher = teacher is None
         self.teacher = teacher or FrozenTeacher()
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher before the model grows."""
         if self.owns_teacher:
             self.teacher.begin_experience(strategy)
@@ -146,7 +144,7 @@ class LwFPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-
         check_range("temperature", temperature, above=0)
         self.alpha, self.temperature = alpha, temperature
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the loss."""
         if self.teacher.n_old:
             logits = self.teacher.logits(strategy)
@@ -175,7 +173,7 @@ class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type
         check_range("alpha", alpha, least=0, most=1)
         self.beta, self.alpha = beta, alpha
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Compute the loss."""
         if not self.teacher.n_old:
             return
@@ -206,15 +204,13 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
         self.threshold, self.soft = threshold, soft
         self._hidden: Tensor | None = None  # targets that pseudo-labels stand in for, [rows, n_old]
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher; let the loss take probabilities if they are asked for."""
         if self.soft and isinstance(strategy._criterion, PartialBCEWithLogitsLoss):
             strategy._criterion.soft = True
         super().before_train_dataset_adaptation(strategy)
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Label the images of the stream."""
         if not self.teacher.n_old:
             return
@@ -226,7 +222,7 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
         self._hidden = stream[:, : self.teacher.n_old]
         strategy.mbatch[1] = torch.cat([labelled, others])
 
-    def after_update(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_update(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Restore the targets."""
         if self._hidden is not None:
             targets = strategy.mb_y.clone()

@@ -47,9 +47,7 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
         self.teacher.from_first = True
         self._features, self._logits = OutputRecorder(), OutputRecorder()
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher before the model grows.
 
         Raises:
@@ -63,13 +61,13 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
             )
         super().before_train_dataset_adaptation(strategy)
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the features and the auxiliary logits of the batch."""
         model = unwrap(strategy.model)
         self._features.start(model.backbone)
         self._logits.start(model.auxiliary)
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the losses that train the network."""
         features, logits = self._features.stop(), self._logits.stop()
         assert features is not None
@@ -120,9 +118,7 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         self._begun: int | None = None  # experience that this process has begun and not ended
         self._ended: set[int] = set()  # experiences that it has ended
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher and have its features counted.
 
         Raises:
@@ -142,18 +138,18 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         find_statistics(strategy).teacher = self.teacher
         super().before_train_dataset_adaptation(strategy)
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the student's features."""
         self._features.start(unwrap(strategy.model).backbone)
 
-    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the pairs of the step."""
         student = self._features.stop()
         assert student is not None
         if not getattr(strategy, "is_padding", False):
             self.drift.update(self.teacher.features(strategy), student)
 
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Fit the maps and move the sums of all experiences."""
         statistics = find_statistics(strategy).statistics
         self.synchronize(strategy)

@@ -47,16 +47,16 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         self.offset = torch.zeros(())  # the penalty at the centre
         self._generator = torch.Generator().manual_seed(seed)
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the penalty."""
         if self.fisher:
             strategy.loss = strategy.loss + self.ewc_lambda / 2 * self.penalty(unwrap(strategy.model))
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Reject parts of experiences: each would add its own quadratic penalty."""
         check_whole_experience(strategy.experience, "EWC")
 
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Measure the experience's Fisher information and add its penalty."""
         dataset = strategy.experience.dataset.eval()
         order = torch.randperm(len(dataset), generator=self._generator)[: self.fisher_images]

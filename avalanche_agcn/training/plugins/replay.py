@@ -53,18 +53,18 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self._sampler: StreamSampler | None = None
         self._state_at_epoch_start: dict[str, Any] | None = None
 
-    def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience in the memory, before the loader is made."""
         self.storage_policy.open(strategy.experience.current_experience, strategy.adapted_dataset)
         self.storage_policy.share_generators()
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Make the loader, unless the strategy has made one with this memory (`MultiLabelTemplate`)."""
         if getattr(_sampler(strategy), "memory", None) is not self.storage_policy:
             strategy.dataloader = make_train_loader(strategy, memory=self, **kwargs)
         self._sampler = _sampler(strategy)
 
-    def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Remember the memory as it is, and check that the loader is still this plugin's."""
         if _sampler(strategy) is not self._sampler or self._sampler is None:
             raise RuntimeError(
@@ -74,13 +74,13 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self._batch = self._sampler.first_batch
         self._state_at_epoch_start = self.storage_policy.state_dict()
 
-    def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Find out which rows of the batch are the stream's."""
         assert self._sampler is not None
         self.n_stream = self._sampler.count_stream_rows(self._batch)
         self._batch += 1
 
-    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """The memory has taken in all that was trained on."""
         self._state_at_epoch_start = None
 
@@ -134,14 +134,14 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
         super().__init__(storage_policy, batch_size_mem=batch_size_mem, views=views)
         self.newer_as_negative = newer_as_negative
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Label replayed images as negatives of newer classes."""
         if self.newer_as_negative:
             stream, replayed = self._split(strategy.mb_y)
             replayed = newer_as_negative(replayed, count_seen(strategy.experience))
             strategy.mbatch[1] = torch.cat([stream, replayed])
 
-    def after_update(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_update(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Hide the targets of replayed rows."""
         stream, replayed = self._split(strategy.mb_y)
         strategy.mbatch[1] = torch.cat([stream, torch.full_like(replayed, torch.nan)])
@@ -197,14 +197,14 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
         super().__init__(storage_policy, batch_size_mem=sample_size)
         self._reference: list[Tensor] | None = None
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Make a loader, but reject parts of experiences: each would be a reference for the next."""
         check_whole_experience(strategy.experience, "A-GEM")
-        super().before_training_exp(strategy, *args, **kwargs)
+        super().before_training_exp(strategy, **kwargs)
 
-    def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Take the reference rows out of the batch and compute their gradient."""
-        super().before_training_iteration(strategy, *args, **kwargs)
+        super().before_training_iteration(strategy, **kwargs)
         batch, n = strategy.mbatch, self.n_stream
         n_reference = 0 if is_padding(batch) else len(batch[0]) - n
         reference_x, reference_y, *_ = _rows_or_padding(batch, slice(n, None))
@@ -220,7 +220,7 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         self._reference = mean_over_processes(*gradients)
 
-    def after_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Project the gradient."""
         if self._reference is None:
             return
@@ -229,7 +229,7 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
         for parameter, gradient in zip(parameters, project(gradients, self._reference), strict=True):
             parameter.grad = gradient
 
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Offer the experience to the memory."""
         self.storage_policy.post_adapt(strategy, strategy.experience)
 
@@ -260,7 +260,7 @@ class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: i
         self.weight, self.loss = weight, MultiLabelContrastiveLoss(temperature)
         self._features = OutputRecorder()
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Check that the model has features to contrast."""
         if not isinstance(getattr(unwrap(strategy.model), "backbone", None), nn.Module):
             raise TypeError(
@@ -268,11 +268,11 @@ class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: i
                 "MultiLabelClassifier(backbone, n_classes)."
             )
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the features of the batch."""
         self._features.start(unwrap(strategy.model).backbone)
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the loss."""
         features = self._features.stop()
         assert features is not None

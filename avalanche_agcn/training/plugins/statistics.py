@@ -38,7 +38,7 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         self._begun: tuple[int, int] | None = None  # that this process has begun and not ended
         self._ended: set[tuple[int, int]] = set()  # that it has ended
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, unless it is open already; one that was interrupted starts again.
 
         Raises:
@@ -59,22 +59,22 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
             )
         self._begun = number
 
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """The experience has ended."""
         self._ended.add(_number(strategy.experience))
         self._begun = None
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the features of the batch."""
         self._recorder.start(unwrap(strategy.model).backbone)
 
-    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Keep the recorded features for the end of the step."""
         features = self._recorder.stop()
         assert features is not None
         self._features = features.detach()
 
-    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """All images of the experience are counted."""
         self._features = None
         if not self._is_counted(strategy):
@@ -116,10 +116,10 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
         self.teacher: FrozenTeacher | None = None
         self.provenance: Provenance | None = None
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, and note where its features come from."""
         check_has_classifiers(strategy.model, type(self).__name__)
-        super().before_training_exp(strategy, *args, **kwargs)
+        super().before_training_exp(strategy, **kwargs)
         if self.provenance is None:
             backbone, amp = unwrap(strategy.model).backbone, getattr(strategy, "amp", None)
             self.provenance = describe_provenance(backbone, strategy.experience, amp)
@@ -130,7 +130,7 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
     def _open(self, experience: Any, n_old: int) -> None:
         self.statistics.begin(count_seen(experience) - n_old)
 
-    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the batch to the sums."""
         if self._is_counted(strategy):
             return
@@ -175,7 +175,7 @@ class L3APlugin(FeatureCollector, supports_distributed=True):  # type: ignore[ca
         targets = origin_of(experience).dataset.targets[:]
         self.statistics.begin((targets[:, n_old : count_seen(experience)] == 1).sum(0))
 
-    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the batch to the sums."""
         if not self._is_counted(strategy):
             assert self._features is not None
@@ -211,12 +211,12 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
         self.weight = weight
         self._older: tuple[Tensor, Tensor, Tensor] | None = None  # means, covariances, counts
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience and compute the Gaussians of the earlier ones."""
-        super().before_training_exp(strategy, *args, **kwargs)
+        super().before_training_exp(strategy, **kwargs)
         self._older = self._gaussians(strategy.device)
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the expected loss of the new classifiers."""
         if self._older is None or not self.weight:
             return
@@ -225,9 +225,9 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
         loss = statistical_negative_loss(weight[new], None if bias is None else bias[new], *self._older)
         strategy.loss = strategy.loss + self.weight * loss
 
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Free the covariances."""
-        super().after_training_exp(strategy, *args, **kwargs)
+        super().after_training_exp(strategy, **kwargs)
         self._older = None
 
     def _gaussians(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor] | None:
