@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer
-from avalanche_agcn.training.storage_policy.balanced import greedy_removal
-from avalanche_agcn.training.storage_policy.base import target_shares
+from avalanche_agcn.training.storage_policy.balanced import greedy_removal, target_shares
 
 
 def divergence(counts, target):
