@@ -1,4 +1,4 @@
-"""Replay from a memory that is updated batch by batch."""
+"""Plugins that use a memory: replay, A-GEM's projection, and the contrastive loss of SCR's joint batches."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -99,6 +99,34 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self.storage_policy.load_state_dict(state, train_stream)
 
 
+def _sampler(strategy: SupervisedTemplate) -> Any:
+    return getattr(strategy.dataloader, "batch_sampler", None)
+
+
+def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
+    """The memory plugin of a strategy, or None; a ValueError if there are several."""
+    memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
+    if len(memories) > 1:
+        names = ", ".join(type(plugin).__name__ for plugin in memories)
+        raise ValueError(f"A strategy can replay from one memory only, but has {names}; remove one of them.")
+    return memories[0] if memories else None
+
+
+def check_replayed_rows_are_known(strategy: SupervisedTemplate) -> None:
+    """Reject Avalanche's replay where nothing tells replayed images from those of the stream.
+
+    Their unlabelled cells do, unless the benchmark has zeros there.
+    """
+    n_seen = count_seen(strategy.experience)
+    unlabelled = strategy.experience.dataset.targets[0][:n_seen].isnan().any()  # type: ignore[attr-defined]
+    n_own = getattr(origin_of(strategy.experience), "n_own_classes", n_seen)
+    if n_own < n_seen and not unlabelled and any(isinstance(one, ReplayPlugin) for one in strategy.plugins):
+        raise ValueError(
+            "Images of Avalanche's ReplayPlugin would be counted as images of the stream, as the benchmark "
+            "has unlabelled_as_negative=True: use OnlineReplayPlugin(ReservoirBuffer(...))."
+        )
+
+
 class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Trains on the stream and on images from memory in one batch, and updates the memory batch by batch.
 
@@ -137,45 +165,15 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
     def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Label replayed images as negatives of newer classes."""
         if self.newer_as_negative:
-            stream, replayed = self._split(strategy.mb_y)
+            stream, replayed = strategy.mb_y[: self.n_stream], strategy.mb_y[self.n_stream :]
             replayed = newer_as_negative(replayed, count_seen(strategy.experience))
             strategy.mbatch[1] = torch.cat([stream, replayed])
 
     def after_update(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Hide the targets of replayed rows."""
-        stream, replayed = self._split(strategy.mb_y)
-        strategy.mbatch[1] = torch.cat([stream, torch.full_like(replayed, torch.nan)])
-
-    def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return rows[: self.n_stream], rows[self.n_stream :]
-
-
-def check_replayed_rows_are_known(strategy: SupervisedTemplate) -> None:
-    """Reject Avalanche's replay where nothing tells replayed images from those of the stream.
-
-    Their unlabelled cells do, unless the benchmark has zeros there.
-    """
-    n_seen = count_seen(strategy.experience)
-    unlabelled = strategy.experience.dataset.targets[0][:n_seen].isnan().any()  # type: ignore[attr-defined]
-    n_own = getattr(origin_of(strategy.experience), "n_own_classes", n_seen)
-    if n_own < n_seen and not unlabelled and any(isinstance(one, ReplayPlugin) for one in strategy.plugins):
-        raise ValueError(
-            "Images of Avalanche's ReplayPlugin would be counted as images of the stream, as the benchmark "
-            "has unlabelled_as_negative=True: use OnlineReplayPlugin(ReservoirBuffer(...))."
-        )
-
-
-def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
-    """The memory plugin of a strategy, or None; a ValueError if there are several."""
-    memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
-    if len(memories) > 1:
-        names = ", ".join(type(plugin).__name__ for plugin in memories)
-        raise ValueError(f"A strategy can replay from one memory only, but has {names}; remove one of them.")
-    return memories[0] if memories else None
-
-
-def _sampler(strategy: SupervisedTemplate) -> Any:
-    return getattr(strategy.dataloader, "batch_sampler", None)
+        targets = strategy.mb_y.clone()
+        targets[self.n_stream :] = torch.nan
+        strategy.mbatch[1] = targets
 
 
 class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-arg]
