@@ -95,6 +95,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         """
         if experience not in self.datasets:
             raise ValueError(f"Experience {experience} is not open: call open({experience}, dataset) first.")
+        indices = indices.new_tensor([*dict.fromkeys(indices.tolist())])  # each once, in their order
         indices = indices[~self._offered[experience][indices]]
         if len(indices) == 0:
             return

@@ -83,6 +83,16 @@ def test_image_offered_again_is_no_new_item(kind):
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
+def test_image_offered_twice_at_once_is_stored_once(kind):
+    buffer = kind(10)
+    buffer.open(0, make_benchmark().train_stream[0].dataset)
+    buffer.observe(0, torch.tensor([5, 3, 5, 1]))
+    buffer.observe(0, torch.tensor([], dtype=torch.long))
+    assert buffer.keys.tolist() == [[0, 5], [0, 3], [0, 1]]
+    assert buffer._n_seen == 3
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
 def test_post_adapt_takes_in_the_whole_experience_by_avalanches_own_plugin(kind):
     benchmark = make_benchmark()
     plugin = ReplayPlugin(mem_size=15, storage_policy=kind(15, seed=1))
