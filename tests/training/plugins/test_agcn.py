@@ -65,11 +65,7 @@ def train(benchmark, model, plugin, n_experiences, *, graph="paper", lr=0.1):
 @pytest.mark.parametrize("gph_reduction", ["mean", "sum"])
 def test_loss_is_the_weighted_sum_of_three(benchmark, make_model, reduction, gph_reduction):
     plugin = AGCNPlugin(
-        lambda_cls=0.3,
-        lambda_dst=0.5,
-        lambda_gph=0.7,
-        reduction=reduction,
-        gph_reduction=gph_reduction,
+        lambda_cls=0.3, lambda_dst=0.5, lambda_gph=0.7, reduction=reduction, gph_reduction=gph_reduction
     )
     steps = train(benchmark, make_model(), plugin, 3, lr=0.01)
     for step in steps:

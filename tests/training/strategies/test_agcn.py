@@ -131,10 +131,7 @@ def test_everything_at_once(benchmark, make_model):
         amp=torch.bfloat16,
         clip_grad_norm=1.0,
         eval_every=1,
-        plugins=[
-            replay,
-            LRSchedulerPlugin(ExponentialLR(optimizer, gamma=0.9), reset_lr=False),
-        ],
+        plugins=[replay, LRSchedulerPlugin(ExponentialLR(optimizer, gamma=0.9), reset_lr=False)],
     )
     frozen = model.backbone.layers[0].weight.clone()
     for t, experience in enumerate(benchmark.train_stream):

@@ -51,21 +51,13 @@ BASELINES = {
         {"ewc_lambda": 3.0, "fisher_images": 5},
         lambda: [EWCPlugin(ewc_lambda=3.0, fisher_images=5, seed=1)],
     ),
-    "lwf": (
-        LwF,
-        {"alpha": 2.0, "temperature": 3.0},
-        lambda: [LwFPlugin(alpha=2.0, temperature=3.0)],
-    ),
+    "lwf": (LwF, {"alpha": 2.0, "temperature": 3.0}, lambda: [LwFPlugin(alpha=2.0, temperature=3.0)]),
     "ocdm": (
         OCDM,
         {"mem_size": 12, "rho": 0.5, "newer_as_negative": True},
         lambda: [OnlineReplayPlugin(OCDMBuffer(12, rho=0.5, seed=1), newer_as_negative=True)],
     ),
-    "prs": (
-        PRS,
-        {"mem_size": 12, "rho": 0.5},
-        lambda: [OnlineReplayPlugin(PRSBuffer(12, rho=0.5, seed=1))],
-    ),
+    "prs": (PRS, {"mem_size": 12, "rho": 0.5}, lambda: [OnlineReplayPlugin(PRSBuffer(12, rho=0.5, seed=1))]),
     "scr": (
         SCR,
         {"mem_size": 12, "batch_size_mem": 6, "contrast_weight": 0.5},
