@@ -103,7 +103,6 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         self.n_images, self.ridge, self.seed = n_images, ridge, seed
         self.teacher.from_first = True
         self.drift = DriftMap()
-        self._features = OutputRecorder()
 
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher and have its features counted."""
@@ -119,15 +118,10 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         collector.teacher = self.teacher
         super().before_train_dataset_adaptation(strategy)
 
-    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Record the student's features."""
-        self._features.start(unwrap(strategy.model).backbone)
-
-    def after_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Add the pairs of the step."""
-        student = self._features.stop()
-        assert student is not None
-        if not getattr(strategy, "is_padding", False):
+    def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Add the pairs of the step, whose student's features the collector has recorded."""
+        student = find_statistics(strategy).features
+        if student is not None and not getattr(strategy, "is_padding", False):
             self.drift.update(self.teacher.features(strategy), student)
 
     def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:

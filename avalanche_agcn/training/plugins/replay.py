@@ -26,10 +26,9 @@ from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
 class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Puts images from memory behind those of the stream in each batch.
+    """Base of plugins with a memory: puts images from it behind those of the stream in each batch.
 
-    The base of `OnlineReplayPlugin` and `AGEMPlugin`. The first `n_stream` rows of a batch are the stream's;
-    replayed images and further views follow. `StreamSampler` draws the batches.
+    The first `n_stream` rows of a batch are the stream's; replayed images and further views follow.
 
     Args:
         storage_policy: the memory.
@@ -85,11 +84,9 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self._state_at_epoch_start = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the memory; within an epoch, as the epoch began with.
-
-        Loader workers may have drawn batches ahead of training. To resume within an epoch, `StreamSampler`
-        offers the finished batches to the memory again, which needs their labels only.
-        """
+        """The state of the memory; within an epoch, as the epoch began with."""
+        # Loader workers may have drawn batches ahead of training. To resume, `StreamSampler` offers the
+        # finished batches to the memory again, which needs their labels only.
         state = self._state_at_epoch_start
         return self.storage_policy.state_dict() if state is None else dict(state)
 
@@ -113,10 +110,7 @@ def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
 
 
 def check_replayed_rows_are_known(strategy: SupervisedTemplate) -> None:
-    """Reject Avalanche's replay where nothing tells replayed images from those of the stream.
-
-    Their unlabelled cells do, unless the benchmark has zeros there.
-    """
+    """Reject Avalanche's replay where no unlabelled cell tells replayed images from those of the stream."""
     n_seen = count_seen(strategy.experience)
     unlabelled = strategy.experience.dataset.targets[0][:n_seen].isnan().any()  # type: ignore[attr-defined]
     n_own = getattr(origin_of(strategy.experience), "n_own_classes", n_seen)

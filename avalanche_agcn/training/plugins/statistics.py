@@ -34,7 +34,7 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         super().__init__()
         self.teacher: FrozenTeacher | None = None  # counts its features, if any, in place of the model's
         self._recorder = OutputRecorder()
-        self._features: Tensor | None = None  # of the current batch, [B, D]
+        self.features: Tensor | None = None  # of the current batch, [B, D]
         # Experiences, or pieces of online streams, by `number_of`:
         self._counted: list[tuple[int, int]] = []  # whose images are all in the sums
         self.begun: tuple[int, int] | None = None  # that this process has begun and not ended
@@ -65,17 +65,17 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         """Keep the recorded features for the end of the step."""
         features = self._recorder.stop()
         assert features is not None
-        self._features = features.detach()
+        self.features = features.detach()
 
     def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the batch to the sums."""
         if number_of(strategy.experience) not in self._counted:
-            features = self._features if self.teacher is None else self.teacher.features(strategy)
+            features = self.features if self.teacher is None else self.teacher.features(strategy)
             self.statistics.update(features, strategy.mb_y[:, self._own_columns()])
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """All images of the experience are counted."""
-        self._features = None
+        self.features = None
         number = number_of(strategy.experience)
         if number not in self._counted:
             self._counted.append(number)
@@ -110,17 +110,12 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
 
     Features are those that the model computed for its logits. Replayed images, further views and later epochs
     do not count. `DriftCompensationPlugin` replaces them by the teacher's features.
-
-    Attributes:
-        statistics: the sums.
-        teacher: network whose features are counted instead of the model's, or None.
-        provenance: network, transform and classes that the features come from; None before training.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.statistics = FeatureStatistics()
-        self.provenance: Provenance | None = None
+        self.provenance: Provenance | None = None  # of the features; None before training
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, and note where its features come from."""

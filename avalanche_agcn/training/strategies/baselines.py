@@ -127,15 +127,7 @@ class MultiTaskRidge(TrainsJointly, StreamingRidge):
 
 
 def multi_task_experience(benchmark: MultiLabelBenchmark) -> MultiLabelExperience:
-    """One experience of all training images, each once, with all their labels.
-
-    Example:
-        >>> from avalanche_agcn.benchmarks.scenes import SplitScenes
-        >>> benchmark = SplitScenes(n_classes=4, n_experiences=2, n_train=40, n_test=10)
-        >>> experience = multi_task_experience(benchmark)
-        >>> len(experience.dataset), experience.classes_seen_so_far
-        (40, [0, 1, 2, 3])
-    """
+    """One experience of all training images, each once, with all their labels."""
     experience = MultiLabelExperience(
         dataset=benchmark.complete_train_dataset,
         current_experience=0,
