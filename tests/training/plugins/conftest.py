@@ -24,3 +24,16 @@ def make_strategy():
         )
 
     return make
+
+
+@pytest.fixture
+def train(benchmark, make_strategy):
+    """Train over the stream, or a part of it, with given plugins, and return the strategy."""
+
+    def run(*plugins, stream=None, n=3, loader=None, **settings):
+        strategy = make_strategy(*plugins, **settings)
+        for experience in stream or benchmark.train_stream[:n]:
+            strategy.train(experience, eval_streams=[], **loader or {})
+        return strategy
+
+    return run
