@@ -1,11 +1,7 @@
 """Plugins that turn any Avalanche strategy into a multi-label one."""
 
 from avalanche_agcn.training.plugins.agcn import ACMPlugin, AGCNPlugin
-from avalanche_agcn.training.plugins.distillation import (
-    ConfidencePenaltyPlugin,
-    LwFPlugin,
-    PseudoLabelPlugin,
-)
+from avalanche_agcn.training.plugins.distillation import ConfidencePenaltyPlugin, LwFPlugin, PseudoLabelPlugin
 from avalanche_agcn.training.plugins.drift import DecoupledTrainingPlugin, DriftCompensationPlugin
 from avalanche_agcn.training.plugins.ewc import EWCPlugin
 from avalanche_agcn.training.plugins.replay import (

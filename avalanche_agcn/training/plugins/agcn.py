@@ -1,4 +1,4 @@
-"""AGCN's losses: a frozen teacher, and the two terms that keep the student near it."""
+"""AGCN: losses against a frozen teacher (`AGCNPlugin`), and the graph of label relations (`ACMPlugin`)."""
 
 from typing import Any, Literal
 
@@ -20,15 +20,18 @@ from avalanche_agcn.training.acm import (
 )
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
 from avalanche_agcn.training.losses import Reduction, distillation_loss, relationship_preserving_loss
-from avalanche_agcn.training.plugins.distillation import FrozenTeacher
+from avalanche_agcn.training.plugins.distillation import TeacherPlugin
 from avalanche_agcn.training.plugins.replay import check_replayed_rows_are_known, find_memory
 
 LAMBDA_CLS = 0.07  # λ₁, λ₂ and λ₃: the paper's Table 3
 LAMBDA_DST = 0.93
 LAMBDA_GPH = 1e5
 
+Preset = Literal["paper", "official"]
+SoftLabels = Literal["sigmoid", "softmax"]
 
-class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
+
+class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Adds AGCN's distillation and relationship-preserving losses (Eq. 7 to 9).
 
     When an experience with new classes begins, a frozen copy of the model becomes the teacher (the paper's
@@ -63,30 +66,28 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
         super().__init__()
         check_choice("reduction", reduction, Reduction)
         check_choice("gph_reduction", gph_reduction, Reduction)
-        _check_weights(lambda_cls=lambda_cls, lambda_dst=lambda_dst, lambda_gph=lambda_gph)
+        weights = {"lambda_cls": lambda_cls, "lambda_dst": lambda_dst, "lambda_gph": lambda_gph}
+        for name, weight in weights.items():
+            check_range(name, weight, least=0)
+        if not any(weights.values()):
+            raise ValueError(f"All of {sorted(weights)} are 0: nothing would be learned.")
         self.lambda_cls, self.lambda_dst, self.lambda_gph = lambda_cls, lambda_dst, lambda_gph
         self.reduction, self.gph_reduction = reduction, gph_reduction
-        self.teacher = FrozenTeacher()
-        self.teacher_logits: Tensor | None = None  # of the current batch, [B, n_old]
         self._old_embeddings: Tensor | None = None  # G of the previous experience, [n_old, D]
         self._n_labelled = 0  # classes that an image of the stream is labelled for
         self._embeddings = OutputRecorder()  # H of the current step, [n_seen, D]
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
-        """Copy the teacher before the model grows."""
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Check that there is a graph; copy the teacher before the model grows."""
         agcn_model(strategy)
-        if not any(
-            isinstance(getattr(one, "acm", None), AugmentedCorrelationMatrix) for one in strategy.plugins
-        ):
+        if not any(isinstance(getattr(p, "acm", None), AugmentedCorrelationMatrix) for p in strategy.plugins):
             raise ValueError(
                 "AGCNPlugin needs the label graph that ACMPlugin counts: use plugins=[AGCNPlugin(...), "
                 "ACMPlugin()], or the strategy AGCN."
             )
-        self.teacher.begin_experience(strategy)
+        super().before_train_dataset_adaptation(strategy)
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Compute the old embeddings once: the teacher's graph does not change."""
         target = strategy.experience.dataset.targets[0]  # type: ignore[attr-defined]
         self._n_labelled = int((~target[: count_seen(strategy.experience)].isnan()).sum())
@@ -94,46 +95,40 @@ class AGCNPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[c
             with torch.no_grad():
                 self._old_embeddings = self.teacher.model.embeddings()
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the embeddings of the forward pass, so that ℓ_gph needs no second one."""
         if self.teacher.n_old and self.lambda_gph:
             self._embeddings.start(agcn_model(strategy).gcn)
 
-    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Ask the teacher about the batch, once for the losses and the ACM."""
-        self.ask_teacher(strategy)
-
-    def ask_teacher(self, strategy: SupervisedTemplate) -> None:
-        """Compute the teacher's logits of the current batch; its features are computed once per batch."""
-        if self._old_embeddings is not None:
-            features = self.teacher.features(strategy)
-            self.teacher_logits = features.to(self._old_embeddings.dtype) @ self._old_embeddings.T
-
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Compute the loss of Eq. 9."""
         if self.reduction == "sum":
             strategy.loss = strategy.loss * self._n_labelled
-        if self.teacher_logits is None or self._old_embeddings is None:
+        if self._old_embeddings is None:
             return
         strategy.loss = self.lambda_cls * strategy.loss
         if self.lambda_dst:
-            strategy.loss = strategy.loss + self.lambda_dst * distillation_loss(
-                strategy.mb_output, self.teacher_logits, reduction=self.reduction
-            )
+            logits = self.teacher_logits(strategy)
+            assert logits is not None
+            distillation = distillation_loss(strategy.mb_output, logits, reduction=self.reduction)
+            strategy.loss = strategy.loss + self.lambda_dst * distillation
         embeddings = self._embeddings.stop()
         if embeddings is not None:
             strategy.loss = strategy.loss + self.lambda_gph * relationship_preserving_loss(
                 embeddings, self._old_embeddings, reduction=self.gph_reduction
             )
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The teacher's state."""
-        return self.teacher.state_dict()
+    def teacher_logits(self, strategy: SupervisedTemplate) -> Tensor | None:
+        """The teacher's logits of the current batch, ``[B, n_old]``; None in the first experience."""
+        if self._old_embeddings is None:
+            return None
+        features = self.teacher.features(strategy)  # computed once per batch
+        return features.to(self._old_embeddings.dtype) @ self._old_embeddings.T
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore the teacher."""
-        self.teacher.load_state_dict(state)
-        self.teacher_logits = self._old_embeddings = None
+        super().load_state_dict(state)
+        self._old_embeddings = None
 
 
 def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
@@ -145,17 +140,6 @@ def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
             "AGCNModel(backbone, load_word_vectors(benchmark.class_names))."
         )
     return model
-
-
-def _check_weights(**weights: float) -> None:
-    for name, weight in weights.items():
-        check_range(name, weight, least=0)
-    if not any(weights.values()):
-        raise ValueError(f"All of {sorted(weights)} are 0: nothing would be learned.")
-
-
-Preset = Literal["paper", "official"]
-SoftLabels = Literal["sigmoid", "softmax"]
 
 
 class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
@@ -170,15 +154,14 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             ``soft_start`` and ``count_before_step`` that is None.
         soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the
             authors' program).
-        graph: how relations become the graph; see `adjacency`.
-        cross_blocks: False leaves out R and Q (the paper's Table 2, line 1); see `adjacency`, as for the next
-            three.
+        graph: how relations become the graph; see `adjacency`, as for the next four.
+        cross_blocks: False leaves out R and Q (the paper's Table 2, line 1).
         neighbour_weight: weight of all neighbours of a node.
         new_threshold: of the official graph.
         cross_threshold: likewise.
-        q_counts: see `AugmentedCorrelationMatrix`.
-        hard_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-6 (the authors' program).
-        soft_start: see `AugmentedCorrelationMatrix`; 0 (the paper) or 1e-10 (the authors' program).
+        q_counts: see `AugmentedCorrelationMatrix`, as for the next two.
+        hard_start: 0 (the paper) or 1e-6 (the authors' program).
+        soft_start: 0 (the paper) or 1e-10 (the authors' program).
         count_before_step: whether a batch is counted before its own forward pass (the authors' program), or
             after its step, so that it changes the graph from the next step on (the paper).
 
@@ -223,12 +206,8 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             soft_start = OFFICIAL_SOFT_START if official else 0.0
         self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Open the experience, unless it is open already.
-
-        Raises:
-            ValueError: if earlier experiences were not counted, or replayed images cannot be told apart.
-        """
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Open the experience, unless it is open already; earlier ones must have been counted."""
         check_replayed_rows_are_known(strategy)
         n_new = count_seen(strategy.experience) - self.acm.n_seen
         if n_new > 0:
@@ -236,18 +215,19 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             self.acm.begin(n_new)
             self._update_graph(strategy)
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Count the batch before its step."""
         if self.count_before_step:
-            for plugin in strategy.plugins:
-                if isinstance(plugin, AGCNPlugin):
-                    plugin.ask_teacher(strategy)
-            self._count(strategy)
+            targets = strategy.mb_y.clone()
+            memory = find_memory(strategy)
+            if memory is not None:  # after the step their targets are hidden already
+                targets[memory.n_stream :] = torch.nan
+            self._count(strategy, targets)
 
-    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Count the batch after its step."""
         if not self.count_before_step:
-            self._count(strategy)
+            self._count(strategy, strategy.mb_y)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The sums; see `AugmentedCorrelationMatrix`."""
@@ -257,21 +237,18 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         """Restore the sums; the graph is part of the model's own state."""
         self.acm.load_state_dict(state)
 
-    def _count(self, strategy: SupervisedTemplate) -> None:
-        targets_new = strategy.mb_y[:, self.acm.n_old : self.acm.n_seen]
-        memory = find_memory(strategy)
-        if memory is not None and self.count_before_step:  # after the step they are hidden already
-            replayed = torch.arange(len(targets_new), device=targets_new.device) >= memory.n_stream
-            targets_new = targets_new.masked_fill(replayed[:, None], torch.nan)
+    def _count(self, strategy: SupervisedTemplate, targets: Tensor) -> None:
+        targets_new = targets[:, self.acm.n_old : self.acm.n_seen]
         self.acm.update(targets_new, self._soft_labels(strategy), reduce=True)
         self._update_graph(strategy)
 
     def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:
-        for plugin in strategy.plugins:
-            if isinstance(plugin, AGCNPlugin) and plugin.teacher_logits is not None:
-                logits = in_float64(plugin.teacher_logits)
-                return logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
-        return None
+        agcn = [plugin for plugin in strategy.plugins if isinstance(plugin, AGCNPlugin)]
+        logits = agcn[0].teacher_logits(strategy) if agcn else None
+        if logits is None:
+            return None
+        logits = in_float64(logits)
+        return logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
 
     def _update_graph(self, strategy: SupervisedTemplate) -> None:
         model = unwrap(strategy.model)

@@ -1,4 +1,4 @@
-"""Plugins that ask the model as it was before the experience: LwF, pseudo-labels, CSC's losses."""
+"""Plugins that ask a frozen teacher, the model as it was before: LwF, CSC's losses, pseudo-labels."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -22,25 +22,23 @@ from avalanche_agcn.training.losses import (
 )
 from avalanche_agcn.training.plugins.replay import find_memory
 
+BETA, ALPHA = 0.04, 0.5  # of CSC's program
+THRESHOLD = 0.7  # of L3A's program
+
 
 class FrozenTeacher:
     """A frozen copy of a strategy's model, made when an experience with new classes begins.
 
     A plugin keeps it, not the model: a submodule would be trained. Several plugins may share one; the batch
     then goes through it once.
-
-    Attributes:
-        model: the copy, in evaluation mode and without gradients, or None.
-        n_old: number of classes that it knows.
-        from_first: whether there is a teacher in the first experience too: the model before any training.
     """
 
     def __init__(self) -> None:
-        self.from_first = False
-        self.model: Any = None
-        self.n_old = 0
+        self.from_first = False  # whether the model before any training is the first experience's teacher
+        self.model: Any = None  # the copy, in evaluation mode and without gradients
+        self.n_old = 0  # classes that it knows
         self._n_seen = 0
-        self._saved: dict[str, Tensor] = {}
+        self._saved: dict[str, Tensor] = {}  # state to build the copy from, when training resumes
         self._batch: Tensor | None = None  # images that `_features` and `_logits` belong to
         self._features: Tensor | None = None
         self._logits: Tensor | None = None
@@ -91,13 +89,7 @@ class FrozenTeacher:
         """Restore a teacher; the copy is built from the strategy's model when training resumes."""
         self.n_old, self._n_seen = state["counts"].tolist()
         self.model = None
-        self._saved = {
-            name.removeprefix("model."): tensor for name, tensor in state.items() if name != "counts"
-        }
-
-
-BETA, ALPHA = 0.04, 0.5  # of CSC's program
-THRESHOLD = 0.7  # of L3A's program
+        self._saved = {key.removeprefix("model."): value for key, value in state.items() if key != "counts"}
 
 
 class TeacherPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
@@ -112,9 +104,7 @@ class TeacherPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignor
         self.owns_teacher = teacher is None
         self.teacher = teacher or FrozenTeacher()
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher before the model grows."""
         if self.owns_teacher:
             self.teacher.begin_experience(strategy)
@@ -146,7 +136,7 @@ class LwFPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-
         check_range("temperature", temperature, above=0)
         self.alpha, self.temperature = alpha, temperature
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the loss."""
         if self.teacher.n_old:
             logits = self.teacher.logits(strategy)
@@ -175,7 +165,7 @@ class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type
         check_range("alpha", alpha, least=0, most=1)
         self.beta, self.alpha = beta, alpha
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Compute the loss."""
         if not self.teacher.n_old:
             return
@@ -206,15 +196,13 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
         self.threshold, self.soft = threshold, soft
         self._hidden: Tensor | None = None  # targets that pseudo-labels stand in for, [rows, n_old]
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher; let the loss take probabilities if they are asked for."""
         if self.soft and isinstance(strategy._criterion, PartialBCEWithLogitsLoss):
             strategy._criterion.soft = True
         super().before_train_dataset_adaptation(strategy)
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Label the images of the stream."""
         if not self.teacher.n_old:
             return
@@ -226,7 +214,7 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
         self._hidden = stream[:, : self.teacher.n_old]
         strategy.mbatch[1] = torch.cat([labelled, others])
 
-    def after_update(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_update(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Restore the targets."""
         if self._hidden is not None:
             targets = strategy.mb_y.clone()

@@ -15,7 +15,7 @@ from avalanche_agcn.training.loader import make_generator
 from avalanche_agcn.training.losses import feature_distillation_loss
 from avalanche_agcn.training.moment_sums import DriftMap
 from avalanche_agcn.training.plugins.distillation import FrozenTeacher, TeacherPlugin
-from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin
+from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin, number_of
 
 DISTILLATION = 0.3  # chosen on held-out train photos of coco18; 1 and 4 are worse, 0 lets features drift
 RIDGE = 1000.0  # of the map; 300 to 1,000 are equally good on photos
@@ -35,9 +35,6 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
     Args:
         distillation: weight of mean((f − f_teacher)²).
         teacher: teacher to share with another plugin, such as that of `AGCNPlugin`; its own if None.
-
-    Raises:
-        ValueError: if ``distillation`` is negative.
     """
 
     def __init__(self, *, distillation: float = DISTILLATION, teacher: FrozenTeacher | None = None) -> None:
@@ -47,14 +44,8 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
         self.teacher.from_first = True
         self._features, self._logits = OutputRecorder(), OutputRecorder()
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
-        """Copy the teacher before the model grows.
-
-        Raises:
-            TypeError: if the model has no auxiliary head.
-        """
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Check that the model has an auxiliary head; copy the teacher before the model grows."""
         model = unwrap(strategy.model)
         if getattr(model, "auxiliary", None) is None:
             raise TypeError(
@@ -63,19 +54,18 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
             )
         super().before_train_dataset_adaptation(strategy)
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the features and the auxiliary logits of the batch."""
         model = unwrap(strategy.model)
         self._features.start(model.backbone)
         self._logits.start(model.auxiliary)
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the losses that train the network."""
         features, logits = self._features.stop(), self._logits.stop()
         assert features is not None
         assert logits is not None
-        n_seen = strategy.mb_output.shape[1]
-        loss = strategy._criterion(logits[:, :n_seen], strategy.mb_y)
+        loss = strategy._criterion(logits[:, : strategy.mb_output.shape[1]], strategy.mb_y)
         if self.distillation:
             moved = feature_distillation_loss(features, self.teacher.features(strategy))
             loss = loss + self.distillation * moved
@@ -97,9 +87,6 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         ridge: regularisation of the maps towards the identity plus a shift.
         teacher: teacher to share with another plugin; its own if None.
         seed: seed of the choice of held images.
-
-    Raises:
-        ValueError: if ``n_images`` is negative or ``ridge`` not positive.
     """
 
     def __init__(
@@ -116,44 +103,28 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         self.n_images, self.ridge, self.seed = n_images, ridge, seed
         self.teacher.from_first = True
         self.drift = DriftMap()
-        self._features = OutputRecorder()
-        self._begun: int | None = None  # experience that this process has begun and not ended
-        self._ended: set[int] = set()  # experiences that it has ended
 
-    def before_train_dataset_adaptation(
-        self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any
-    ) -> None:
-        """Copy the teacher and have its features counted.
-
-        Raises:
-            ValueError: if no plugin collects statistics, this is a part of an experience, or it was trained
-                on before: its sums are in the space of the network as it is, not of the teacher.
-        """
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Copy the teacher and have its features counted."""
         check_whole_experience(strategy.experience, "Drift compensation")
-        number = strategy.experience.current_experience
-        if number in self._ended:
+        collector, number = find_statistics(strategy), number_of(strategy.experience)
+        if number in collector.ended:  # its sums are in the space of the network as it is, not of the teacher
             raise ValueError(
-                f"Experience {number} was trained on before, and drift compensation needs each once: use "
+                f"Experience {number[0]} was trained on before, and drift compensation needs each once: use "
                 "train_epochs for several passes."
             )
-        if number == self._begun:  # it was interrupted, and its sums start again, too
+        if number == collector.begun:  # it was interrupted, and its sums start again, too
             self.drift = DriftMap()
-        self._begun = number
-        find_statistics(strategy).teacher = self.teacher
+        collector.teacher = self.teacher
         super().before_train_dataset_adaptation(strategy)
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Record the student's features."""
-        self._features.start(unwrap(strategy.model).backbone)
-
-    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Add the pairs of the step."""
-        student = self._features.stop()
-        assert student is not None
-        if not getattr(strategy, "is_padding", False):
+    def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Add the pairs of the step, whose student's features the collector has recorded."""
+        student = find_statistics(strategy).features
+        if student is not None and not getattr(strategy, "is_padding", False):
             self.drift.update(self.teacher.features(strategy), student)
 
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Fit the maps and move the sums of all experiences."""
         statistics = find_statistics(strategy).statistics
         self.synchronize(strategy)
@@ -164,8 +135,6 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
             self.synchronize(strategy)
             statistics.map(*self.drift.solve(self.ridge))
         self.drift = DriftMap()
-        self._ended.add(strategy.experience.current_experience)
-        self._begun = None
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
         """Add up the pairs of all processes: a collective call."""
@@ -203,11 +172,7 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
 
 
 def find_statistics(strategy: SupervisedTemplate) -> FeatureStatisticsPlugin:
-    """Return the plugin of a strategy that collects statistics.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """The plugin of a strategy that collects statistics; a ValueError if there is none."""
     for plugin in strategy.plugins:
         if isinstance(plugin, FeatureStatisticsPlugin):
             return plugin

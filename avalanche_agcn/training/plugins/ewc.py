@@ -47,16 +47,16 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         self.offset = torch.zeros(())  # the penalty at the centre
         self._generator = torch.Generator().manual_seed(seed)
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Reject parts of experiences: each would add its own quadratic penalty."""
+        check_whole_experience(strategy.experience, "EWC")
+
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the penalty."""
         if self.fisher:
             strategy.loss = strategy.loss + self.ewc_lambda / 2 * self.penalty(unwrap(strategy.model))
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Reject parts of experiences: each would add its own quadratic penalty."""
-        check_whole_experience(strategy.experience, "EWC")
-
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Measure the experience's Fisher information and add its penalty."""
         dataset = strategy.experience.dataset.eval()
         order = torch.randperm(len(dataset), generator=self._generator)[: self.fisher_images]
@@ -75,9 +75,8 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         """Σ_t Σ_i F_ti (θ_i − θ*_ti)²."""
         parameters = dict(model.named_parameters())
         self._follow(parameters)
-        terms = [
-            (f * (parameters[name] - self.centre[name]).square()).sum() for name, f in self.fisher.items()
-        ]
+        centre = self.centre
+        terms = [(f * (parameters[name] - centre[name]).square()).sum() for name, f in self.fisher.items()]
         return torch.stack(terms).sum() + self.offset
 
     @torch.no_grad()
@@ -104,15 +103,10 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         return state | {"offset": self.offset, "generator": self._generator.get_state()}
 
     def load_state_dict(self, state: Named) -> None:
-        """Restore what `state_dict` returned."""
-        self.fisher, self.centre = (
-            {
-                name.removeprefix(part): tensor.clone()
-                for name, tensor in state.items()
-                if name.startswith(part)
-            }
-            for part in ("fisher.", "centre.")
-        )
+        """Restore the penalty."""
+        self.fisher, self.centre = {}, {}
+        for part, own in (("fisher.", self.fisher), ("centre.", self.centre)):
+            own |= {key.removeprefix(part): t.clone() for key, t in state.items() if key.startswith(part)}
         self.offset = state["offset"].clone()
         self._generator.set_state(state["generator"])
 

@@ -1,4 +1,4 @@
-"""Replay from a memory that is updated batch by batch."""
+"""Plugins that use a memory: replay, A-GEM's projection, and the contrastive loss of SCR's joint batches."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -26,10 +26,9 @@ from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
 class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Puts images from memory behind those of the stream in each batch.
+    """Base of plugins with a memory: puts images from it behind those of the stream in each batch.
 
-    The base of `OnlineReplayPlugin` and `AGEMPlugin`. The first `n_stream` rows of a batch are the stream's;
-    replayed images and further views follow. `StreamSampler` draws the batches.
+    The first `n_stream` rows of a batch are the stream's; replayed images and further views follow.
 
     Args:
         storage_policy: the memory.
@@ -53,18 +52,18 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self._sampler: StreamSampler | None = None
         self._state_at_epoch_start: dict[str, Any] | None = None
 
-    def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience in the memory, before the loader is made."""
         self.storage_policy.open(strategy.experience.current_experience, strategy.adapted_dataset)
         self.storage_policy.share_generators()
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Make the loader, unless the strategy has made one with this memory (`MultiLabelTemplate`)."""
         if getattr(_sampler(strategy), "memory", None) is not self.storage_policy:
             strategy.dataloader = make_train_loader(strategy, memory=self, **kwargs)
         self._sampler = _sampler(strategy)
 
-    def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Remember the memory as it is, and check that the loader is still this plugin's."""
         if _sampler(strategy) is not self._sampler or self._sampler is None:
             raise RuntimeError(
@@ -74,22 +73,20 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self._batch = self._sampler.first_batch
         self._state_at_epoch_start = self.storage_policy.state_dict()
 
-    def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Find out which rows of the batch are the stream's."""
         assert self._sampler is not None
         self.n_stream = self._sampler.count_stream_rows(self._batch)
         self._batch += 1
 
-    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """The memory has taken in all that was trained on."""
         self._state_at_epoch_start = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the memory; within an epoch, as the epoch began with.
-
-        Loader workers may have drawn batches ahead of training. To resume within an epoch, `StreamSampler`
-        offers the finished batches to the memory again, which needs their labels only.
-        """
+        """The state of the memory; within an epoch, as the epoch began with."""
+        # Loader workers may have drawn batches ahead of training. To resume, `StreamSampler` offers the
+        # finished batches to the memory again, which needs their labels only.
         state = self._state_at_epoch_start
         return self.storage_policy.state_dict() if state is None else dict(state)
 
@@ -97,6 +94,31 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         """Restore a memory; its images are found in the stream."""
         self._state_at_epoch_start = None
         self.storage_policy.load_state_dict(state, train_stream)
+
+
+def _sampler(strategy: SupervisedTemplate) -> Any:
+    return getattr(strategy.dataloader, "batch_sampler", None)
+
+
+def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
+    """The memory plugin of a strategy, or None; a ValueError if there are several."""
+    memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
+    if len(memories) > 1:
+        names = ", ".join(type(plugin).__name__ for plugin in memories)
+        raise ValueError(f"A strategy can replay from one memory only, but has {names}; remove one of them.")
+    return memories[0] if memories else None
+
+
+def check_replayed_rows_are_known(strategy: SupervisedTemplate) -> None:
+    """Reject Avalanche's replay where no unlabelled cell tells replayed images from those of the stream."""
+    n_seen = count_seen(strategy.experience)
+    unlabelled = strategy.experience.dataset.targets[0][:n_seen].isnan().any()  # type: ignore[attr-defined]
+    n_own = getattr(origin_of(strategy.experience), "n_own_classes", n_seen)
+    if n_own < n_seen and not unlabelled and any(isinstance(one, ReplayPlugin) for one in strategy.plugins):
+        raise ValueError(
+            "Images of Avalanche's ReplayPlugin would be counted as images of the stream, as the benchmark "
+            "has unlabelled_as_negative=True: use OnlineReplayPlugin(ReservoirBuffer(...))."
+        )
 
 
 class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-arg]
@@ -134,48 +156,18 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
         super().__init__(storage_policy, batch_size_mem=batch_size_mem, views=views)
         self.newer_as_negative = newer_as_negative
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Label replayed images as negatives of newer classes."""
         if self.newer_as_negative:
-            stream, replayed = self._split(strategy.mb_y)
+            stream, replayed = strategy.mb_y[: self.n_stream], strategy.mb_y[self.n_stream :]
             replayed = newer_as_negative(replayed, count_seen(strategy.experience))
             strategy.mbatch[1] = torch.cat([stream, replayed])
 
-    def after_update(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_update(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Hide the targets of replayed rows."""
-        stream, replayed = self._split(strategy.mb_y)
-        strategy.mbatch[1] = torch.cat([stream, torch.full_like(replayed, torch.nan)])
-
-    def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return rows[: self.n_stream], rows[self.n_stream :]
-
-
-def check_replayed_rows_are_known(strategy: SupervisedTemplate) -> None:
-    """Reject Avalanche's replay where nothing tells replayed images from those of the stream.
-
-    Their unlabelled cells do, unless the benchmark has zeros there.
-    """
-    n_seen = count_seen(strategy.experience)
-    unlabelled = strategy.experience.dataset.targets[0][:n_seen].isnan().any()  # type: ignore[attr-defined]
-    n_own = getattr(origin_of(strategy.experience), "n_own_classes", n_seen)
-    if n_own < n_seen and not unlabelled and any(isinstance(one, ReplayPlugin) for one in strategy.plugins):
-        raise ValueError(
-            "Images of Avalanche's ReplayPlugin would be counted as images of the stream, as the benchmark "
-            "has unlabelled_as_negative=True: use OnlineReplayPlugin(ReservoirBuffer(...))."
-        )
-
-
-def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
-    """The memory plugin of a strategy, or None; a ValueError if there are several."""
-    memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
-    if len(memories) > 1:
-        names = ", ".join(type(plugin).__name__ for plugin in memories)
-        raise ValueError(f"A strategy can replay from one memory only, but has {names}; remove one of them.")
-    return memories[0] if memories else None
-
-
-def _sampler(strategy: SupervisedTemplate) -> Any:
-    return getattr(strategy.dataloader, "batch_sampler", None)
+        targets = strategy.mb_y.clone()
+        targets[self.n_stream :] = torch.nan
+        strategy.mbatch[1] = targets
 
 
 class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-arg]
@@ -197,14 +189,14 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
         super().__init__(storage_policy, batch_size_mem=sample_size)
         self._reference: list[Tensor] | None = None
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Make a loader, but reject parts of experiences: each would be a reference for the next."""
         check_whole_experience(strategy.experience, "A-GEM")
-        super().before_training_exp(strategy, *args, **kwargs)
+        super().before_training_exp(strategy, **kwargs)
 
-    def before_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Take the reference rows out of the batch and compute their gradient."""
-        super().before_training_iteration(strategy, *args, **kwargs)
+        super().before_training_iteration(strategy, **kwargs)
         batch, n = strategy.mbatch, self.n_stream
         n_reference = 0 if is_padding(batch) else len(batch[0]) - n
         reference_x, reference_y, *_ = _rows_or_padding(batch, slice(n, None))
@@ -220,7 +212,7 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         self._reference = mean_over_processes(*gradients)
 
-    def after_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Project the gradient."""
         if self._reference is None:
             return
@@ -229,7 +221,7 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
         for parameter, gradient in zip(parameters, project(gradients, self._reference), strict=True):
             parameter.grad = gradient
 
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Offer the experience to the memory."""
         self.storage_policy.post_adapt(strategy, strategy.experience)
 
@@ -260,7 +252,7 @@ class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: i
         self.weight, self.loss = weight, MultiLabelContrastiveLoss(temperature)
         self._features = OutputRecorder()
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Check that the model has features to contrast."""
         if not isinstance(getattr(unwrap(strategy.model), "backbone", None), nn.Module):
             raise TypeError(
@@ -268,11 +260,11 @@ class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: i
                 "MultiLabelClassifier(backbone, n_classes)."
             )
 
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the features of the batch."""
         self._features.start(unwrap(strategy.model).backbone)
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the loss."""
         features = self._features.stop()
         assert features is not None

@@ -21,81 +21,88 @@ from avalanche_agcn.training.plugins.replay import check_replayed_rows_are_known
 
 
 class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Base of plugins that add the features of each image of the stream to sums, once.
+    """Base of plugins that add the features and labels of each image of the stream to sums, once.
 
-    Attributes:
-        statistics: the sums, with ``synchronize`` and ``flush``.
+    Features are those that the model computed for its logits. Replayed images, further views and later epochs
+    do not count.
     """
 
     statistics: Any
+    """The sums."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.teacher: FrozenTeacher | None = None  # counts its features, if any, in place of the model's
         self._recorder = OutputRecorder()
-        self._features: Tensor | None = None  # of the current batch, [B, D]
-        # Experiences, or pieces of online streams, by `_number`:
+        self.features: Tensor | None = None  # of the current batch, [B, D]
+        # Experiences, or pieces of online streams, by `number_of`:
         self._counted: list[tuple[int, int]] = []  # whose images are all in the sums
-        self._begun: tuple[int, int] | None = None  # that this process has begun and not ended
-        self._ended: set[tuple[int, int]] = set()  # that it has ended
+        self.begun: tuple[int, int] | None = None  # that this process has begun and not ended
+        self.ended: set[tuple[int, int]] = set()  # that it has ended
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Open the experience, unless it is open already; one that was interrupted starts again.
-
-        Raises:
-            ValueError: if earlier experiences were not counted, or replayed images cannot be told apart.
-        """
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Open the experience, unless it is open already; one that was interrupted starts again."""
         check_replayed_rows_are_known(strategy)
         experience = strategy.experience
-        number, n_counted = _number(experience), self._n_counted()
+        number, n_counted = number_of(experience), self._own_columns().stop
         if count_seen(experience) > n_counted:
             check_no_skipped_experience(experience, n_counted, type(self).__name__)
             self._open(experience, n_counted)
-        elif number == self._begun and not self._is_counted(strategy) and origin_of(experience) is experience:
+        elif number == self.begun and number not in self._counted and origin_of(experience) is experience:
             self.statistics.restart()
-        elif number in self._ended:
+        elif number in self.ended:
             warnings.warn(
                 f"The images of experience {number[0]} are in the sums already; they are not added again.",
                 stacklevel=2,
             )
-        self._begun = number
+        self.begun = number
 
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """The experience has ended."""
-        self._ended.add(_number(strategy.experience))
-        self._begun = None
-
-    def before_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the features of the batch."""
         self._recorder.start(unwrap(strategy.model).backbone)
 
-    def after_forward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Keep the recorded features for the end of the step."""
         features = self._recorder.stop()
         assert features is not None
-        self._features = features.detach()
+        self.features = features.detach()
 
-    def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Add the batch to the sums."""
+        if number_of(strategy.experience) not in self._counted:
+            features = self.features if self.teacher is None else self.teacher.features(strategy)
+            self.statistics.update(features, strategy.mb_y[:, self._own_columns()])
+
+    def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """All images of the experience are counted."""
-        self._features = None
-        if not self._is_counted(strategy):
-            self._counted.append(_number(strategy.experience))
+        self.features = None
+        number = number_of(strategy.experience)
+        if number not in self._counted:
+            self._counted.append(number)
             self.synchronize(strategy)
             self.statistics.flush()
+
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """The experience has ended."""
+        self.ended.add(number_of(strategy.experience))
+        self.begun = None
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
         """Add up the sums of all processes: a collective call."""
         self.statistics.synchronize()
 
-    def _n_counted(self) -> int:
-        """Number of classes in the sums."""
+    def _own_columns(self) -> slice:
+        """Columns of the last experience in the sums; its end is the number of classes counted."""
         raise NotImplementedError
 
     def _open(self, experience: Any, n_old: int) -> None:
         """Open an experience in the sums, which have the first ``n_old`` classes."""
         raise NotImplementedError
 
-    def _is_counted(self, strategy: SupervisedTemplate) -> bool:
-        return _number(strategy.experience) in self._counted
+
+def number_of(experience: Any) -> tuple[int, int]:
+    """Number of an experience, and of its piece: pieces of online streams may be counted from 0 each time."""
+    return origin_of(experience).current_experience, experience.current_experience
 
 
 class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # type: ignore[call-arg]
@@ -103,41 +110,32 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
 
     Features are those that the model computed for its logits. Replayed images, further views and later epochs
     do not count. `DriftCompensationPlugin` replaces them by the teacher's features.
-
-    Attributes:
-        statistics: the sums.
-        teacher: network whose features are counted instead of the model's, or None.
-        provenance: network, transform and classes that the features come from; None before training.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.statistics = FeatureStatistics()
-        self.teacher: FrozenTeacher | None = None
-        self.provenance: Provenance | None = None
+        self.provenance: Provenance | None = None  # of the features; None before training
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, and note where its features come from."""
-        check_has_classifiers(strategy.model, type(self).__name__)
-        super().before_training_exp(strategy, *args, **kwargs)
+        model = unwrap(strategy.model)
+        if not (hasattr(model, "backbone") and hasattr(model, "classifiers")):
+            raise TypeError(
+                f"{type(self).__name__} needs a model with a backbone and one weight vector per class, not "
+                f"{type(model).__name__}: use MultiLabelClassifier or AGCNModel."
+            )
+        super().before_training_exp(strategy, **kwargs)
         if self.provenance is None:
-            backbone, amp = unwrap(strategy.model).backbone, getattr(strategy, "amp", None)
-            self.provenance = describe_provenance(backbone, strategy.experience, amp)
+            amp = getattr(strategy, "amp", None)
+            self.provenance = _describe_provenance(model.backbone, strategy.experience, amp)
 
-    def _n_counted(self) -> int:
-        return self.statistics.n_classes
+    def _own_columns(self) -> slice:
+        sizes = self.statistics.block_sizes
+        return slice(sum(sizes[:-1]), sum(sizes))
 
     def _open(self, experience: Any, n_old: int) -> None:
         self.statistics.begin(count_seen(experience) - n_old)
-
-    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Add the batch to the sums."""
-        if self._is_counted(strategy):
-            return
-        features = self._features if self.teacher is None else self.teacher.features(strategy)
-        assert features is not None
-        own_columns = self.statistics.columns(self.statistics.n_experiences - 1)
-        self.statistics.update(features, strategy.mb_y[:, own_columns])
 
     def state_dict(self) -> dict[str, Any]:
         """The sums, see `FeatureStatistics`, and where they come from."""
@@ -157,8 +155,6 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
 class L3APlugin(FeatureCollector, supports_distributed=True):  # type: ignore[call-arg]
     """Adds the features and labels of each image of the stream to `L3AStatistics`, once.
 
-    Features are those that the model computed for its logits; later epochs do not count.
-
     Args:
         ridge: see `L3AStatistics`.
         threshold: see `L3AStatistics`.
@@ -168,19 +164,12 @@ class L3APlugin(FeatureCollector, supports_distributed=True):  # type: ignore[ca
         super().__init__()
         self.statistics = L3AStatistics(ridge=ridge, threshold=threshold)
 
-    def _n_counted(self) -> int:
-        return self.statistics.n_seen
+    def _own_columns(self) -> slice:
+        return slice(self.statistics.n_old, self.statistics.n_seen)
 
     def _open(self, experience: Any, n_old: int) -> None:
         targets = origin_of(experience).dataset.targets[:]
         self.statistics.begin((targets[:, n_old : count_seen(experience)] == 1).sum(0))
-
-    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Add the batch to the sums."""
-        if not self._is_counted(strategy):
-            assert self._features is not None
-            own = slice(self.statistics.n_old, self.statistics.n_seen)
-            self.statistics.update(self._features, strategy.mb_y[:, own])
 
     def state_dict(self) -> dict[str, Tensor]:
         """The sums; see `L3AStatistics`."""
@@ -211,23 +200,23 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
         self.weight = weight
         self._older: tuple[Tensor, Tensor, Tensor] | None = None  # means, covariances, counts
 
-    def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience and compute the Gaussians of the earlier ones."""
-        super().before_training_exp(strategy, *args, **kwargs)
+        super().before_training_exp(strategy, **kwargs)
         self._older = self._gaussians(strategy.device)
 
-    def before_backward(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the expected loss of the new classifiers."""
         if self._older is None or not self.weight:
             return
         weight, bias = unwrap(strategy.model).classifiers()
-        new = self.statistics.columns(self.statistics.n_experiences - 1)
+        new = self._own_columns()
         loss = statistical_negative_loss(weight[new], None if bias is None else bias[new], *self._older)
         strategy.loss = strategy.loss + self.weight * loss
 
-    def after_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Free the covariances."""
-        super().after_training_exp(strategy, *args, **kwargs)
+        super().after_training_exp(strategy, **kwargs)
         self._older = None
 
     def _gaussians(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -241,34 +230,14 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
         return means.to(device, torch.float32), covariances.to(device), counts.to(device)
 
 
-def _number(experience: Any) -> tuple[int, int]:
-    """Number of an experience, and of its piece: pieces of online streams may be counted from 0 each time."""
-    return origin_of(experience).current_experience, experience.current_experience
-
-
-def check_has_classifiers(model: torch.nn.Module, user: str) -> None:
-    """Check that a model has a backbone and one weight vector per class."""
-    model = unwrap(model)
-    if not (hasattr(model, "backbone") and hasattr(model, "classifiers")):
-        raise TypeError(
-            f"{user} needs a model with a backbone and one weight vector per class, not "
-            f"{type(model).__name__}: use MultiLabelClassifier or AGCNModel."
-        )
-
-
 class Provenance(NamedTuple):
-    """Network, transform, classes and precision behind sums of features, as plain values."""
+    """What sums of features were computed with, as plain values."""
 
-    network: str
-    """Digest of the backbone's structure and weights."""
-    transform: str
-    """Description of the transform of training images."""
-    classes: str
-    """Names of the classes in order of appearance."""
-    precision: str
-    """Type of half precision that the features were computed in, or None."""
-    random: bool
-    """Whether the transform draws random numbers."""
+    network: str  # digest of the backbone's structure and weights
+    transform: str  # description of the transform of training images
+    classes: str  # their names in order of appearance
+    precision: str  # type of half precision, or None
+    random: bool  # whether the transform draws random numbers
 
     def check_same(self, other: "Provenance") -> None:
         """Check that the features of two sets of sums are comparable."""
@@ -281,14 +250,12 @@ class Provenance(NamedTuple):
                 )
 
 
-def describe_provenance(backbone: nn.Module, experience: Any, amp: torch.dtype | None) -> Provenance:
-    """Describe what an experience's features are computed with."""
+def _describe_provenance(backbone: nn.Module, experience: Any, amp: torch.dtype | None) -> Provenance:
     benchmark = getattr(getattr(origin_of(experience), "origin_stream", None), "benchmark", None)
-    names = getattr(benchmark, "class_names", None)
     return Provenance(
         network=digest_module(backbone),
         transform=repr(getattr(getattr(benchmark, "plan", None), "train_transform", None)),
-        classes=", ".join(names) if names else "unnamed",
+        classes=", ".join(getattr(benchmark, "class_names", None) or ["unnamed"]),
         precision=str(amp),
         random=is_random(experience.dataset.train()),
     )

@@ -1,4 +1,4 @@
-"""Partitioning reservoir sampling (Kim, Jeong and Kim, 2020).
+"""Memories that balance classes: PRS (Kim, Jeong and Kim, 2020) and OCDM (Liang and Li, 2022).
 
 =========  =============================================  ==============================
 symbol     meaning                                        here
@@ -15,12 +15,22 @@ s          probability to enter                           `entry_probability`
 import torch
 from torch import Tensor
 
-from avalanche_agcn.training.storage_policy.base import OnlineBuffer, target_shares
+from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
-RHO = -0.03  # the paper's, for COCO; 0.02 for NUS-WIDE
-DISTANCE_ROUNDING = (
-    1e-9  # distances are sums of counts times shares: equal ones differ by less, others by more
-)
+RHO = -0.03  # of the PRS paper, for COCO; 0.02 for NUS-WIDE
+DISTANCE_ROUNDING = 1e-9  # distances are sums of counts times shares: equal ones differ by less, others more
+DIVERGENCE_ROUNDING = 1e-12  # of a divergence in float64
+
+
+def target_shares(class_counts: Tensor, rho: float) -> Tensor:
+    """p_i = n_i^ρ / Σ n_j^ρ over the classes seen; 0 for the others.
+
+    Example:
+        >>> target_shares(torch.tensor([100.0, 0.0, 1.0]), rho=0.5)
+        tensor([0.9091, 0.0000, 0.0909])
+    """
+    weights = torch.where(class_counts > 0, class_counts**rho, 0.0)
+    return weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 class PRSBuffer(OnlineBuffer):
@@ -45,36 +55,26 @@ class PRSBuffer(OnlineBuffer):
 
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
         for key, row, draws in zip(keys, labels, self._uniform(len(keys), 3).tolist(), strict=True):
-            self._n_seen += 1
-            self._class_counts += row
+            self.class_counts += row
             if not row.any():
                 continue
             if self._size < self.max_size:
                 self._put(self._size, key, row)
-            elif draws[0] < entry_probability(row, self._class_counts, self.max_size, self.rho):
+            elif draws[0] < entry_probability(row, self.class_counts, self.max_size, self.rho):
                 self._put(self._choose(*draws[1:]), key, row)
 
     def _select_removal(self) -> int:
         return self._choose(*self._uniform(2).tolist())
 
     def _choose(self, class_draw: float, tie_draw: float) -> int:
-        return choose_removal(self.labels, target_shares(self._class_counts, self.rho), class_draw, tie_draw)
+        return choose_removal(self.labels, target_shares(self.class_counts, self.rho), class_draw, tie_draw)
 
 
 def entry_probability(labels: Tensor, class_counts: Tensor, max_size: int, rho: float) -> float:
-    """Probability of being stored: s = Σ w_i min(1, m p_i / n_i) over its classes, w = softmax(−n_i).
+    """Probability to be stored: s = Σ w_i min(1, m p_i / n_i) over an image's classes, w = softmax(−n_i).
 
-    The rarest of its classes nearly decides alone.
-
-    Args:
-        labels: 1 for each class of the image, ``[n_classes]``, at least one.
-        class_counts: n_i with this image counted, ``[n_classes]``.
-        max_size: m.
-        rho: ρ.
-
-    Example:
-        >>> entry_probability(torch.tensor([1.0]), torch.tensor([40.0]), max_size=10, rho=0)
-        0.25
+    The rarest of its classes nearly decides alone. ``labels`` has at least one 1, and ``class_counts`` are
+    n_i with this image counted, both ``[n_classes]``.
     """
     own = labels > 0
     counts = class_counts[own]
@@ -83,17 +83,11 @@ def entry_probability(labels: Tensor, class_counts: Tensor, max_size: int, rho: 
 
 
 def choose_removal(labels: Tensor, shares: Tensor, class_draw: float, tie_draw: float) -> int:
-    """Position of the stored image to remove.
+    """Position of the stored image to remove, for labels ``[n, n_classes]`` and p_i ``[n_classes]``.
 
     A class is drawn from softmax(δ) among those in memory. Candidates are its images with the fewest labels
     of classes without a surplus (δ_i ≤ 0); the one whose removal leaves Σ|l_i − p_i Σ l_j| smallest is
-    removed.
-
-    Args:
-        labels: of the stored images, ``[n, n_classes]`` of 0 and 1, each row with a 1.
-        shares: p_i, ``[n_classes]``.
-        class_draw: number in [0, 1) that selects the class.
-        tie_draw: number in [0, 1) that selects among equally good images.
+    removed. The draws, in [0, 1), select the class, and one among equally good images.
     """
     in_memory = labels.sum(0)  # l
     delta = in_memory - shares * in_memory.sum()
@@ -112,9 +106,6 @@ def _draw_class(logits: Tensor, draw: float) -> int:
     drawn = int((cumulative <= draw).sum())
     last = int((logits > -torch.inf).nonzero()[-1])  # rounding can leave the sum below the draw
     return min(drawn, last)
-
-
-DIVERGENCE_ROUNDING = 1e-12  # of a divergence in float64
 
 
 class OCDMBuffer(OnlineBuffer):
@@ -138,22 +129,23 @@ class OCDMBuffer(OnlineBuffer):
         self.rho = rho
 
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
-        self._n_seen += len(keys)
-        self._class_counts += labels.sum(0)
+        self.class_counts += labels.sum(0)
         keys = torch.cat([self.keys, keys])
         labels = torch.cat([self.labels, labels]) if self._size else labels
-        ties = self._uniform(max(0, len(keys) - self.max_size)).tolist()
         kept = torch.ones(len(keys), dtype=torch.bool)
-        kept[greedy_removal(labels, target_shares(self._class_counts, self.rho), ties)] = False
+        kept[self._remove(labels, max(0, len(keys) - self.max_size))] = False
         self._keys, self._labels, self._size = keys[kept], labels[kept], int(kept.sum())
 
     def _select_removal(self) -> int:
-        shares = target_shares(self._class_counts, self.rho)
-        return greedy_removal(self.labels, shares, self._uniform(1).tolist())[0]
+        return self._remove(self.labels, 1)[0]
+
+    def _remove(self, labels: Tensor, n: int) -> list[int]:
+        shares = target_shares(self.class_counts, self.rho)
+        return greedy_removal(labels, shares, self._uniform(n).tolist())
 
 
 def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> list[int]:
-    """Select images to remove, each time the one that leaves the smallest KL divergence from the target.
+    """Positions of images to remove, each time the one that leaves the smallest KL(memory ‖ target).
 
     With l the class counts, N their sum and q the target, KL = Σ l_i log(l_i / q_i) / N − log N. A removal of
     image k lowers l_i by one for its classes, so that the sum after it is the sum before less Σ_{i∈k} d_i,
@@ -164,14 +156,6 @@ def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> li
         labels: ``[n, n_classes]`` of 0 and 1, float64.
         shares: q, ``[n_classes]``, above 0 for every class that appears in ``labels``.
         tie_draws: one number in [0, 1) per removal, to choose among equally good images.
-
-    Returns:
-        Their positions, in order of removal.
-
-    Example:
-        >>> labels = torch.tensor([[1, 0], [1, 0], [0, 1]], dtype=torch.float64)
-        >>> greedy_removal(labels, torch.tensor([0.5, 0.5]), [0.9])
-        [1]
     """
     counts, sizes = labels.sum(0), labels.sum(1)
     removed = torch.zeros(len(labels), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The base of all replay memories."""
+"""The base of all replay memories, and reservoirs: of the whole stream, and of each experience."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,6 +12,8 @@ from torch import Tensor
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.distributed import from_first_process
 
+LEAST_CAPACITY = 64  # rows that are allocated at first
+
 
 class OnlineBuffer(ExemplarsBuffer, ABC):
     """An Avalanche storage policy that can be updated batch by batch.
@@ -23,6 +25,10 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
     which calls `post_adapt` at the end of an experience. An image that is offered again, in a second epoch or
     because an experience is trained on twice, is ignored.
 
+    Attributes:
+        datasets: those of the experiences that were opened.
+        class_counts: n_i, how many images of the stream had class i so far, ``[n_classes]``.
+
     Args:
         max_size: largest number of images; 0 stores nothing.
         seed: seed of the buffer's own generators, for what is stored and what is replayed.
@@ -31,13 +37,13 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
     def __init__(self, max_size: int, *, seed: int = 0) -> None:
         check_range("max_size", max_size, least=0)
         super().__init__(max_size)
-        self._datasets: dict[int, AvalancheDataset] = {}
+        self.datasets: dict[int, AvalancheDataset] = {}
+        self.class_counts = torch.zeros(0, dtype=torch.float64)
         self._offered: dict[int, Tensor] = {}  # per experience, [n_images] bool
+        self._n_seen = 0  # images of the stream so far
         self._size = 0
         self._keys = torch.empty(0, 2, dtype=torch.long)  # [capacity, 2]
         self._labels = torch.empty(0, 0, dtype=torch.float64)  # [capacity, n_classes], 1 where positive
-        self._n_seen = 0  # images of the stream so far
-        self._class_counts = torch.zeros(0, dtype=torch.float64)  # n_i: positives in the stream so far
         # Two generators, so that what is stored does not depend on how much is replayed.
         self._storing = torch.Generator().manual_seed(seed)
         self._replaying = torch.Generator().manual_seed(seed + 1)
@@ -56,42 +62,29 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         return self._labels[: self._size]
 
     @property
-    def class_counts(self) -> Tensor:
-        """n_i: how many images of the stream had class i so far, ``[n_classes]``."""
-        return self._class_counts
-
-    @property
-    def datasets(self) -> dict[int, AvalancheDataset]:
-        """Datasets of the experiences that were opened."""
-        return self._datasets
-
-    @property
     def buffer(self) -> AvalancheDataset:
         """The stored images as a dataset, oldest experience first."""
         experiences, indices = self.keys.unbind(1)
-        return concat_datasets(
-            [
-                self._datasets[e].subset(indices[experiences == e].tolist())
-                for e in experiences.unique().tolist()
-            ]
-        )
+        stored = {e: indices[experiences == e].tolist() for e in experiences.unique().tolist()}
+        return concat_datasets([self.datasets[e].subset(own) for e, own in stored.items()])
 
     def open(self, experience: int, dataset: AvalancheDataset) -> None:
         """Register the dataset of an experience, before its images are observed.
 
         Raises:
-            ValueError: if there was another experience of this number.
+            ValueError: if there was another experience of this number, or targets are not multi-hot.
         """
-        if experience in self._datasets and not _same_labels(self._datasets[experience], dataset):
-            raise ValueError(
-                f"Experience {experience} had {len(self._datasets[experience])} images and now has "
-                f"{len(dataset)} others: the memory finds its images by the number of their experience and "
-                "their index in it, so an experience must keep its dataset. Are these pieces of online "
-                "streams, each counted from 0? Split the whole train_stream at once."
-            )
-        if experience not in self._datasets:
+        codes, known = _codes(dataset), self.datasets.get(experience)
+        if known is None:
             self._offered[experience] = torch.zeros(len(dataset), dtype=torch.bool)
-        self._datasets[experience] = dataset
+        elif not torch.equal(_codes(known), codes):
+            raise ValueError(
+                f"Experience {experience} had {len(known)} images and now has {len(dataset)} others: the "
+                "memory finds its images by the number of their experience and their index in it, so an "
+                "experience must keep its dataset. Are these pieces of online streams, each counted from 0? "
+                "Split the whole train_stream at once."
+            )
+        self.datasets[experience] = dataset
 
     def observe(self, experience: int, indices: Tensor) -> None:
         """Offer the next images of the stream to the memory.
@@ -99,21 +92,19 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         Args:
             experience: number of an experience that was opened.
             indices: of the images in its dataset, ``[B]``.
-
-        Raises:
-            ValueError: if the experience is unknown or has no multi-hot targets.
         """
-        if experience not in self._datasets:
+        if experience not in self.datasets:
             raise ValueError(f"Experience {experience} is not open: call open({experience}, dataset) first.")
+        indices = indices.new_tensor([*dict.fromkeys(indices.tolist())])  # each once, in their order
         indices = indices[~self._offered[experience][indices]]
         if len(indices) == 0:
             return
         self._offered[experience][indices] = True
-        labels = _positives(self._datasets[experience], indices)
-        if len(self._class_counts) == 0:
-            self._class_counts = torch.zeros(labels.shape[1], dtype=torch.float64)
-        keys = torch.stack([torch.full_like(indices, experience), indices], dim=1)
-        self._insert(keys, labels)
+        labels = self._positives(experience, indices)
+        if len(self.class_counts) == 0:
+            self.class_counts = torch.zeros(labels.shape[1], dtype=torch.float64)
+        self._insert(torch.stack([torch.full_like(indices, experience), indices], dim=1), labels)
+        self._n_seen += len(indices)
 
     def post_adapt(self, agent_state: Any, exp: Any) -> None:
         """Offer a whole experience in random order, in batches of the strategy's size."""
@@ -130,7 +121,9 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
     def resize(self, strategy: Any, new_size: int) -> None:
         """Change the capacity; excess images are removed by the memory's own rule."""
         while self._size > new_size:
-            self._drop(self._select_removal())
+            removed = self._select_removal()  # the last image takes its place
+            self._size -= 1
+            self._keys[removed], self._labels[removed] = self._keys[self._size], self._labels[self._size]
         self.max_size = new_size
 
     def share_generators(self) -> None:
@@ -142,25 +135,20 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         """Stored keys and names of images, counts and generators, as plain values; no images."""
         return {
             "keys": self.keys.clone(),
-            "names": [_image_name(self._datasets[e], index) for e, index in self.keys.tolist()],
+            "names": [_image_name(self.datasets[e], index) for e, index in self.keys.tolist()],
             "n_seen": torch.tensor(self._n_seen),
-            "class_counts": self._class_counts.clone(),
+            "class_counts": self.class_counts.clone(),
             "storing": self._storing.get_state(),
             "replaying": self._replaying.get_state(),
             **{f"offered.{experience}": mask.clone() for experience, mask in self._offered.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any], train_stream: Sequence[Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Args:
-            state: of a memory no larger than this one.
-            train_stream: the benchmark's, to find the stored images in.
-        """
+        """Restore a memory no larger than this one; its images are found in the benchmark's train stream."""
         keys = state["keys"]
         if len(keys) > self.max_size:
             raise ValueError(f"{len(keys)} images were saved, but this memory holds {self.max_size}.")
-        self._size, self._datasets, self._offered = 0, {}, {}
+        self._size, self.datasets, self._offered = 0, {}, {}
         for name in (name for name in state if name.startswith("offered.")):
             experience = int(name.removeprefix("offered."))
             if experience >= len(train_stream) or len(train_stream[experience].dataset) != len(state[name]):
@@ -171,17 +159,16 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
             self.open(experience, train_stream[experience].dataset.train())
             self._offered[experience] = state[name].clone()
         for (experience, index_then), name in zip(keys.tolist(), state["names"], strict=True):
-            index = self._find(experience, index_then, name)
-            labels = _positives(self._datasets[experience], torch.tensor([index]))[0]
-            self._put(self._size, torch.tensor([experience, index]), labels)
+            key = torch.tensor([experience, self._find(experience, index_then, name)])
+            self._put(self._size, key, self._positives(experience, key[1]))
         self._n_seen = int(state["n_seen"])
-        self._class_counts = self._pad_counts(state["class_counts"])
+        self.class_counts = self._pad_counts(state["class_counts"])
         self._storing.set_state(state["storing"])
         self._replaying.set_state(state["replaying"])
 
     def _find(self, experience: int, index: int, name: str) -> int:
         """Index of the image of a name; where the images of an experience have moved, another than before."""
-        dataset = self._datasets[experience]
+        dataset = self.datasets[experience]
         if _image_name(dataset, index) == name:
             return index
         names = [_image_name(dataset, other) for other in range(len(dataset))]
@@ -194,14 +181,15 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
 
     def _pad_counts(self, counts: Tensor) -> Tensor:
         """Counts with zeros for classes that the stream has gained since they were saved."""
-        widths = [dataset.targets[0].shape[-1] for dataset in self._datasets.values()]  # type: ignore[attr-defined]
-        padded = counts.new_zeros(max([len(counts), *widths]))
-        padded[: len(counts)] = counts
-        return padded
+        width = max([len(counts), *(_codes(dataset).shape[1] for dataset in self.datasets.values())])
+        return torch.nn.functional.pad(counts, (0, width - len(counts)))
+
+    def _positives(self, experience: int, indices: Tensor) -> Tensor:
+        return (_codes(self.datasets[experience])[indices] == 1).double()
 
     @abstractmethod
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
-        """Count new images, ``[B, 2]`` and ``[B, n_classes]``, and decide which to store."""
+        """Count labels of new images, ``[B, 2]`` and ``[B, n_classes]``, and decide which to store."""
 
     @abstractmethod
     def _select_removal(self) -> int:
@@ -210,56 +198,32 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
     def _put(self, position: int, key: Tensor, labels: Tensor) -> None:
         """Store an image after the others or in place of one."""
         if position == len(self._keys):  # double the capacity: each row is copied once or twice in all
-            capacity = min(max(2 * position, 64), self.max_size)
+            capacity = min(max(2 * position, LEAST_CAPACITY), self.max_size)
             self._keys = _enlarged(self._keys, capacity, 2)
             self._labels = _enlarged(self._labels, capacity, len(labels))
         self._keys[position], self._labels[position] = key, labels
         self._size = max(self._size, position + 1)
-
-    def _drop(self, position: int) -> None:
-        """Remove an image; the last one takes its place."""
-        self._size -= 1
-        self._keys[position], self._labels[position] = self._keys[self._size], self._labels[self._size]
 
     def _uniform(self, *shape: int) -> Tensor:
         """Numbers in [0, 1) that decide what is stored."""
         return torch.rand(*shape, generator=self._storing, dtype=torch.float64)
 
 
-def target_shares(class_counts: Tensor, rho: float) -> Tensor:
-    """p_i = n_i^ρ / Σ n_j^ρ over the classes seen; 0 for the others.
-
-    Example:
-        >>> target_shares(torch.tensor([100.0, 0.0, 1.0]), rho=0.5)
-        tensor([0.9091, 0.0000, 0.0909])
-    """
-    weights = torch.where(class_counts > 0, class_counts**rho, 0.0)
-    return weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
-
-
-def _positives(dataset: AvalancheDataset, indices: Tensor) -> Tensor:
+def _codes(dataset: AvalancheDataset) -> Tensor:
+    """Labels of a dataset, ``[n_images, n_classes]``, 1 where positive."""
     targets: Any = getattr(dataset, "targets", None)
     if not hasattr(targets, "codes"):  # of a MultiLabelAttribute
         raise ValueError(
             f"The dataset's targets are {type(targets).__name__}, but a memory needs a MultiLabelAttribute: "
             "make the benchmark with multilabel_benchmark(...)."
         )
-    return (targets[indices] == 1).double()
+    return targets.codes
 
 
 def _image_name(dataset: AvalancheDataset, index: int) -> str:
     """Name of an image in its benchmark, or its index in a dataset of another origin."""
     names = getattr(dataset, "image_names", None)
     return str(index) if names is None or index >= len(names) else names[index]
-
-
-def _same_labels(a: AvalancheDataset, b: AvalancheDataset) -> bool:
-    if len(a) != len(b):
-        return False
-    labels = [getattr(dataset, "targets", None) for dataset in (a, b)]
-    if not all(hasattr(targets, "codes") for targets in labels):
-        return True  # `observe` rejects them
-    return torch.equal(*(targets[:].nan_to_num(-1) for targets in labels))  # type: ignore[index]
 
 
 def _enlarged(rows: Tensor, capacity: int, width: int) -> Tensor:
@@ -278,13 +242,12 @@ class ReservoirBuffer(OnlineBuffer):
     """
 
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
-        for key, row, draw in zip(keys, labels, self._uniform(len(keys)).tolist(), strict=True):
-            self._n_seen += 1
-            full = self._size >= self.max_size
-            position = int(draw * self._n_seen) if full else self._size
+        self.class_counts += labels.sum(0)
+        draws = self._uniform(len(keys)).tolist()
+        for n, (key, row, draw) in enumerate(zip(keys, labels, draws, strict=True), self._n_seen + 1):
+            position = int(draw * n) if self._size >= self.max_size else self._size
             if position < self.max_size:
                 self._put(position, key, row)
-        self._class_counts += labels.sum(0)
 
     def _select_removal(self) -> int:
         return int(self._uniform(1) * self._size)
@@ -301,15 +264,13 @@ class ExperienceReservoirBuffer(OnlineBuffer):
     """
 
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
-        experience = int(keys[0, 0])
-        n_own = int(self._offered[experience].sum()) - len(keys)  # of this experience so far
-        for key, row, draw in zip(keys, labels, self._uniform(len(keys), 2).tolist(), strict=True):
-            n_own += 1
+        self.class_counts += labels.sum(0)
+        experience, draws = int(keys[0, 0]), self._uniform(len(keys), 2).tolist()
+        n_before = int(self._offered[experience].sum()) - len(keys)  # of this experience
+        for n_own, (key, row, draw) in enumerate(zip(keys, labels, draws, strict=True), n_before + 1):
             position = self._size if self._size < self.max_size else self._place(experience, n_own, *draw)
             if position is not None:
                 self._put(position, key, row)
-        self._n_seen += len(keys)
-        self._class_counts += labels.sum(0)
 
     def _select_removal(self) -> int:
         return _pick(self._largest(), float(self._uniform(1)))

@@ -1,6 +1,5 @@
 """AGCN: Augmented Graph Convolutional Network (Du et al., 2022)."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from avalanche.core import BasePlugin
@@ -21,7 +20,7 @@ from avalanche_agcn.training.plugins.agcn import (
 from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
 from avalanche_agcn.training.plugins.statistics import StatisticalNegativesPlugin
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
-from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+from avalanche_agcn.training.strategies.base import MultiLabelTemplate, Plugins
 
 Preset = Literal["paper", "official", "statistics"]
 PAPER_WEIGHTS = {"lambda_cls": LAMBDA_CLS, "lambda_dst": LAMBDA_DST, "lambda_gph": LAMBDA_GPH}
@@ -56,23 +55,17 @@ class AGCN(MultiLabelTemplate):
         reduction: mean or sum over classes; see `AGCNPlugin`.
         gph_reduction: mean or sum over embeddings; see `AGCNPlugin`.
         soft_labels: of old classes; see `ACMPlugin`.
-        graph: how relations become a graph; see `adjacency`.
-        cross_blocks: relations between experiences; see `adjacency`.
-        neighbour_weight: of the graph; see `adjacency`.
-        new_threshold: of the official graph; see `adjacency`.
-        cross_threshold: of the official graph; see `adjacency`.
+        graph: how relations become a graph; see `adjacency`, as for the next four.
+        cross_blocks: whether classes of different experiences are related.
+        neighbour_weight: weight of all neighbours of a node.
+        new_threshold: of the official graph.
+        cross_threshold: of the official graph.
         q_counts: what New-Old is counted over; see `AugmentedCorrelationMatrix`.
         mem_size: number of images in a replay memory beside AGCN; 0 for none, as in the paper.
         storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
         batch_size_mem: images replayed per step; see `OnlineReplayPlugin`.
         newer_as_negative: whether replayed images are negatives of newer classes; see `OnlineReplayPlugin`.
         seed: seed of the memory (0 if None) and of the stream.
-        plugins: further plugins; the list is not changed.
-        base_kwargs: see `MultiLabelTemplate`.
-
-    Raises:
-        ValueError: for an unknown choice or a value out of range.
-        TypeError: if the model is not an `AGCNModel`.
 
     Example:
         >>> from avalanche.training.plugins import EvaluationPlugin
@@ -81,11 +74,8 @@ class AGCN(MultiLabelTemplate):
         >>> from avalanche_agcn.models import AGCNModel, create_backbone, load_word_vectors
         >>> benchmark = SplitScenes(n_classes=8, n_experiences=2, n_train=60, n_test=30)
         >>> model = AGCNModel(create_backbone("small"), load_word_vectors(benchmark.class_names))
-        >>> strategy = AGCN(
-        ...     model=model,
-        ...     optimizer=Adam(model.parameter_groups()),
-        ...     evaluator=EvaluationPlugin(),
-        ... )
+        >>> optimizer = Adam(model.parameter_groups())
+        >>> strategy = AGCN(model=model, optimizer=optimizer, evaluator=EvaluationPlugin())
         >>> for experience in benchmark.train_stream:
         ...     _ = strategy.train(experience)
         >>> model.n_seen
@@ -113,7 +103,7 @@ class AGCN(MultiLabelTemplate):
         batch_size_mem: int | None = None,
         newer_as_negative: bool = False,
         seed: int | None = None,
-        plugins: Sequence[BasePlugin] | None = None,
+        plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
         check_choice("preset", preset, [*PRESETS])
@@ -140,6 +130,5 @@ class AGCN(MultiLabelTemplate):
             own.append(
                 OnlineReplayPlugin(buffer, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
             )
-        plugins = [*own, *(plugins or [])]
-        super().__init__(plugins=plugins, seed=seed, **base_kwargs)
+        super().__init__(plugins=[*own, *(plugins or [])], seed=seed, **base_kwargs)
         agcn_model(self)

@@ -1,4 +1,4 @@
-"""The base of all strategies of this package."""
+"""The base of all strategies of this package: precision, loaders, and several processes that train as one."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from avalanche_agcn.benchmarks.experience import origin_of
 from avalanche_agcn.checks import check_choice, check_range
+from avalanche_agcn.evaluation import multilabel_evaluator
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import (
     from_first_process,
@@ -27,9 +28,13 @@ from avalanche_agcn.training.loader import draw_shared_seed, is_padding, make_ev
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 from avalanche_agcn.training.plugins.replay import find_memory
 
+Plugins = Sequence[BasePlugin] | None
+
 
 class MultiLabelTemplate(SupervisedTemplate):
     """Avalanche's supervised template with defaults that fit multi-hot targets.
+
+    Every strategy takes these arguments by keyword, beside its own.
 
     In a process group of `torch.distributed` (`process_group`) several processes train as one: each global
     batch is divided among them, losses are means over all of it, and every image is evaluated once. The model
@@ -72,7 +77,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         train_epochs: int = 1,
         eval_mb_size: int | None = None,
         device: str | torch.device = "cpu",
-        plugins: Sequence[BasePlugin] | None = None,
+        plugins: Plugins = None,
         evaluator: EvaluationPlugin | Callable[[], EvaluationPlugin] | None = None,
         amp: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
@@ -92,20 +97,18 @@ class MultiLabelTemplate(SupervisedTemplate):
             eval_mb_size=eval_mb_size,
             device=device,
             plugins=plugins,
-            evaluator=_multilabel_evaluator if evaluator is None else evaluator,
+            evaluator=multilabel_evaluator if evaluator is None else evaluator,
             **base_kwargs,
         )
-        self.amp = amp
-        self.clip_grad_norm = clip_grad_norm
-        self.reset_optimizer_state = reset_optimizer_state
-        self.seed = seed
+        self.amp, self.clip_grad_norm = amp, clip_grad_norm
+        self.reset_optimizer_state, self.seed = reset_optimizer_state, seed
         self.is_padding = False  # whether the batch only fills this process's place and counts nowhere
         self._given_model: nn.Module | None = None  # while it is wrapped
         self._origin: Any = None  # experience of the last part of an online stream
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
 
     def autocast(self) -> AbstractContextManager:
-        """The precision of forward passes, also for plugins that make some."""
+        """The precision of forward passes, also of those that plugins make."""
         return torch.autocast(self.device.type, dtype=self.amp, enabled=self.amp is not None)
 
     def make_train_dataloader(self, *args: Any, **kwargs: Any) -> None:
@@ -188,9 +191,3 @@ class MultiLabelTemplate(SupervisedTemplate):
         origin, before = origin_of(self.experience), self._origin
         self._origin = None if origin is self.experience else origin
         return self._origin is None or self._origin is not before
-
-
-def _multilabel_evaluator() -> EvaluationPlugin:
-    from avalanche_agcn.evaluation import multilabel_evaluator
-
-    return multilabel_evaluator()

@@ -1,10 +1,9 @@
-"""Methods without a memory: Fine-Tuning, EWC, LwF and CSC."""
+"""Methods without a memory: Fine-Tuning, EWC, LwF, CSC, and the upper bound, Multi-Task."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from avalanche.benchmarks.scenarios.generic_scenario import EagerCLStream
-from avalanche.core import BasePlugin
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
@@ -18,14 +17,14 @@ from avalanche_agcn.training.plugins.distillation import (
     PseudoLabelPlugin,
 )
 from avalanche_agcn.training.plugins.ewc import EWCPlugin
-from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+from avalanche_agcn.training.strategies.base import MultiLabelTemplate, Plugins
 from avalanche_agcn.training.strategies.closed_form import StreamingRidge
 
 EWC_LAMBDA = 1e3  # no source gives one for multi-label images: ours, from the embedded benchmark
 
 
 class FineTuning(MultiLabelTemplate):
-    """Does nothing against forgetting: the paper's lower bound. Args: see `MultiLabelTemplate`."""
+    """Does nothing against forgetting: the paper's lower bound."""
 
 
 class EWC(MultiLabelTemplate):
@@ -35,8 +34,6 @@ class EWC(MultiLabelTemplate):
         ewc_lambda: weight of the penalty; see `EWCPlugin`.
         fisher_images: number of images per experience that importance is measured on; all if None.
         seed: seed of their choice (0 if None) and of the stream.
-        plugins: further plugins; the list is not changed.
-        base_kwargs: see `MultiLabelTemplate`.
     """
 
     def __init__(
@@ -45,7 +42,7 @@ class EWC(MultiLabelTemplate):
         ewc_lambda: float = EWC_LAMBDA,
         fisher_images: int | None = None,
         seed: int | None = None,
-        plugins: Sequence[BasePlugin] | None = None,
+        plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
         self.ewc = EWCPlugin(ewc_lambda=ewc_lambda, fisher_images=fisher_images, seed=seed or 0)
@@ -58,17 +55,10 @@ class LwF(MultiLabelTemplate):
     Args:
         alpha: weight of the distillation; see `LwFPlugin`.
         temperature: see `LwFPlugin`.
-        plugins: further plugins; the list is not changed.
-        base_kwargs: see `MultiLabelTemplate`.
     """
 
     def __init__(
-        self,
-        *,
-        alpha: float = 1.0,
-        temperature: float = 1.0,
-        plugins: Sequence[BasePlugin] | None = None,
-        **base_kwargs: Any,
+        self, *, alpha: float = 1.0, temperature: float = 1.0, plugins: Plugins = None, **base_kwargs: Any
     ) -> None:
         self.lwf = LwFPlugin(alpha=alpha, temperature=temperature)
         super().__init__(plugins=[*(plugins or []), self.lwf], **base_kwargs)
@@ -80,18 +70,13 @@ class CSC(MultiLabelTemplate):
     A recipe of this package's parts, not a copy of the authors' program. **Left out:** the graph is AGCN's,
     counted from labels and the teacher's soft labels, where CSC learns its own (its ablation has 64.1 mAP
     with a counted one, 72.8 with the learned one, on COCO B0-C10); pseudo-labels have one threshold for all
-    classes; there is no replay. The asymmetric loss is a matter of ``criterion``: ``AsymmetricLoss()``.
+    classes; there is no replay. The asymmetric loss is a matter of ``criterion``: ``AsymmetricLoss()``. The
+    model is an `AGCNModel`.
 
     Args:
         beta: β, weight of the penalty on confident outputs; see `ConfidencePenaltyPlugin`.
         alpha: α, weight of the criterion against the distillation; see `ConfidencePenaltyPlugin`.
         threshold: probability above which a pseudo-label is 1; see `PseudoLabelPlugin`.
-        plugins: further plugins; the list is not changed.
-        base_kwargs: see `MultiLabelTemplate`; the model is an `AGCNModel`.
-
-    Raises:
-        ValueError: if a value is out of range.
-        TypeError: if the model is not an `AGCNModel`.
     """
 
     def __init__(
@@ -100,7 +85,7 @@ class CSC(MultiLabelTemplate):
         beta: float = BETA,
         alpha: float = ALPHA,
         threshold: float = THRESHOLD,
-        plugins: Sequence[BasePlugin] | None = None,
+        plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
         # It leaves the loss as it is: it keeps the teacher, which the other three share.
@@ -122,11 +107,7 @@ class TrainsJointly:
     def train(
         self, experiences: Any, eval_streams: Sequence[Any] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Train on a benchmark, or on an experience from `multi_task_experience`.
-
-        Raises:
-            ValueError: if labels are missing, as they are in the experiences of a train stream.
-        """
+        """Train on a benchmark, or on an experience from `multi_task_experience`."""
         if not isinstance(experiences, Iterable) and hasattr(experiences, "complete_train_dataset"):
             experiences = multi_task_experience(experiences)
         for experience in experiences if isinstance(experiences, Iterable) else [experiences]:
@@ -135,7 +116,7 @@ class TrainsJointly:
 
 
 class MultiTask(TrainsJointly, MultiLabelTemplate):
-    """Trains on all images and labels at once: the paper's upper bound. Args: see `MultiLabelTemplate`."""
+    """Trains on all images and labels at once: the paper's upper bound."""
 
 
 class MultiTaskRidge(TrainsJointly, StreamingRidge):
@@ -146,15 +127,7 @@ class MultiTaskRidge(TrainsJointly, StreamingRidge):
 
 
 def multi_task_experience(benchmark: MultiLabelBenchmark) -> MultiLabelExperience:
-    """One experience of all training images, each once, with all their labels.
-
-    Example:
-        >>> from avalanche_agcn.benchmarks.scenes import SplitScenes
-        >>> benchmark = SplitScenes(n_classes=4, n_experiences=2, n_train=40, n_test=10)
-        >>> experience = multi_task_experience(benchmark)
-        >>> len(experience.dataset), experience.classes_seen_so_far
-        (40, [0, 1, 2, 3])
-    """
+    """One experience of all training images, each once, with all their labels."""
     experience = MultiLabelExperience(
         dataset=benchmark.complete_train_dataset,
         current_experience=0,

@@ -1,11 +1,10 @@
-"""Strategies that solve their classifiers from sums: their base, and L3A."""
+"""Strategies that solve their classifiers from sums of features: StreamingRidge, and L3A."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from avalanche.benchmarks.utils import AvalancheDataset
-from avalanche.core import BasePlugin
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader
@@ -25,8 +24,10 @@ from avalanche_agcn.training.plugins.statistics import (
     is_random,
 )
 from avalanche_agcn.training.ridge import check_ridge, estimate_relations, make_refinement, solve_ridge
-from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+from avalanche_agcn.training.strategies.base import MultiLabelTemplate, Plugins
 
+GAMMA = 0.3  # chosen on held-out train photos of coco18; 0.2 to 0.3 are equally good
+REFINE = 0.2  # chosen likewise: +0.3 mAP on held-out photos, in each of three splits
 L3A_DECISION = 0.1  # L3A's program predicts a class where sigmoid(z·w) is above 0.525: z·w above 0.1
 
 
@@ -38,24 +39,13 @@ class ClosedForm(MultiLabelTemplate):
     Args:
         model: a `MultiLabelClassifier`, whose classifier is replaced by the solution.
         optimizer: optimizer of the network; needed only if it is trained.
-        base_kwargs: see `MultiLabelTemplate`.
-
-    Raises:
-        TypeError: if the model is not a `MultiLabelClassifier`.
-        ValueError: if the network is trained without an optimizer.
     """
 
     trains_network = False  # unless plugins add a loss that does; it is frozen otherwise
     collector: FeatureCollector
     """The plugin that collects the sums."""
 
-    def __init__(
-        self,
-        *,
-        model: nn.Module,
-        optimizer: Optimizer | None = None,
-        **base_kwargs: Any,
-    ) -> None:
+    def __init__(self, *, model: nn.Module, optimizer: Optimizer | None = None, **base_kwargs: Any) -> None:
         if not isinstance(unwrap(model), MultiLabelClassifier):
             raise TypeError(
                 f"{type(self).__name__} needs a linear classifier, not {type(unwrap(model)).__name__}: use "
@@ -140,17 +130,12 @@ class L3A(ClosedForm):
     near 0 for negatives and 1 for positives: its sigmoid ranks images, but as a probability it is far too
     timid, and no class reaches p > 0.8.
 
+    The model of the published method is ``MultiLabelClassifier(RandomFeatures(backbone), n_classes)``.
+
     Args:
         ridge: γ.
         threshold: probability sigmoid(z·w) above which an old class is a label of a new image.
         decision: z·w at which a class is predicted; logits are shifted by it.
-        plugins: further plugins; the list is not changed.
-        base_kwargs: see `ClosedForm`, and `MultiLabelTemplate`; the model is
-            ``MultiLabelClassifier(RandomFeatures(backbone), n_classes)`` for the published method.
-
-    Raises:
-        ValueError: if ``ridge`` or ``threshold`` is out of range.
-        TypeError: if the model is not a `MultiLabelClassifier`.
     """
 
     def __init__(
@@ -159,7 +144,7 @@ class L3A(ClosedForm):
         ridge: float = RIDGE,
         threshold: float = THRESHOLD,
         decision: float = L3A_DECISION,
-        plugins: Sequence[BasePlugin] | None = None,
+        plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
         self.decision = decision
@@ -169,10 +154,6 @@ class L3A(ClosedForm):
     def _set_solution(self) -> None:
         weight = self.collector.statistics.solve().T
         unwrap(self.model).set_classifiers(weight, weight.new_full((len(weight),), -self.decision))
-
-
-GAMMA = 0.3  # chosen on held-out train photos of coco18; 0.2 to 0.3 are equally good
-REFINE = 0.2  # chosen likewise: +0.3 mAP on held-out photos, in each of three splits
 
 
 class StreamingRidge(ClosedForm):
@@ -190,12 +171,6 @@ class StreamingRidge(ClosedForm):
         gamma: γ, weight of the images of other experiences, 0 to 1.
         ridge: λ; chosen per experience by generalised cross-validation if None.
         refine: β, weight of label relations in the scores; None leaves them out.
-        plugins: further plugins; the list is not changed.
-        base_kwargs: see `ClosedForm`, and `MultiLabelTemplate`.
-
-    Raises:
-        ValueError: if ``gamma``, ``ridge`` or ``refine`` is out of range, or the optimizer is missing.
-        TypeError: if the model is not a `MultiLabelClassifier`.
     """
 
     def __init__(
@@ -204,7 +179,7 @@ class StreamingRidge(ClosedForm):
         gamma: float = GAMMA,
         ridge: float | None = None,
         refine: float | None = REFINE,
-        plugins: Sequence[BasePlugin] | None = None,
+        plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
         check_ridge(gamma, ridge)
@@ -219,11 +194,6 @@ class StreamingRidge(ClosedForm):
     def statistics(self) -> FeatureStatistics:
         """The sums that the classifiers are solved from."""
         return self.collector.statistics
-
-    @property
-    def provenance(self) -> Provenance | None:
-        """Network, transform and classes behind the sums; None before training."""
-        return self.collector.provenance
 
     def _set_solution(self) -> None:
         solution = solve_ridge(self.statistics, gamma=self.gamma, ridge=self.ridge)
@@ -240,11 +210,7 @@ class StreamingRidge(ClosedForm):
             ValueError: if the two differ in network, transform, classes or precision, or either was trained
                 with random augmentation or a network that is not frozen.
         """
-        self._check_exact("merge")
-        other._check_exact("merge")
-        assert self.provenance is not None
-        assert other.provenance is not None
-        self.provenance.check_same(other.provenance)
+        self._exact_provenance("merge").check_same(other._exact_provenance("merge"))
         self.statistics.merge(other.statistics)
         self.solve()
 
@@ -260,16 +226,14 @@ class StreamingRidge(ClosedForm):
                 precision, the targets do not tell an image's experience (``unlabelled_as_negative``), or the
                 images cannot be those that were trained on. Nothing is removed then.
         """
-        self._check_exact("forget")
+        self._exact_provenance("forget")
         if self.amp is not None:
             raise ValueError(
                 f"Features in {self.amp} depend on the batch that they were computed in, so forget would not "
                 "be exact: train with amp=None."
             )
         if is_random(dataset):
-            raise ValueError(
-                "The dataset has random augmentation, so its features cannot be removed exactly."
-            )
+            raise ValueError("The dataset has random augmentation: its features cannot be removed exactly.")
         removed = FeatureStatistics()
         for size in self.statistics.block_sizes:
             removed.begin(size)
@@ -288,19 +252,19 @@ class StreamingRidge(ClosedForm):
             for images, targets, *_ in loader:
                 yield model.features(images.to(self.device)), targets.to(self.device)
 
-    def _check_exact(self, operation: str) -> None:
-        """Check that the sums are of features that can be computed again."""
-        if self.provenance is None:
+    def _exact_provenance(self, operation: str) -> Provenance:
+        """What the sums were computed with; a ValueError if it cannot be computed again."""
+        provenance = self.collector.provenance
+        if provenance is None:
             raise ValueError(f"Nothing was trained on yet, so there is nothing to {operation}.")
-        if self.trains_network or digest_module(unwrap(self.model).backbone) != self.provenance.network:
-            raise ValueError(
-                f"The network was trained, so {operation} would not be exact: it needs a frozen one."
-            )
-        if self.provenance.random:
+        if self.trains_network or digest_module(unwrap(self.model).backbone) != provenance.network:
+            raise ValueError(f"The network was trained, so {operation} is not exact: it needs a frozen one.")
+        if provenance.random:
             raise ValueError(
                 f"The training images had random augmentation, so {operation} would not be exact: make the "
                 "benchmark with a train_transform that draws no random numbers."
             )
+        return provenance
 
 
 def _check_one_experience(targets: Tensor, statistics: FeatureStatistics) -> None:

@@ -1,9 +1,6 @@
 """Replay: ER, PRS, OCDM, SCR and A-GEM, which differ in what they keep and what they do with it."""
 
-from collections.abc import Sequence
 from typing import Any
-
-from avalanche.core import BasePlugin
 
 from avalanche_agcn.training.losses import TEMPERATURE
 from avalanche_agcn.training.plugins.replay import AGEMPlugin, ContrastivePlugin, OnlineReplayPlugin
@@ -15,7 +12,7 @@ from avalanche_agcn.training.storage_policy import (
     ReservoirBuffer,
 )
 from avalanche_agcn.training.storage_policy.balanced import RHO
-from avalanche_agcn.training.strategies.base import MultiLabelTemplate
+from avalanche_agcn.training.strategies.base import MultiLabelTemplate, Plugins
 
 MEM_SIZE = 2000  # of PRS on COCO and NUS-WIDE; the AGCN paper gives none
 SCR_BATCH_SIZE_MEM = 100  # of the SCR paper
@@ -25,13 +22,13 @@ CONTRAST_WEIGHT = 0.1  # ours, from the embedded benchmark: the criterion must k
 class Replay(MultiLabelTemplate):
     """Trains on the stream and on images from a memory that is updated after each step.
 
+    `ER`, `PRS`, `OCDM` and `SCR` take these arguments too, except the memory.
+
     Args:
         storage_policy: the memory.
         batch_size_mem: see `OnlineReplayPlugin`.
         newer_as_negative: see `OnlineReplayPlugin`.
         views: see `OnlineReplayPlugin`.
-        plugins: further plugins; the list is not changed.
-        base_kwargs: see `MultiLabelTemplate`.
     """
 
     def __init__(
@@ -41,7 +38,7 @@ class Replay(MultiLabelTemplate):
         batch_size_mem: int | None = None,
         newer_as_negative: bool = False,
         views: int = 1,
-        plugins: Sequence[BasePlugin] | None = None,
+        plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
         self.replay = OnlineReplayPlugin(
@@ -56,7 +53,6 @@ class ER(Replay):
     Args:
         mem_size: number of images in memory.
         seed: seed of the memory (0 if None) and of the stream.
-        replay_kwargs: see `Replay`.
     """
 
     def __init__(self, *, mem_size: int = MEM_SIZE, seed: int | None = None, **replay_kwargs: Any) -> None:
@@ -71,7 +67,6 @@ class PRS(Replay):
         mem_size: number of images in memory.
         rho: see `PRSBuffer`.
         seed: seed of the memory (0 if None) and of the stream.
-        replay_kwargs: see `Replay`.
     """
 
     def __init__(
@@ -88,7 +83,6 @@ class OCDM(Replay):
         mem_size: number of images in memory.
         rho: see `OCDMBuffer`.
         seed: seed of the memory (0 if None) and of the stream.
-        replay_kwargs: see `Replay`.
     """
 
     def __init__(
@@ -116,8 +110,6 @@ class SCR(ER):
         contrast_weight: weight of the contrastive loss beside the criterion.
         temperature: τ.
         views: number of views of each image in a batch.
-        plugins: further plugins; the list is not changed.
-        replay_kwargs: see `ER` and `Replay`.
     """
 
     def __init__(
@@ -127,7 +119,7 @@ class SCR(ER):
         contrast_weight: float = CONTRAST_WEIGHT,
         temperature: float = TEMPERATURE,
         views: int = 2,
-        plugins: Sequence[BasePlugin] | None = None,
+        plugins: Plugins = None,
         **replay_kwargs: Any,
     ) -> None:
         self.contrast = ContrastivePlugin(weight=contrast_weight, temperature=temperature)
@@ -143,8 +135,6 @@ class AGEM(MultiLabelTemplate):
         sample_size: number of images in a reference batch; as many as of the stream if None. The paper has
             256, which makes a step of 8 images 33 times as long.
         seed: seed of the memory (0 if None) and of the stream.
-        plugins: further plugins; the list is not changed.
-        base_kwargs: see `MultiLabelTemplate`.
     """
 
     def __init__(
@@ -153,7 +143,7 @@ class AGEM(MultiLabelTemplate):
         mem_size: int = MEM_SIZE,
         sample_size: int | None = None,
         seed: int | None = None,
-        plugins: Sequence[BasePlugin] | None = None,
+        plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
         memory = ExperienceReservoirBuffer(mem_size, seed=seed or 0)

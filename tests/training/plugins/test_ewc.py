@@ -40,10 +40,10 @@ def test_a_loaded_state_follows_the_model_to_its_device():
     assert {tensor.device.type for tensor in (*loaded.fisher.values(), *loaded.centre.values())} == {"meta"}
 
 
-def test_pieces_of_an_online_stream_are_rejected(benchmark, make_strategy):
-    strategy = make_strategy(EWCPlugin(ewc_lambda=1.0))
+def test_pieces_of_an_online_stream_are_rejected(benchmark, train):
+    pieces = split_online_stream(benchmark.train_stream, experience_size=8)
     with pytest.raises(ValueError, match=r"EWC sums up each experience .* piece of one, of 8 images"):
-        strategy.train(split_online_stream(benchmark.train_stream, experience_size=8), eval_streams=[])
+        train(EWCPlugin(ewc_lambda=1.0), stream=pieces)
 
 
 def test_one_parabola_equals_the_sum_over_experiences():
@@ -64,13 +64,10 @@ def test_one_parabola_equals_the_sum_over_experiences():
 
 
 @pytest.fixture
-def train(benchmark, make_strategy):
-    def run(ewc_lambda, n_experiences=3, **settings):
+def train_ewc(train):
+    def run(ewc_lambda, n=3, **settings):
         plugin = EWCPlugin(ewc_lambda=ewc_lambda, **settings)
-        strategy = make_strategy(plugin, lr=0.3, train_epochs=8)
-        for experience in benchmark.train_stream[:n_experiences]:
-            strategy.train(experience, eval_streams=[])
-        return plugin, strategy.model
+        return plugin, train(plugin, n=n, lr=0.3, train_epochs=8).model
 
     return run
 
@@ -84,10 +81,9 @@ def test_weights_that_mattered_to_one_experience_only_have_no_gradient_there():
     assert torch.equal(plugin.centre["w"], after)
 
 
-def test_fisher_in_the_loop_is_that_of_the_experience(train, benchmark):
-    plugin, model = train(1.0, n_experiences=1)
-    dataset = benchmark.train_stream[0].dataset.eval()
-    images = [(dataset[i][0][None], dataset[i][1][None]) for i in range(len(dataset))]
+def test_fisher_in_the_loop_is_that_of_the_experience(train_ewc, benchmark):
+    plugin, model = train_ewc(1.0, n=1)
+    images = [(x[None], y[None]) for x, y, _ in benchmark.train_stream[0].dataset.eval()]
     expected = fisher_diagonal(model, PartialBCEWithLogitsLoss(), images)
     for name, fisher in plugin.fisher.items():
         torch.testing.assert_close(fisher, expected[name])
@@ -95,24 +91,24 @@ def test_fisher_in_the_loop_is_that_of_the_experience(train, benchmark):
     assert (plugin.fisher["classifier.weight"][:2] > 0).any()
 
 
-def test_strong_penalty_holds_important_parameters(train):
+def test_strong_penalty_holds_important_parameters(train_ewc):
     moved = []
     for ewc_lambda in (0.0, 200.0):
-        first, _ = train(ewc_lambda, n_experiences=1)
-        _, model = train(ewc_lambda, n_experiences=2)
+        first, _ = train_ewc(ewc_lambda, n=1)
+        _, model = train_ewc(ewc_lambda, n=2)
         moved.append(first.penalty(model).item())
     assert 0 < moved[1] < 0.5 * moved[0]
 
 
-def test_fewer_fisher_images_are_drawn_by_the_seed(train):
-    plugins = [train(1.0, n_experiences=1, fisher_images=3, seed=seed)[0] for seed in (0, 0, 1)]
+def test_fewer_fisher_images_are_drawn_by_the_seed(train_ewc):
+    plugins = [train_ewc(1.0, n=1, fisher_images=3, seed=seed)[0] for seed in (0, 0, 1)]
     values = [plugin.fisher["classifier.bias"] for plugin in plugins]
     assert torch.equal(values[0], values[1])
     assert not torch.equal(values[0], values[2])
 
 
-def test_state_gives_the_same_penalty(train, tmp_path):
-    plugin, model = train(1.0)
+def test_state_gives_the_same_penalty(train_ewc, tmp_path):
+    plugin, model = train_ewc(1.0)
     torch.save(plugin.state_dict(), tmp_path / "ewc.pt")
     again = EWCPlugin(ewc_lambda=1.0)
     again.load_state_dict(torch.load(tmp_path / "ewc.pt", weights_only=True))

@@ -33,11 +33,6 @@ def expected_statistics(benchmark, model):
     return statistics
 
 
-def train(strategy, benchmark, n=3):
-    for experience in benchmark.train_stream[:n]:
-        strategy.train(experience, eval_streams=[])
-
-
 @pytest.mark.parametrize(
     ("plugins", "settings"),
     [
@@ -46,27 +41,27 @@ def train(strategy, benchmark, n=3):
         ([OnlineReplayPlugin(ReservoirBuffer(9), views=2)], {}),
     ],
 )
-def test_every_image_of_the_stream_counts_once(benchmark, make_strategy, plugins, settings):
+def test_every_image_of_the_stream_counts_once(benchmark, train, plugins, settings):
     collector = FeatureStatisticsPlugin()
     model = frozen_model(benchmark)
-    train(make_strategy(*plugins, collector, model=model, **settings), benchmark)
+    train(*plugins, collector, model=model, **settings)
     expected = expected_statistics(benchmark, model)
     for t in range(3):
         torch.testing.assert_close(collector.statistics.moments(t), expected.moments(t), rtol=1e-6, atol=1e-5)
 
 
-def test_state_continues_within_an_experience_to_the_last_bit(benchmark, make_strategy):
+def test_state_continues_within_an_experience_to_the_last_bit(benchmark, train):
     class Stop(SupervisedPlugin):
         def after_training_iteration(self, strategy, **kwargs):
             self.state = copy.deepcopy(whole.state_dict())
 
     whole, resumed = FeatureStatisticsPlugin(), FeatureStatisticsPlugin()
     stop = Stop()
-    train(make_strategy(whole, stop, model=frozen_model(benchmark)), benchmark)
+    train(whole, stop, model=frozen_model(benchmark))
     resumed.load_state_dict(stop.state)  # after the last batch, before the experience ends
     assert torch.equal(resumed.statistics.moments(2), whole.statistics.moments(2))
     resumed.load_state_dict(whole.state_dict())
-    train(make_strategy(resumed, model=frozen_model(benchmark)), benchmark)  # all of it is counted already
+    train(resumed, model=frozen_model(benchmark))  # all of it is counted already
     assert torch.equal(resumed.statistics.moments(2), whole.statistics.moments(2))
 
 
@@ -83,11 +78,10 @@ class Losses(SupervisedPlugin):
         self.steps.append((float(strategy.loss), classifiers))
 
 
-def test_added_loss_is_the_expected_negative_loss_of_new_classes(benchmark, make_strategy):
+def test_added_loss_is_the_expected_negative_loss_of_new_classes(benchmark, train):
     """Against sampling from the Gaussians."""
     before, after, plugin = Losses(), Losses(), StatisticalNegativesPlugin(weight=2.0)
-    strategy = make_strategy(before, plugin, after, model=frozen_model(benchmark), lr=0.5)
-    train(strategy, benchmark, 2)
+    train(before, plugin, after, model=frozen_model(benchmark), lr=0.5, n=2)
     assert all(a == b for (a, _), (b, _) in list(zip(before.steps, after.steps))[: len(before.steps) // 3])
     statistics = plugin.statistics
     mean, covariance = statistics.mean(0), statistics.covariance(0)
@@ -99,13 +93,12 @@ def test_added_loss_is_the_expected_negative_loss_of_new_classes(benchmark, make
     assert loss_after - loss_before == pytest.approx(2 * F.softplus(scores).mean().item(), rel=0.02)
 
 
-def test_new_classes_score_lower_on_old_images(benchmark, make_strategy):
+def test_new_classes_score_lower_on_old_images(benchmark, train):
     old = torch.stack([row[0] for row in benchmark.train_stream[0].dataset])
     mean_scores = []
     for weight in (0.0, 1.0):
         plugin = StatisticalNegativesPlugin(weight=weight)
-        strategy = make_strategy(plugin, model=frozen_model(benchmark), lr=0.5, train_epochs=10)
-        train(strategy, benchmark, 2)
+        strategy = train(plugin, model=frozen_model(benchmark), lr=0.5, train_epochs=10, n=2)
         with torch.no_grad():
             mean_scores.append(strategy.model(old)[:, 2:4].mean().item())
     assert mean_scores[1] < mean_scores[0] - 0.3
@@ -113,56 +106,37 @@ def test_new_classes_score_lower_on_old_images(benchmark, make_strategy):
 
 @pytest.mark.parametrize("strategy_class", [FineTuning, LwF, EWC])
 @pytest.mark.parametrize("memory", [False, True])
-def test_it_combines_with_other_strategies(benchmark, make_strategy, strategy_class, memory):
+def test_it_combines_with_other_strategies(benchmark, train, strategy_class, memory):
     plugins = [StatisticalNegativesPlugin()]
     if memory:
         plugins.append(OnlineReplayPlugin(ReservoirBuffer(9), newer_as_negative=True))
     model = frozen_model(benchmark)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    strategy = strategy_class(
-        model=model, optimizer=optimizer, plugins=plugins, evaluator=make_strategy().evaluator
-    )
-    train(strategy, benchmark)
+    train(*plugins, model=model, kind=strategy_class)
     expected = expected_statistics(benchmark, model)
     assert [plugins[0].statistics.count(t) for t in range(3)] == [expected.count(t) for t in range(3)]
 
 
-def test_agcns_first_weight_does_not_scale_it(benchmark, make_model, make_strategy):
+def test_agcns_first_weight_does_not_scale_it(benchmark, make_model, train):
     added = []
     for lambda_cls in (0.1, 0.9):
-        model = make_model()
-        before, after, plugin = Losses(), Losses(), StatisticalNegativesPlugin()
-        strategy = AGCN(
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), 0.0),
-            lambda_cls=lambda_cls,
-            plugins=[before, plugin, after],
-            evaluator=make_strategy().evaluator,
-            seed=0,
-        )
-        train(strategy, benchmark, 2)
+        before, after, settings = Losses(), Losses(), {"lambda_cls": lambda_cls, "seed": 0, "lr": 0.0}
+        plugins = before, StatisticalNegativesPlugin(), after
+        train(*plugins, model=make_model(), kind=AGCN, n=2, **settings)
         added.append([b[0] - a[0] for a, b in zip(before.steps, after.steps)][-1])
     assert added[0] > 0.1
     assert added[0] == pytest.approx(added[1], rel=1e-3)
 
 
-def test_model_without_classifiers_is_rejected(benchmark, make_strategy):
-    class Flat(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(3 * 64, 6)
-
-        def forward(self, x):
-            return self.layer(x.flatten(1))
-
-    with pytest.raises(TypeError, match="one weight vector per class, not Flat"):
-        train(make_strategy(StatisticalNegativesPlugin(), model=Flat()), benchmark, 1)
+def test_model_without_classifiers_is_rejected(benchmark, train):
+    flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64, 6))
+    with pytest.raises(TypeError, match="one weight vector per class, not Sequential"):
+        train(StatisticalNegativesPlugin(), model=flat)
 
 
-def test_diverging_network_stops_with_the_value(benchmark, make_strategy):
+def test_diverging_network_stops_with_the_value(benchmark, train):
     model = frozen_model(benchmark)
     next(model.backbone.parameters()).data.fill_(math.nan)
     collector = FeatureStatisticsPlugin()
     with pytest.raises(ValueError, match="is nan: the network diverged"):
-        train(make_strategy(collector, model=model), benchmark, 1)
+        train(collector, model=model)
     assert collector.statistics.count(0) == 0

@@ -8,16 +8,26 @@ from avalanche_agcn.benchmarks import multilabel_benchmark
 
 
 @pytest.fixture(scope="session")
-def fill():
-    """Let a stream of labels, one experience, flow into a memory."""
+def dataset_of():
+    """One experience of labels."""
 
-    def run(buffer, labels, batch_size=8):
+    def make(labels):
         data = TensorDataset(torch.zeros(len(labels), 1))
         data.targets = labels.int()
-        dataset = multilabel_benchmark(data, data, n_experiences=1).train_stream[0].dataset
-        buffer.open(0, dataset)
-        for batch in torch.arange(len(labels)).split(batch_size):
-            buffer.observe(0, batch)
+        return multilabel_benchmark(data, data, n_experiences=1).train_stream[0].dataset
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def fill(dataset_of):
+    """Let streams of labels, one experience each, flow into a memory."""
+
+    def run(buffer, *streams, batch_size=8):
+        for experience, labels in enumerate(streams):
+            buffer.open(experience, dataset_of(labels))
+            for batch in torch.arange(len(labels)).split(batch_size):
+                buffer.observe(experience, batch)
         return buffer
 
     return run

@@ -1,8 +1,11 @@
+"""What holds for every memory, and the distributions of the two reservoirs."""
+
 import pytest
 import torch
 from avalanche.training.plugins import ReplayPlugin
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chi2, chisquare
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
@@ -12,9 +15,9 @@ from avalanche_agcn.training.storage_policy import (
     PRSBuffer,
     ReservoirBuffer,
 )
-from avalanche_agcn.training.storage_policy.base import target_shares
 
 BUFFERS = [ReservoirBuffer, ExperienceReservoirBuffer, PRSBuffer, OCDMBuffer]
+N_STREAMS = 200
 
 
 def make_benchmark(n=60, n_classes=6, n_experiences=3, seed=0, **settings):
@@ -27,19 +30,20 @@ def make_benchmark(n=60, n_classes=6, n_experiences=3, seed=0, **settings):
     return multilabel_benchmark(data, data, n_experiences=n_experiences, **settings)
 
 
-def stream_into(buffer, benchmark, batch_size=4):
+def stream_into(buffer, benchmark, batch_size=4, epochs=1, replay=0):
     for t, experience in enumerate(benchmark.train_stream):
         buffer.open(t, experience.dataset)
-        for batch in torch.arange(len(experience.dataset)).split(batch_size):
+        for batch in torch.arange(len(experience.dataset)).split(batch_size) * epochs:
+            buffer.draw(replay)
             buffer.observe(t, batch)
+    return buffer
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
 @settings(max_examples=15)
 @given(max_size=st.integers(0, 70), batch_size=st.integers(1, 25))
 def test_memory_never_over_capacity_and_full_when_it_can_be(kind, max_size, batch_size):
-    buffer = kind(max_size)
-    stream_into(buffer, make_benchmark(), batch_size)
+    buffer = stream_into(kind(max_size), make_benchmark(), batch_size)
     assert len(buffer) == len(buffer.buffer) == min(max_size, 60)
     assert len({tuple(key) for key in buffer.keys.tolist()}) == len(buffer)
     assert buffer._n_seen == 60
@@ -48,8 +52,7 @@ def test_memory_never_over_capacity_and_full_when_it_can_be(kind, max_size, batc
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_stored_image_keeps_its_own_target_and_columns(kind):
     benchmark = make_benchmark()
-    buffer = kind(20)
-    stream_into(buffer, benchmark)
+    buffer = stream_into(kind(20), benchmark)
     wanted = [benchmark.train_stream[e].dataset[i] for e, i in sorted(buffer.keys.tolist())]
     stored = sorted((buffer.buffer[i] for i in range(20)), key=lambda item: item[0][0, 0, 0])
     for (x, y, _), (wanted_x, wanted_y, _) in zip(stored, sorted(wanted, key=lambda item: item[0][0, 0, 0])):
@@ -62,24 +65,27 @@ def test_stored_image_keeps_its_own_target_and_columns(kind):
 
 def test_augmentation_is_drawn_again_when_a_stored_image_is_opened():
     benchmark = make_benchmark(train_transform=lambda image: image + torch.rand(1))
-    buffer = ReservoirBuffer(5)
-    stream_into(buffer, benchmark)
+    buffer = stream_into(ReservoirBuffer(5), benchmark)
     assert not torch.equal(buffer.buffer[0][0], buffer.buffer[0][0])
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_image_offered_again_is_no_new_item(kind):
     benchmark = make_benchmark()
-    once, twice = kind(10, seed=3), kind(10, seed=3)
-    for t, experience in enumerate(benchmark.train_stream):
-        for buffer, epochs in ((once, 1), (twice, 3)):
-            buffer.open(t, experience.dataset)
-            for _ in range(epochs):
-                for batch in torch.arange(len(experience.dataset)).split(4):
-                    buffer.observe(t, batch)
+    once, twice = (stream_into(kind(10, seed=3), benchmark, epochs=epochs) for epochs in (1, 3))
     assert torch.equal(once.keys, twice.keys)
     assert torch.equal(once.class_counts, twice.class_counts)
     assert once._n_seen == twice._n_seen == 60
+
+
+@pytest.mark.parametrize("kind", BUFFERS)
+def test_image_offered_twice_at_once_is_stored_once(kind):
+    buffer = kind(10)
+    buffer.open(0, make_benchmark().train_stream[0].dataset)
+    buffer.observe(0, torch.tensor([5, 3, 5, 1]))
+    buffer.observe(0, torch.tensor([], dtype=torch.long))
+    assert buffer.keys.tolist() == [[0, 5], [0, 3], [0, 1]]
+    assert buffer._n_seen == 3
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
@@ -107,25 +113,14 @@ def test_draw_gives_different_stored_images_and_no_more_than_there_are():
     assert len({tuple(buffer.draw(3)) for _ in range(20)}) > 1
 
 
-def test_what_is_stored_does_not_depend_on_how_much_is_replayed():
-    benchmark = make_benchmark()
-    quiet, busy = PRSBuffer(10), PRSBuffer(10)
-    stream_into(quiet, benchmark)
-    for t, experience in enumerate(benchmark.train_stream):
-        busy.open(t, experience.dataset)
-        for batch in torch.arange(len(experience.dataset)).split(4):
-            busy.draw(3)
-            busy.observe(t, batch)
-    assert torch.equal(quiet.keys, busy.keys)
-
-
 @pytest.mark.parametrize("kind", BUFFERS)
-def test_seed_decides(kind):
-    buffers = [kind(10, seed=seed) for seed in (0, 0, 1)]
-    for buffer in buffers:
-        stream_into(buffer, make_benchmark())
-    assert torch.equal(buffers[0].keys, buffers[1].keys)
-    assert not torch.equal(buffers[0].keys, buffers[2].keys)
+def test_seed_decides_what_is_stored_and_not_how_much_is_replayed(kind):
+    benchmark = make_benchmark()
+    keys = [
+        stream_into(kind(10, seed=seed), benchmark, replay=n).keys for seed, n in ((0, 0), (0, 3), (1, 0))
+    ]
+    assert torch.equal(keys[0], keys[1])
+    assert not torch.equal(keys[0], keys[2])
 
 
 @pytest.mark.parametrize("kind", BUFFERS)
@@ -148,8 +143,7 @@ def test_state_goes_on_as_if_never_interrupted(kind, tmp_path):
 
 
 def test_state_of_a_larger_memory_or_another_stream_is_rejected():
-    buffer = ReservoirBuffer(12)
-    stream_into(buffer, make_benchmark())
+    buffer = stream_into(ReservoirBuffer(12), make_benchmark())
     with pytest.raises(ValueError, match="12 images were saved, but this memory holds 5"):
         ReservoirBuffer(5).load_state_dict(buffer.state_dict(), make_benchmark().train_stream)
     with pytest.raises(ValueError, match="same benchmark"):
@@ -171,8 +165,7 @@ def test_stored_images_are_found_by_name_where_the_data_are_in_another_order(tmp
         return sorted(float(image[0, 0, 0]) for image, *_ in buffer.buffer)
 
     there, moved = benchmark(torch.arange(24)), benchmark(torch.arange(24).flip(0))
-    first, second = ReservoirBuffer(7), ReservoirBuffer(7)
-    stream_into(first, there)
+    first, second = stream_into(ReservoirBuffer(7), there), ReservoirBuffer(7)
     second.load_state_dict(first.state_dict(), moved.train_stream)
     assert stored(second) == stored(first)
     assert torch.equal(second.class_counts, first.class_counts)
@@ -186,8 +179,7 @@ def test_stored_images_are_found_by_name_where_the_data_are_in_another_order(tmp
 
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_resize_keeps_a_part_of_what_was_stored(kind):
-    buffer = kind(20)
-    stream_into(buffer, make_benchmark())
+    buffer = stream_into(kind(20), make_benchmark())
     before = {tuple(key) for key in buffer.keys.tolist()}
     buffer.resize(None, 8)
     assert len(buffer) == buffer.max_size == 8
@@ -198,10 +190,8 @@ def test_resize_keeps_a_part_of_what_was_stored(kind):
 
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_memory_of_none_and_experience_of_one_image(kind):
-    nothing, one = kind(0), kind(5)
     benchmark = make_benchmark(n=2, n_classes=2, n_experiences=2)
-    for buffer in (nothing, one):
-        stream_into(buffer, benchmark)
+    nothing, one = (stream_into(kind(size), benchmark) for size in (0, 5))
     assert len(nothing) == len(nothing.buffer) == 0
     assert nothing.draw(3) == []
     assert sorted(one.keys.tolist()) == [[0, 0], [1, 0]]
@@ -214,14 +204,36 @@ def test_wrong_use_is_rejected_with_a_reason():
     buffer.open(0, dataset)
     with pytest.raises(ValueError, match="must keep its dataset"):
         buffer.open(0, dataset.subset([0]))
-    buffer.open(1, TensorDataset(torch.zeros(3)))
     with pytest.raises(ValueError, match="MultiLabelAttribute"):
-        buffer.observe(1, torch.tensor([0]))
+        buffer.open(1, TensorDataset(torch.zeros(3)))
 
 
-def test_target_shares_by_hand():
-    counts = torch.tensor([100.0, 25.0, 0.0])
-    torch.testing.assert_close(target_shares(counts, 0.0), torch.tensor([0.5, 0.5, 0.0]))
-    torch.testing.assert_close(target_shares(counts, 1.0), torch.tensor([0.8, 0.2, 0.0]))
-    torch.testing.assert_close(target_shares(counts, -0.5), torch.tensor([1 / 3, 2 / 3, 0.0]))
-    assert target_shares(torch.zeros(3), 0.0).tolist() == [0, 0, 0]
+def test_every_item_is_in_a_reservoir_with_probability_m_over_n(fill):
+    n, m, counts = 30, 6, torch.zeros(30)
+    for seed in range(N_STREAMS):
+        counts[fill(ReservoirBuffer(m, seed=seed), torch.ones(n, 1), batch_size=7).keys[:, 1]] += 1
+    expected = N_STREAMS * m / n
+    # A stream keeps m different items, so that counts vary less than chi-square's by (n - m) / (n - 1).
+    statistic = ((counts - expected) ** 2 / expected).sum() * (n - 1) / (n - m)
+    assert 1e-3 < chi2.sf(statistic, df=n - 1) < 1 - 1e-3
+
+
+def test_experiences_have_equal_shares_and_uniform_choice(dataset_of):
+    datasets = [dataset_of(torch.ones(n, 1)) for n in (20, 8, 12)]
+    counts = [torch.zeros(len(dataset)) for dataset in datasets]
+    for seed in range(N_STREAMS):
+        buffer = ExperienceReservoirBuffer(9, seed=seed)
+        for e, dataset in enumerate(datasets):
+            buffer.open(e, dataset)
+            for batch in torch.arange(len(dataset)).split(7):
+                buffer.observe(e, batch)
+            shares = buffer.keys[:, 0].bincount()
+            assert shares.max() - shares.min() <= 1
+        for e, i in buffer.keys.tolist():
+            counts[e][i] += 1
+    assert all(chisquare(part).pvalue > 1e-3 for part in counts)
+
+
+def test_experience_smaller_than_its_share_leaves_room_to_others(fill):
+    buffer = fill(ExperienceReservoirBuffer(10), torch.ones(2, 1), torch.ones(30, 1))
+    assert buffer.keys[:, 0].bincount().tolist() == [2, 8]
