@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avalanche_agcn.benchmarks import MultiLabelAttribute
 from avalanche_agcn.training.loader import (
     Key,
     StreamDataset,
@@ -29,12 +30,7 @@ class Listed(torch.utils.data.Dataset):
 
     def __init__(self, experience, n):
         self.experience, self.n = experience, n
-        self.targets = type(
-            "Targets", (), {"codes": None, "__getitem__": self._rows, "__len__": lambda _: n}
-        )()
-
-    def _rows(self, indices):
-        return torch.ones(self.n, 2)[indices]
+        self.targets = MultiLabelAttribute(torch.ones(n, 2))
 
     def __len__(self):
         return self.n
