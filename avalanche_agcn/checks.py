@@ -59,10 +59,15 @@ WORDS: dict[Any, str] = {
     float: "a number",
     str: "text",
     NoneType: "none",
+}
+"""Types of settings, in words."""
+JSON_WORDS = {
+    **WORDS,
+    float: "a finite number",
+    NoneType: "null",
     list: "a list",
     dict: "an object with names",
 }
-"""Types of settings and of JSON, in words."""
 PLAIN = (bool, int, float, str, NoneType)
 """Types that settings may have."""
 
@@ -95,9 +100,9 @@ def _is_instance(value: Any, cls: type) -> bool:
     return isinstance(value, (int, float) if cls is float else cls)
 
 
-def _in_words(kind: Any) -> str:
+def _in_words(kind: Any, words: Mapping[Any, str] = WORDS) -> str:
     names = (one if isinstance(one, str) else get_origin(one) or one for one in alternatives(kind))
-    return " or ".join(WORDS.get(name, repr(name)) for name in names)
+    return " or ".join(words.get(name, repr(name)) for name in names)
 
 
 _LIMITS: list[tuple[str, dict[str, float]]] = [
@@ -171,10 +176,12 @@ def check_kind(value: Any, kind: Any, place: str) -> None:
         Traceback (most recent call last):
         ValueError: a.json: sizes[1] must be a whole number, but is 'a'.
     """
+    if kind is Any:
+        return
     found = _find_alternative(value, kind)
     is_infinite = isinstance(value, float) and not math.isfinite(value)
     if found is None or is_infinite or (isinstance(value, int) and abs(value) > MAX_INTEGER):
-        fail(place, _in_words(kind), value)
+        fail(place, _in_words(kind, JSON_WORDS), value)
     if get_origin(found) is list:
         for k, item in enumerate(value):
             check_kind(item, get_args(found)[0], f"{place}[{k}]")
@@ -188,7 +195,7 @@ def check_fields(value: Any, kinds: Mapping[str, Any], place: str) -> None:
     check_kind(value, dict, place)
     for name, kind in kinds.items():
         if name not in value:
-            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(kind)}.")
+            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(kind, JSON_WORDS)}.")
         check_kind(value[name], kind, f"{place}.{name}")
 
 
@@ -200,6 +207,6 @@ def fail(place: str, wanted: str, value: Any) -> NoReturn:
 def _short(value: Any, *, quotes: bool = True) -> str:
     """The value on one line, cut if it is long."""
     if isinstance(value, (list, dict)):
-        return f"{WORDS[type(value)]} of {len(value)}"
+        return f"{JSON_WORDS[type(value)]} of {len(value)}"
     text = repr(value) if quotes or not isinstance(value, str) else repr(value)[1:-1]
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

@@ -13,7 +13,6 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -272,7 +271,10 @@ def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
 
 
 def _check_same_classes(train: Sequence[str], test: Sequence[str]) -> None:
-    for place, (ours, theirs) in enumerate(zip_longest(train, test)):
+    differing = sorted(set(train) ^ set(test))
+    if differing:
+        raise ValueError(f"Train and test annotations have different categories: only one has {differing}.")
+    for place, (ours, theirs) in enumerate(zip(train, test, strict=True)):
         if ours != theirs:
             raise ValueError(
                 "Train and test annotations must have the same categories in the order of their ids, but "

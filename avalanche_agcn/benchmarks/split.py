@@ -38,7 +38,8 @@ def experience_sizes(
             raise ValueError(f"{n_experiences=} contradicts classes_per_experience={sizes}; leave one out.")
         if min(sizes, default=0) < 1 or sum(sizes) != n_classes:
             raise ValueError(
-                f"classes_per_experience={sizes} must be positive and sum to the {n_classes} classes."
+                f"classes_per_experience={sizes} must be positive and sum to the {n_classes} classes, not "
+                f"to {sum(sizes)}."
             )
         return sizes
     if n_experiences is None:

@@ -39,8 +39,12 @@ from avalanche_agcn.experiments.settings import (
     usable_negatives,
 )
 
-FLAGS = {"dataset_root": "data", "train_mb_size": "batch-size", "train_epochs": "epochs"}
-FLAGS |= {"num_workers": "workers"}
+FLAGS = {
+    "dataset_root": "data",
+    "train_mb_size": "batch-size",
+    "train_epochs": "epochs",
+    "num_workers": "workers",
+}
 """Options with another name than their setting."""
 OPTIONS_OF = {
     "photos": {"labels", "test_labels", "test_size", "separator"},
@@ -50,7 +54,11 @@ OPTIONS_OF = {
 """Options that some data alone have."""
 OWN_FLAGS: dict[str, tuple[str, type, str]] = {
     "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
-    "preset": ("preset", str, "of AGCN: paper, official (its authors' program), statistics (default: paper)"),
+    "preset": (
+        "preset",
+        str,
+        "of AGCN: paper, official (the authors' program) or statistics (default: paper)",
+    ),
     "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN (default: 100000.0, drawn scenes: 1000.0)"),
 }
 """Settings of methods that have an option of their own; --set has the others.
@@ -123,9 +131,8 @@ def _add_logging_options(options: argparse._ArgumentGroup) -> None:
 def _add_method_options(options: argparse._ArgumentGroup) -> None:
     for name, (flag, kind, text) in OWN_FLAGS.items():
         options.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
-    text = (
-        "any: --set ewc_lambda=10 pool=avg; `avalanche-agcn methods` lists those of methods (default: none)"
-    )
+    text = "any setting: --set ewc_lambda=10 pool=avg; `avalanche-agcn methods` lists those of methods"
+    text += " (default: none)"
     options.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=text)
 
 

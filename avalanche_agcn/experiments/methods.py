@@ -111,7 +111,7 @@ METHODS: dict[str, Method] = {
     "multitask_ridge": Method(
         "MultiTaskRidge",
         "Multi-Task (ridge)",
-        "all images and labels at once, closed form",
+        "all images and labels at once, in closed form",
         Style("#DDCC77", "p"),
     ),
     "finetuning": Method("FineTuning", "Fine-Tuning", "plain training on the stream", Style("#7F7F7F", "v")),
@@ -126,9 +126,18 @@ METHODS: dict[str, Method] = {
         "AGCN", "AGCN", "a graph of label relations, and a frozen teacher", Style("#D55E00", "o"), "agcn"
     ),
     "streaming_ridge": Method(
-        "StreamingRidge", "StreamingRidge", "closed form from sums of features", Style("#332288", "d")
+        "StreamingRidge",
+        "StreamingRidge",
+        "classifiers in closed form from sums of features",
+        Style("#332288", "d"),
     ),
-    "l3a": Method("L3A", "L3A", "closed form from weighted random features", Style("#117733", ">"), "random"),
+    "l3a": Method(
+        "L3A",
+        "L3A",
+        "classifiers in closed form from weighted random features",
+        Style("#117733", ">"),
+        "random",
+    ),
     "csc": Method(
         "CSC",
         "CSC (counted graph)",

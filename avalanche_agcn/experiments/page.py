@@ -211,7 +211,8 @@ def _truth(result: Results, truths: list[Any]) -> dict[str, Any] | None:
     if matrix is None:
         return None
     rounded = _per_mille(matrix)
-    truths += [] if rounded in truths else [rounded]
+    if rounded not in truths:
+        truths.append(rounded)
     return {"title": title, "index": truths.index(rounded)}
 
 

@@ -265,7 +265,9 @@ def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
 
     if len(values) < 2:
         return -math.inf, math.inf
-    return stats.t.interval(0.95, len(values) - 1, loc=statistics.fmean(values), scale=stats.sem(values))
+    mean = statistics.fmean(values)
+    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+    return mean - half, mean + half
 
 
 def paired_table(results: Sequence[Results], labels: Sequence[str], against: Sequence[str]) -> Table:

@@ -292,7 +292,11 @@ def _check_names(content: Mapping[str, Any]) -> None:
         _require(fits, where, f"a name of 1 to {MAX_NAME} printable characters", text)
     _require(len(set(names)) == len(names), "class_names", "different names", names)
     fits = min(sizes, default=0) > 0 and sum(sizes) == len(names)
-    _require(fits, "classes_per_experience", f"positive and sum to the {len(names)} class_names", str(sizes))
+    if not fits:
+        raise ValueError(
+            f"classes_per_experience must be positive and sum to the {len(names)} class_names, but is "
+            f"{sizes!r:.60}."
+        )
     ap = content["per_class_ap"]
     _require(set(ap) == set(names), "per_class_ap", "the AP of each of the class_names, and no other", ap)
 
@@ -304,7 +308,10 @@ def _check_nested(nested: Mapping[str, Any], n_experiences: int) -> None:
     fits = len(lengths) == 1 and 0 < len(shape) <= n_experiences and shape[-1] > 0
     fits = fits and all(length in (0, t + 1) for t, length in enumerate(shape))
     wanted = f"the same for each metric, at most {n_experiences} rows, row t with t + 1 scores or none"
-    _require(fits, "nested", f"{wanted} and the last with scores", str(sorted(lengths)))
+    if not fits:
+        raise ValueError(
+            f"nested must be {wanted} and the last with scores, but has {sorted(lengths)!r:.60}."
+        )
 
 
 def _check_details(content: Mapping[str, Any]) -> None:

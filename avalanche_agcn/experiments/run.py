@@ -266,7 +266,8 @@ class Run:
 
     def _train(self) -> None:
         # Whole epochs that were finished before a stop are left out here, batches of the next by the plugin.
-        self.strategy.train_epochs, self._epochs_done = self.n_epochs - self._epochs_done, 0
+        self.strategy.train_epochs = self.n_epochs - self._epochs_done
+        self._epochs_done = 0
         data = self.benchmark if self._at_once else self.benchmark.train_stream[self.experience]
         try:
             self.strategy.train(data, eval_streams=[], num_workers=self.settings.num_workers)

@@ -40,7 +40,7 @@ from avalanche_agcn.experiments.settings import Settings, change_settings, check
 
 CHOSEN_FILE = "chosen.json"
 SCORE, TRIED_WITH = "validation mAP", "settings of the first trial"
-LOG_NOW = functools.partial(print, flush=True)  # also into a file
+log_now = functools.partial(print, flush=True)  # also into a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class Study:
     seeds: Sequence[int] = (0, 1, 2)
     class_orders: Sequence[str | None] = (None,)
 
-    def run(self, out: Path, *, jobs: int = 1, log: Callable[[str], None] = LOG_NOW) -> list[Results]:
+    def run(self, out: Path, *, jobs: int = 1, log: Callable[[str], None] = log_now) -> list[Results]:
         """Run what is missing below ``out``; return the results of all entries and seeds.
 
         Args:

@@ -182,8 +182,12 @@ def table_3(results: Sequence[Results]) -> Table:
     columns: dict[str, Column] = {symbol: partial(_weight, name) for symbol, name in WEIGHTS.items()}
     columns |= SEEDS | SCORES | FORGETTING
     columns |= _papers_columns(chosen, {ABLATED: TABLE_3}, _weights, [*METRICS, *FORGETTING])
-    by_weights = sorted(group_by_label(chosen).values(), key=lambda group: _weights(group)[::-2])  # λ₃, λ₁
-    return make_table(by_weights, columns)
+
+    def order(group: Sequence[Results]) -> tuple[float, float]:
+        lambda_1, _, lambda_3 = _weights(group)
+        return lambda_3, lambda_1
+
+    return make_table(sorted(group_by_label(chosen).values(), key=order), columns)
 
 
 WEIGHTS = {"λ₁": "lambda_cls", "λ₂": "lambda_dst", "λ₃": "lambda_gph"}

@@ -313,6 +313,8 @@ def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
 
 
 def _check_layers(layers: nn.Module, names: Sequence[str]) -> None:
-    for name in {*names} - {name for name, _ in layers.named_modules()}:
-        choices = [child for child, _ in layers.named_children()]
-        raise ValueError(f"There is no layer {name!r} to freeze; there are {choices}.")
+    known = {name for name, _ in layers.named_modules()}
+    for name in names:
+        if name not in known:
+            choices = [child for child, _ in layers.named_children()]
+            raise ValueError(f"There is no layer {name!r} to freeze; there are {choices}.")

@@ -38,7 +38,7 @@ class WeightsUnavailable(RuntimeError):
     """The weights that a network should start from cannot be loaded."""
 
     def __str__(self) -> str:
-        return f"{self.args[0]} {CHOICES}"
+        return f"{super().__str__()} {CHOICES}"
 
 
 class Network(NamedTuple):

@@ -216,9 +216,10 @@ def _check_finite(found: Mapping[str, Tensor], source: str | Path) -> None:
     """Raise a ValueError for vectors that would make classifiers of NaN, or of zero for all images."""
     for word, vector in found.items():
         if not vector.isfinite().all() or not vector.any():
+            problem = "only zeros" if vector.isfinite().all() else "numbers that are not finite"
             raise ValueError(
-                f"The vector of {word!r} in {str(source)!r} has only zeros, or numbers that are not finite; "
-                "download the file again, or rename the class."
+                f"The vector of {word!r} in {str(source)!r} has {problem}; download the file again, or "
+                "rename the class."
             )
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.training.distributed import sum_over_processes
-from avalanche_agcn.training.moment_sums import ClassBlocks, in_float64
+from avalanche_agcn.training.moment_sums import ClassBlocks, check_width, in_float64
 
 OFFICIAL_HARD_START = 1e-6
 """Start value of the hard counts; authors' program."""
@@ -148,7 +148,8 @@ class AugmentedCorrelationMatrix(ClassBlocks):
                 setattr(self, f"_{name}", getattr(self, f"_{name}").to(device))
 
     def _check(self, targets_new: Tensor, soft_old: Tensor | None) -> None:
-        self._check_targets(targets_new, len(targets_new))
+        self._check_open()
+        check_width(targets_new, self._sizes[-1], "targets_new")
         if soft_old is not None and soft_old.shape != (len(targets_new), self.n_old):
             raise ValueError(
                 f"soft_old must be {(len(targets_new), self.n_old)}, one column per old class, "

@@ -27,6 +27,7 @@ from avalanche_agcn.training.moment_sums import (
     MomentSums,
     add_moments,
     check_features,
+    check_width,
     map_moments,
     subtract_moments,
 )
@@ -250,11 +251,12 @@ class FeatureStatistics(ClassBlocks):
 
     def _labelled_rows(self, features: Tensor, targets: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """Copies of the rows with own labels, which are checked."""
-        check_features(features, self.width)
+        check_width(features, self.width)
         self._check_targets(targets, len(features), t)
         labelled = ~targets.isnan().all(dim=1)  # [B]
         wrong = (targets != 0) & (targets != 1) & labelled[:, None]
-        if bool(wrong.any()):
+        if bool(wrong.any() | ~features.isfinite().all()):  # one question to the device per batch
+            check_features(features, self.width)
             row, column = wrong.nonzero()[0].tolist()
             raise ValueError(
                 f"The target of row {row}, column {column} is {targets[row, column].item()}: the own columns "

@@ -57,7 +57,7 @@ class StreamSampler(Sampler[list[Key]]):
     batch_size: int  # images of the stream per batch, over all processes
     seed: int  # of order and augmentation, not negative
     memory: OnlineBuffer | None = None  # to replay from
-    batch_size_mem: int | None = None  # replayed images per batch; as many as of the stream if None
+    batch_size_mem: int | None = None  # replayed per batch, over all processes; as of the stream if None
     views: int = 1  # how often each image appears in a batch, with its own augmentation each time
     observe: bool = False  # whether to offer the stream's images to the memory
     shuffle: bool = True

@@ -228,22 +228,21 @@ class ClassBlocks:
 
     def _check_open(self) -> None:
         if not self._sizes:
-            raise RuntimeError("No experience is open: call begin(...) before update(...).")
+            raise RuntimeError("No experience is open: call begin(...) first.")
 
     def _check_targets(self, targets: Tensor, n_images: int, experience: int = -1) -> None:
         self._check_open()
         expected = n_images, self._sizes[experience]
         if targets.shape != expected:
             raise ValueError(
-                f"targets_new must be {expected}, one column per class of the experience, not "
-                f"{tuple(targets.shape)}."
+                f"targets_new must be {expected}, one column per class of experience "
+                f"{experience % len(self._sizes)}, not {tuple(targets.shape)}."
             )
 
 
 def check_features(features: Tensor, width: int | None, name: str = "features") -> None:
     """Raise a ValueError unless features are ``[B, width]``, of any width if None, and finite."""
-    if features.ndim != 2 or width not in (None, features.shape[1]):
-        raise ValueError(f"{name} must be [images, {width or 'D'}], not {tuple(features.shape)}.")
+    check_width(features, width, name)
     finite = features.isfinite()
     if not bool(finite.all()):
         row, column = (~finite).nonzero()[0].tolist()
@@ -251,6 +250,12 @@ def check_features(features: Tensor, width: int | None, name: str = "features") 
             f"Feature {column} of row {row} is {features[row, column].item()}: the network diverged, or its "
             "input is not finite."
         )
+
+
+def check_width(features: Tensor, width: int | None, name: str = "features") -> None:
+    """Raise a ValueError unless features are ``[B, width]``, of any width if None."""
+    if features.ndim != 2 or width not in (None, features.shape[1]):
+        raise ValueError(f"{name} must be [images, {width or 'D'}], not {tuple(features.shape)}.")
 
 
 class DriftMap:

@@ -145,6 +145,19 @@ def test_precision_recall_f1_equals_scikit_learn(case, threshold):
     np.testing.assert_allclose(mean_class_f1(scores, targets, threshold=threshold), class_f1, atol=1e-12)
 
 
+def test_precision_recall_f1_by_hand():
+    logits = torch.tensor([[1.0, -1.0, 2.0], [2.0, 3.0, -1.0], [-1.0, 1.0, -1.0], [0.0, -2.0, -3.0]])
+    targets = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0]])
+    # class 0: predicted 1, 2, 4 (0.0 is p = 0.5), correct 1, 4; class 1: 2 of 2 of 2; class 2: 1 of 1 of 2
+    result = precision_recall_f1(logits, targets, threshold=0.0)
+    cp, cr = (2 / 3 + 1 + 1) / 3, (2 / 3 + 1 + 1 / 2) / 3
+    op, or_ = 5 / 6, 5 / 7
+    assert result == pytest.approx((cp, cr, 2 * cp * cr / (cp + cr), op, or_, 2 * op * or_ / (op + or_)))
+    assert mean_class_f1(logits, targets, threshold=0.0) == pytest.approx((2 / 3 + 1 + 2 / 3) / 3)
+    assert pytest.approx((2 / 3 + 1 + 2 / 3) / 3, abs=1e-3) != result.CF1  # CF1 is not the mean of class F1
+    assert precision_recall_f1(logits, targets, threshold=9.0) == (0, 0, 0, 0, 0, 0)  # nothing predicted
+
+
 @given(cases(), st.sampled_from([0.8, 0.525]))
 def test_stage_scores_equal_scikit_learn_above_a_probability(case, probability):
     logits, targets = case

@@ -32,6 +32,8 @@ from avalanche_agcn.evaluation.functional import (
 )
 from avalanche_agcn.evaluation.plots import Plot
 from avalanche_agcn.evaluation.plugins import name_classes
+from avalanche_agcn.models import AGCNModel
+from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
 
 TEST, TRAIN = "eval_phase/test_stream", "train_phase/train_stream"
 NAMES = ["cat", "dog", "car", "bus", "tree", "sea"]  # of the benchmark
@@ -380,6 +382,27 @@ def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy
     assert history(strategy)["mAP"] != history(strategy)["mAP_Saved"]
     assert len(model.backbone._forward_hooks) == 1  # only the one of this test
     assert all(metric.is_empty for metric in find_nested(strategy)._metrics.values())  # scores are released
+
+
+def test_saved_graphs_of_agcn_are_those_of_each_experience(benchmark, make_strategy, stream_tensors):
+    torch.manual_seed(0)
+    backbone = nn.Linear(8, 5)
+    backbone.num_features = 5
+    model = AGCNModel(backbone, torch.randn(6, 4), hidden_features=7)
+    strategy = make_strategy(
+        learner=model,
+        evaluator=nested_evaluator(nested=True, saved_graphs=True),
+        plugins=[AGCNPlugin(lambda_gph=0.0), ACMPlugin()],
+    )
+    for t, experience in enumerate(benchmark.train_stream):
+        strategy.train(experience)
+        strategy.eval(benchmark.test_stream[: t + 1])
+    saved, current = history(strategy)["mAP_Saved"], history(strategy)["mAP"]
+    assert [row[-1] for row in saved] == [row[-1] for row in current]  # the newest set has the current graph
+    assert saved[2][0] != current[2][0]
+    x, y = stream_tensors[0]
+    with torch.no_grad():
+        assert saved[2][0] == pytest.approx(mean_average_precision(model.nested_logits(x)[0], y[:, :2]))
 
 
 # Several processes

@@ -49,13 +49,16 @@ def sentence(capsys):
     [
         (["--epochs", "0"], "train_epochs must be at least 1 and at most 1e+06, not 0"),
         *(
-            (f"--{option}".split(), f"{name} must be at least")
-            for option, name in {
-                **{"epochs -1": "train_epochs", "lr -1": "lr", "seed -1": "seed", "limit 0": "limit"},
-                **{"workers -1": "num_workers", "batch-size 0": "train_mb_size"},
-            }.items()
+            (f"--{option}".split(), f"{name} must be at least {least}")
+            for option, name, least in (
+                *(("epochs -1", "train_epochs", 1), ("lr -1", "lr", 0), ("seed -1", "seed", 0)),
+                *(("limit 0", "limit", 1), ("workers -1", "num_workers", 0)),
+                ("batch-size 0", "train_mb_size", 1),
+            )
         ),
         (["--lr", "nan"], "lr must be a finite number, at least 0 and at most 1e+30, not nan"),
+        (["--lambda-gph", "nan"], "lambda_gph must be a finite number"),
+        (["--checkpoint-minutes", "nan"], "checkpoint_minutes must be a finite number"),
         (["--lr-head", "inf"], "lr_head must be a finite number, at least 0"),
         (["--validation-size", "1.0"], "validation_size must be at least 0 and below 1, not 1.0"),
         (["--split-lists", "missing.zip"], "split_lists (missing.zip) need the images of their data"),
@@ -133,6 +136,9 @@ def test_a_network_that_cannot_take_the_image_size_is_named(tmp_path, monkeypatc
     ("name", "content", "message"),
     [
         ("a.json", {"settings": 3, "format": 2}, "settings must be settings by name, not 3"),
+        ("a.json", {"settings": None, "format": 2}, "settings must be settings by name, not None"),
+        ("a.json", {"settings": [1], "format": 2}, "settings must be settings by name"),
+        ("a.json", {"seed": [[1]]}, "seed must be a whole number"),
         ("a.json", {"seed": "a"}, "seed must be a whole number, not 'a'"),
         ("a.json", {"method": [3]}, "unknown method 3"),
         ("a.json", {"method": {"a": 1}}, "unknown method {'a': 1}"),
@@ -180,6 +186,7 @@ def replaced(content, path, value):
     [
         ((), [], "must be an object with names, but is a list of 0"),
         ((), None, "must be an object with names, but is None"),
+        ((), "text", "must be an object with names, but is 'text'"),
         (("annotations", 2, "image_id"), GONE, r"annotations\[2\] has no 'image_id'"),
         (("images", 1, "file_name"), GONE, r"images\[1\] has no 'file_name'"),
         (("categories", 1, "name"), GONE, r"categories\[1\] has no 'name'"),
@@ -280,6 +287,7 @@ def results_of(finished):
         ({"classes_per_experience": [0, 4]}, "classes_per_experience must be positive"),
         ({"per_class_ap": {}}, "per_class_ap must be the AP of each of the class_names"),
         ({"seconds": {"train": 1.0, "total": 1.0}}, "seconds has no 'eval'"),
+        ({"seconds": {"train": 1.0, "eval": 1.0}}, "seconds has no 'total'"),
         ({"stages": {"mAP": [50.0, 40.0]}}, "stages has no 'mean_class_F1'"),
         ({"stages": {"mAP": [], "mean_class_F1": [1.0], "OF1": [1.0]}}, "stages must be a score for each"),
         ({"decisions": EMPTY_DECISIONS}, "decisions must be counts of 4 classes for each of the thresholds"),

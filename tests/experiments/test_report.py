@@ -203,6 +203,7 @@ def test_the_interval_is_that_of_a_paired_t_test():
     differences = [x - y for x, y in zip(a, b, strict=True)]
     assert confidence_interval(differences) == pytest.approx((expected.low, expected.high))
     assert confidence_interval([1.0]) == (-math.inf, math.inf)
+    assert confidence_interval([1.0] * 3) == (1.0, 1.0)
 
 
 def test_ap_at_the_end_is_what_was_learned_less_what_was_lost(make_result):

@@ -19,6 +19,8 @@ from avalanche_agcn.experiments.results import RESULTS_FILE
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 from avalanche_agcn.models import Precomputed, RandomFeatures, load_model
+from avalanche_agcn.training import AsymmetricLoss, PartialBCEWithLogitsLoss
+from avalanche_agcn.training.plugins import PseudoLabelPlugin
 from avalanche_agcn.training.strategies import TrainsJointly
 
 
@@ -52,6 +54,15 @@ def test_every_method_runs_and_its_seed_fixes_the_scores(tmp_path, method, whole
     assert [len(row) for row in first.nested["mAP"]] == ([0, 2] if jointly else [1, 2])
     assert scores(run_to_end(smoke(method), tmp_path)) == scores(first)
     assert scores(run_to_end(smoke(method, seed=1), tmp_path)) != scores(first)
+
+
+def test_a_run_takes_the_loss_and_the_plugin_of_its_settings(tmp_path):
+    plain = make_run(smoke("lwf"), tmp_path).strategy
+    other = make_run(smoke("lwf", loss="asl", pseudo_labels=True), tmp_path).strategy
+    assert isinstance(plain._criterion, PartialBCEWithLogitsLoss)
+    assert isinstance(other._criterion, AsymmetricLoss)
+    kinds = [{type(plugin) for plugin in strategy.plugins} for strategy in (plain, other)]
+    assert kinds[1] - kinds[0] == {PseudoLabelPlugin}
 
 
 @pytest.mark.parametrize(

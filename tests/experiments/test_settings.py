@@ -104,11 +104,16 @@ def test_an_unknown_setting_is_named(given):
         ("lr", True, "a number"),
         ("limit", 2.5, "a whole number or none"),
         ("dataset_root", 3, "text or none"),
+        ("pool", "mean", "'max' or 'avg'"),
         ("storage_policy", "reservoir", "'er' or 'prs' or 'ocdm'"),
+        ("amp", "bfloat16", "'bf16' or 'fp16' or none"),
         ("graph", "dense", "'paper' or 'official' or 'plain' or 'identity' or none"),
         ("negatives", "pictures", "'memory' or 'statistics'"),
         ("mem_size", 0.5, "a whole number"),
+        ("loss", "focal", "'bce' or 'asl'"),
+        ("pseudo_labels", "hard", "true or false"),
         ("protocol", 10, "text or none"),
+        ("n_classes", "all", "a whole number or none"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_what_is_wanted(name, value, wanted):
@@ -142,6 +147,18 @@ def test_negatives_are_rejected_where_they_cannot_be_used(source, methods):
 )
 def test_names_of_folders_are_ascii(label, name):
     assert make_settings("scenes", label=label, seed=2).name == f"{name}-seed2"
+
+
+@pytest.mark.parametrize("form", ["toml", "json", "results"])
+def test_a_config_repeats_a_run(tmp_path, form):
+    path = tmp_path / ("run.toml" if form == "toml" else "run.json")
+    chosen = {"lr": 0.001, "method": "ewc", "compile": False}
+    if form == "toml":
+        path.write_text('lr = 0.001\nmethod = "ewc"\ncompile = false\n')
+    else:
+        results = {"settings": chosen, "seed": 1, "format": module.FORMAT}
+        path.write_text(json.dumps(chosen if form == "json" else results))
+    assert read_config(path) == chosen
 
 
 def test_results_of_an_older_version_are_named_with_it(tmp_path):

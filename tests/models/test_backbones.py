@@ -26,7 +26,7 @@ def twins(name="small", **changes):
     return plain, create_backbone(name, **{"pretrained": False, **changes}).eval()
 
 
-@pytest.mark.parametrize(("name", "count"), [("small", 256), ("mobilenet_v3_small", 576)])
+@pytest.mark.parametrize(("name", "count"), [("small", 256), ("resnet18", 512), ("mobilenet_v3_small", 576)])
 def test_backbone_gives_one_vector_per_image(name, count):
     backbone = create_backbone(name, pretrained=False)
     assert backbone.num_features == count
@@ -125,14 +125,19 @@ def with_statistics(layers):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_folded_convolution_computes_the_same_and_other_normalisations_stay(bias):
-    layers = nn.Sequential(nn.Conv2d(3, 8, 3, bias=bias), nn.BatchNorm2d(8), nn.ReLU(), nn.BatchNorm2d(8))
+    convolution = nn.Conv2d(3, 8, 3, bias=bias)
+    layers = nn.Sequential(
+        nn.BatchNorm2d(3), convolution, nn.BatchNorm2d(8), nn.ReLU(), nn.BatchNorm2d(8), nn.Dropout()
+    )
     x = torch.randn(2, 3, 16, 16)
     expected = with_statistics(layers).eval()(x)
-    layers.train()[0].eval()
+    layers.train()[1].eval()
     assert fold_into_convolutions(layers) == 1
-    assert [type(layer) for layer in layers[1:]] == [nn.Identity, nn.ReLU, nn.BatchNorm2d]
-    assert [layers[0].training, layers[3].training] == [False, True]
+    kinds = [nn.BatchNorm2d, nn.Conv2d, nn.Identity, nn.ReLU, nn.BatchNorm2d, nn.Dropout]
+    assert [type(layer) for layer in layers] == kinds
+    assert [layers[1].training, layers[5].training] == [False, True]
     torch.testing.assert_close(layers.eval()(x), expected)
+    assert fold_into_convolutions(layers) == 0
 
 
 @pytest.mark.parametrize("name", ["small", "resnet18", "mobilenet_v2"])
@@ -193,3 +198,5 @@ def test_random_features_are_a_fixed_layer_without_parameters_as_pytorch_draws_i
     assert torch.equal(other.backbone.weight, weight)
     with pytest.raises(ValueError, match="width must be at least 1, not 0"):
         RandomFeatures(Precomputed(6), 0)
+    with pytest.raises(ValueError, match="does not tell the length of its features"):
+        RandomFeatures(torch.nn.Identity())

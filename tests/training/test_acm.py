@@ -162,8 +162,9 @@ def test_what_does_not_fit_is_rejected():
     with pytest.raises(ValueError, match="'cross'"):
         acm.load_state_dict({"old": torch.zeros(0, 0)})
     acm = begun(2, 3)
-    with pytest.raises(ValueError, match=r"must be \(4, 3\), .* not \(4, 2\)"):
-        acm.update(torch.ones(4, 2))
+    for targets in (torch.ones(4, 2), torch.ones(3), torch.tensor(1.0)):
+        with pytest.raises(ValueError, match=r"targets_new must be \[images, 3\], not \("):
+            acm.update(targets)
     with pytest.raises(ValueError, match=r"\(4, 2\)"):
         acm.update(torch.ones(4, 3), torch.ones(4, 3))
     with pytest.raises(ValueError, match="-1"):

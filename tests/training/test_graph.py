@@ -68,6 +68,12 @@ def test_official_equals_the_program_step_by_step(seed, sizes, weight, threshold
     torch.testing.assert_close(changed, program(acm, weight, new, cross), rtol=0, atol=1e-12)
 
 
+def test_official_first_block_is_constant():
+    acm = random_acm(0, [4])
+    expected = torch.full((4, 4), 0.0472, dtype=torch.float64).fill_diagonal_(0.7209)
+    torch.testing.assert_close(adjacency(acm, "official"), expected, rtol=0, atol=5e-5)
+
+
 def test_official_second_experience_worked_by_hand():
     acm = AugmentedCorrelationMatrix()
     acm.begin(1)

@@ -79,6 +79,7 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
     experience began, which does not move. At its end, a linear map from the teacher's to the student's
     features moves the sums of all experiences. It is fitted to the features of all training steps, where the
     student still moved, and then corrected by a second map, fitted to a few images under the final student.
+    The pairs of a step are added in ``after_training_iteration``: a plugin that saves states must follow.
 
     Args:
         n_images: images of the current experience that are held until its end for the second map. They are
