@@ -1,6 +1,7 @@
 """Every metric against scikit-learn, by hand and against what must not change it."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support
+from torchmetrics.functional.classification import multilabel_average_precision, multilabel_f1_score
 
 from avalanche_agcn.evaluation.functional import (
     average_precision,
@@ -143,6 +145,21 @@ def test_precision_recall_f1_equals_scikit_learn(case, threshold):
     result = precision_recall_f1(scores, targets, threshold=threshold)
     np.testing.assert_allclose(result, [cp, cr, cf1, *overall], atol=1e-12)
     np.testing.assert_allclose(mean_class_f1(scores, targets, threshold=threshold), class_f1, atol=1e-12)
+
+
+def test_torchmetrics_agrees_except_for_classes_without_positives():
+    """They count such a class as 0, which is why our mean leaves it out."""
+    scores, targets = random_case(dtype=torch.float32)
+    labels = targets.long()
+    theirs = multilabel_average_precision(scores.sigmoid(), labels, num_labels=6, average="none")
+    np.testing.assert_allclose(average_precision(scores, targets), theirs, atol=1e-6)
+    of1 = multilabel_f1_score(scores, labels, num_labels=6, average="micro", threshold=0.5)
+    np.testing.assert_allclose(precision_recall_f1(scores, targets, threshold=0.0).OF1, of1, atol=1e-6)
+    labels[:, 1:] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = multilabel_average_precision(scores.sigmoid(), labels, num_labels=6)
+    assert theirs.item() == pytest.approx(mean_average_precision(scores, labels) / 6, abs=1e-6)
 
 
 def test_precision_recall_f1_by_hand():
