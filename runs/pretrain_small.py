@@ -2,8 +2,8 @@
 
     python runs/pretrain_small.py          # two minutes on one core
 
-It is trained on the last 20 of the 40 drawn classes, on scenes with a seed of its own. The README's first command
-compares methods on the first 20 classes: the backbone has seen neither their labels nor their scenes.
+It is trained on the last 20 of the 40 drawn classes, on scenes with a seed of its own. The README's first
+command compares methods on the first 20 classes: the backbone has seen neither their labels nor their scenes.
 """
 
 import argparse

