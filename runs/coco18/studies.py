@@ -1,4 +1,4 @@
-"""What the study runs: settings, rows and trials of each of its parts."""
+"""The runs of the study: settings, rows and trials of each of its parts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
