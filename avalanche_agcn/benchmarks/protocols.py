@@ -1,4 +1,4 @@
-"""Named protocols: which conventions each of the field's ways to split a data set follows.
+"""Named protocols: the conventions by which the literature splits a data set.
 
 ===========================  ==================================  =====================================
 setting                      ``"paper"`` (AGCN)                  ``"B<n>-C<m>"`` (KRT, CSC, L3A, …)
@@ -15,8 +15,8 @@ experiences                  equally many classes each (10)      n classes first
 ``flip``                     True                                False
 ===========================  ==================================  =====================================
 
-The programs behind the B protocols do not normalise images, because their network was trained so, and some
-augment them: pass transforms for that.
+The published code of the B protocols does not normalise images, because its network was trained so, and some
+of it augments them: pass transforms for that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Difficult = Literal["negative", "positive"]
 
 B_PROTOCOL = re.compile(r"B(\d+)-C(\d+)")
 B_IMAGE_SIZE = 224
-"""Input size of the programs of KRT, CSC and L3A."""
+"""Input size of the published code of KRT, CSC and L3A."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,8 @@ class Protocol:
         test_images: ``"seen"``: test set i has the images with at least one class seen by experience i;
             ``"all"``: every test set has all images. Both have all labels.
         long_tail: power law of the number of train images per class; see ``multilabel_benchmark``.
-        crowds: COCO's boxes around many objects. ``"labels"``: they count as any other box;
-            ``"membership"``: they bring an image into an experience but are no labels, so that targets of
+        crowds: COCO's boxes around many objects. ``"labels"``: they count like any other box;
+            ``"membership"``: they bring an image into an experience but are not labels, so that targets of
             all zeros occur; ``"ignore"``: they do not count.
         difficult: label of a VOC class whose objects on an image are all marked difficult.
         image_size: side of the square that whole images are scaled to, without a crop.
@@ -98,7 +98,10 @@ class Protocol:
         if self.repeat_images:
             del values["assignment"]
         values = {"protocol": values.pop("name")} | values
-        return "\n".join(f"{name}: {_text(value)}" for name, value in values.items() if value is not None)
+        for name, value in values.items():
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                values[name] = ", ".join(map(str, value))
+        return "\n".join(f"{name}: {value}" for name, value in values.items() if value is not None)
 
     def with_sizes(self, n_classes: int) -> Protocol:
         """The same with its numbers of classes and experiences filled in, for data of that many classes."""
@@ -127,22 +130,22 @@ B = Protocol(
 
 
 def resolve_protocol(
-    name: str, *, paper_sizes: tuple[int, int] | None, without: Sequence[str] = (), **explicit: Any
+    name: str, *, paper_sizes: tuple[int, int] | None = None, without: Sequence[str] = (), **explicit: Any
 ) -> Protocol:
-    """The protocol of that name, with explicit settings in place of what it sets.
+    """The protocol of that name; explicit settings override its own.
 
     Args:
         name: ``"paper"`` or ``"B<n>-C<m>"``.
         paper_sizes: numbers of classes and experiences of the paper's benchmark of this data, if it has one.
         without: settings that do not apply to the data.
-        **explicit: settings of `Protocol`; None leaves the protocol's.
+        **explicit: settings of `Protocol`; None keeps the protocol's.
     """
     known = {field.name for field in fields(Protocol)} - {"name", *without}
     unknown = sorted(explicit.keys() - known)
     if unknown:
         raise TypeError(f"There is no setting {', '.join(unknown)} here, only {', '.join(sorted(known))}.")
-    left_out: dict[str, Any] = dict.fromkeys(without)
-    given = left_out | {setting: value for setting, value in explicit.items() if value is not None}
+    given: dict[str, Any] = dict.fromkeys(without)
+    given |= {setting: value for setting, value in explicit.items() if value is not None}
     if is_order_of_names(given.get("class_order")):
         given.setdefault("n_classes", len(given["class_order"]))
     if B_PROTOCOL.fullmatch(name):
@@ -156,17 +159,10 @@ def resolve_protocol(
     return replace(PAPER, **given)
 
 
-def resolve_options(
-    name: str,
-    options: dict[str, Any],
-    *,
-    paper_sizes: tuple[int, int] | None = None,
-    without: Sequence[str] = (),
-) -> tuple[Protocol, ImageOptions]:
-    """The protocol and the image options, from the further arguments of a benchmark."""
+def resolve_options(name: str, options: dict[str, Any], **of_data: Any) -> tuple[Protocol, ImageOptions]:
+    """The protocol and the image options, from the options of a benchmark; see `resolve_protocol`."""
     images = ImageOptions.take_from(options)
-    explicit = options | {"image_size": images.image_size}
-    return resolve_protocol(name, paper_sizes=paper_sizes, without=without, **explicit), images
+    return resolve_protocol(name, **of_data, **options, image_size=images.image_size), images
 
 
 def b_sizes(first: int, step: int, n_classes: int) -> list[int]:
@@ -177,8 +173,3 @@ def b_sizes(first: int, step: int, n_classes: int) -> list[int]:
             f"must be experiences of {step} each; choose other numbers, or pass n_classes=."
         )
     return [first] * (first > 0) + [step] * ((n_classes - first) // step)
-
-
-def _text(value: Any) -> str:
-    is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
-    return ", ".join(map(str, value)) if is_sequence else str(value)

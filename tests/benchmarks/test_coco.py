@@ -130,7 +130,7 @@ def test_arguments_and_files_that_do_not_fit_are_named(tmp_path, arguments, miss
     [
         ({"annotations": []}, "has 6 images and 0 annotations"),
         ({"images": []}, "has 0 images and"),
-        ({"images": [{"id": 10, "file_name": "a"}]}, "image id 4, but no such image"),
+        ({"images": [{"id": 10, "file_name": "a"}]}, "image_id must be the id of an image, but is 4"),
     ],
 )
 def test_annotations_that_do_not_fit_their_images_are_rejected(tmp_path, change, message):
@@ -296,7 +296,7 @@ def test_lists_without_annotations_must_be_the_published_ones(tmp_path, write_li
     with pytest.raises(ValueError, match="have 1 classes, not the 40"):
         SplitCOCO(tmp_path, split_lists=write_lists(LISTS))
     foreign = {name: ["photo.jpg" + ",1" * 40] for name in LISTS}
-    with pytest.raises(ValueError, match=r"'photo\.jpg' is no file name of its 2014 release"):
+    with pytest.raises(ValueError, match=r"'photo\.jpg' is not a file of its 2014 release"):
         SplitCOCO(tmp_path, split_lists=write_lists(foreign))
 
 
