@@ -186,7 +186,7 @@ class MultiLabelExperience(DatasetExperience):
     """
 
     def __init__(
-        self, *, dataset: AvalancheDataset, current_experience: int, own_columns: range, n_classes: int
+        self, dataset: AvalancheDataset, current_experience: int, own_columns: range, *, n_classes: int
     ) -> None:
         super().__init__(dataset=dataset, current_experience=current_experience)
         self.classes_in_this_experience = list(own_columns)

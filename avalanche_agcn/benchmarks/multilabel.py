@@ -319,33 +319,22 @@ def _class_names(
 def assemble(plan: Plan) -> MultiLabelBenchmark:
     """Make the benchmark of a plan; a ValueError if an experience has no training image."""
     _check_train_images(plan)
-    source, labels, positions = plan.train
     outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
-    datasets = [
-        _make_dataset(source, images, mask_columns(labels[images], own, outside=outside), plan)
-        for images, own in zip(positions, plan.columns, strict=True)
-    ]
-    streams = [_make_stream("train", datasets, plan.columns)]
-    for name, (source, labels, positions) in plan.evaluation.items():
-        datasets = [_make_dataset(source, images, labels[images], plan).eval() for images in positions]
-        streams.append(_make_stream(name, datasets, plan.columns))
+    streams = []
+    for name, (source, labels, positions) in {"train": plan.train, **plan.evaluation}.items():
+        experiences = []
+        for t, (images, own) in enumerate(zip(positions, plan.columns, strict=True)):
+            if name == "train":
+                codes = mask_columns(labels[images], own, outside=outside)
+                dataset = _make_dataset(source, images, codes, plan)
+            else:
+                dataset = _make_dataset(source, images, labels[images], plan).eval()
+            experiences.append(MultiLabelExperience(dataset, t, own, n_classes=len(plan.class_names)))
+        streams.append(EagerCLStream(name, experiences))
     return MultiLabelBenchmark(streams, plan)
 
 
-class _LabelledImages(Dataset):
-    """Some images of a source, opened when they are read, with their targets in this stream."""
-
-    def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor) -> None:
-        self.source, self.positions, self.codes = source, positions, codes
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
-        return self.source[int(self.positions[index])][0], decode(self.codes[index])
-
-
-class _ImageNames(Dataset[str]):
+class _ImageNames(Dataset[Any]):
     """Names of some images of a source, by which a replay memory finds its images again."""
 
     def __init__(self, source: MultiLabelSource, positions: Tensor) -> None:
@@ -354,8 +343,19 @@ class _ImageNames(Dataset[str]):
     def __len__(self) -> int:
         return len(self.positions)
 
-    def __getitem__(self, index: int) -> str:
+    def __getitem__(self, index: int) -> Any:
         return image_name(self.source, int(self.positions[index]))
+
+
+class _LabelledImages(_ImageNames):
+    """The images, opened when they are read, with their targets in a stream."""
+
+    def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor) -> None:
+        super().__init__(source, positions)
+        self.codes = codes
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        return self.source[int(self.positions[index])][0], decode(self.codes[index])
 
 
 def _make_dataset(
@@ -371,17 +371,6 @@ def _make_dataset(
         ],
         transform_groups=TransformGroups({"train": plan.train_transform, "eval": plan.eval_transform}),
     )
-
-
-def _make_stream(
-    name: str, datasets: Sequence[TaskAwareSupervisedClassificationDataset], columns: Sequence[range]
-) -> EagerCLStream:
-    n_classes = columns[-1].stop
-    experiences = [
-        MultiLabelExperience(dataset=dataset, current_experience=t, own_columns=own, n_classes=n_classes)
-        for t, (dataset, own) in enumerate(zip(datasets, columns, strict=True))
-    ]
-    return EagerCLStream(name, experiences)
 
 
 def _read_labels(source: MultiLabelSource, which: str) -> Tensor:

@@ -2,7 +2,7 @@
 
 The lists of the AGCN paper are ``task{t}/train.csv`` and ``task{t}/test.csv``, without header. A row is an
 image (a file name, or a line number of NUS-WIDE's image list) and then 0 or 1 for each class. ``train.csv``
-has the task's own classes only; ``test.csv`` is cumulative, in images as in classes.
+has the task's own classes only; ``test.csv`` is cumulative in both images and classes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ class LabelTable(NamedTuple):
     """[images, classes] int8 of 0 and 1."""
     class_names: list[str]
     membership: Tensor | None = None
-    """The same for the classes that bring an image into an experience, where these are not its labels."""
+    """[images, classes]: classes that bring an image into an experience, if these are not its labels."""
 
     def rows(self, keep: Tensor) -> LabelTable:
         """The images where ``keep``, [images] bool, is true; of a table without ``membership``."""
@@ -89,7 +90,12 @@ def benchmark_from_tables(
     root: str | os.PathLike, train: LabelTable, test: LabelTable, protocol: Protocol, images: ImageOptions
 ) -> MultiLabelBenchmark:
     """A benchmark of images below ``root``, with the most frequent classes of ``train`` or all of them."""
-    _check_same_classes(train.class_names, test.class_names)
+    for number, (one, other) in enumerate(zip_longest(train.class_names, test.class_names)):
+        if one != other:
+            raise ValueError(
+                "Train and test annotations must have the same categories in the order of their ids, but "
+                f"number {number} is {one!r} in train and {other!r} in test; use annotations of one release."
+            )
     n_classes = len(train.class_names) if protocol.n_classes is None else protocol.n_classes
     chosen = choose_classes(train.class_names, train.labels.sum(0), n_classes, protocol.class_order)
     return benchmark_of_images(
@@ -118,9 +124,9 @@ def benchmark_from_lists(
         root: folder the files are relative to.
         lists: the lists.
         files: the data set's images.
-        row_of: position in ``files`` of an image of the lists; KeyError or ValueError if there is none.
+        row_of: returns the position in ``files`` of an image of the lists; KeyError or ValueError if absent.
         class_names: names of the data set's classes if ``labels`` are given, else of the lists' columns.
-        labels: the data set's own labels, [files, classes]. The lists are checked against them
+        labels: the data set's own labels, [files, classes], if known. The lists are checked against them
             (`LabelsDisagree` otherwise), and the complete training labels come from them.
         images: how images are read.
     """
@@ -140,12 +146,11 @@ def benchmark_from_lists(
         positions = torch.arange(len(source)).split([len(part) for part in rows])
         return Images(source, labels, positions)
 
-    test_labels = torch.cat([listed for _, listed in lists.test])
     sizes = lists.classes_per_experience
     protocol = Protocol(name="published lists", classes_per_experience=sizes, assignment=None)
     plan = Plan(
         train=listed_images(train_rows, train_labels),
-        evaluation={"test": listed_images(test_rows, test_labels)},
+        evaluation={"test": listed_images(test_rows, torch.cat([listed for _, listed in lists.test]))},
         class_names=class_names,
         labels_complete=labels is not None,
         protocol=protocol.with_sizes(lists.n_classes),
@@ -157,16 +162,16 @@ def benchmark_from_lists(
 def load_split_lists(
     path: str | os.PathLike, protocol: str, options: dict[str, Any]
 ) -> tuple[SplitLists, ImageOptions]:
-    """Split lists and the image options, from arguments of a benchmark that must not contradict the lists."""
+    """Split lists and image options; the arguments of the benchmark must not contradict the lists."""
     images = ImageOptions.take_from(options)
-    asked = {name: options.pop(name, None) for name in ("n_classes", "n_experiences")}
-    settled = options | {"validation_size": images.validation_size, "protocol": protocol != "paper"}
-    contradicting = [name for name, value in settled.items() if value]
+    sizes = {name: options.pop(name, None) for name in ("n_classes", "n_experiences")}
+    others = options | {"validation_size": images.validation_size, "protocol": protocol != "paper"}
+    contradicting = [name for name, value in others.items() if value]
     if contradicting:
         raise ValueError(f"split_lists decide which image goes where; leave out {', '.join(contradicting)}.")
     lists = read_split_lists(path)
     listed = {"n_classes": lists.n_classes, "n_experiences": len(lists.train)}
-    for name, value in asked.items():
+    for name, value in sizes.items():
         if value not in (None, listed[name]):
             raise ValueError(
                 f"{name}={value} contradicts the split lists, which have {listed[name]}; leave it out."
@@ -186,7 +191,14 @@ def read_split_lists(path: str | os.PathLike) -> SplitLists:
         [_parse(texts[t, kind], f"{path}: task{t}/{kind}.csv") for t in range(n_tasks)]
         for kind in ("train", "test")
     )
-    _check_lists(train, test, path)
+    images = [image for images, _ in train for image in images]
+    if len(set(images)) != len(images):
+        raise ValueError(f"{path}: {len(images) - len(set(images))} train images are listed more than once.")
+    n_seen = accumulate(labels.shape[1] for _, labels in train)
+    for task, ((_, labels), seen) in enumerate(zip(test, n_seen, strict=True)):
+        if labels.shape[1] != seen:
+            have = f"{path}: task{task}/test.csv has {labels.shape[1]} classes"
+            raise ValueError(f"{have}, but the train lists up to it have {seen}.")
     return SplitLists(train, _increments(test, path))
 
 
@@ -230,22 +242,8 @@ def _parse(text: str, where: str) -> ListedImages:
     return ListedImages(images, torch.from_numpy(labels.astype(np.int8)))
 
 
-def _check_lists(train: list[ListedImages], test: list[ListedImages], path: Path) -> None:
-    seen = 0
-    for task, ((_, own), (_, nested)) in enumerate(zip(train, test, strict=True)):
-        seen += own.shape[1]
-        if nested.shape[1] != seen:
-            raise ValueError(
-                f"{path}: task{task}/test.csv has {nested.shape[1]} classes, but the train lists up to it "
-                f"have {seen}."
-            )
-    images = [image for images, _ in train for image in images]
-    if len(set(images)) != len(images):
-        raise ValueError(f"{path}: {len(images) - len(set(images))} train images are listed more than once.")
-
-
 def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
-    """What each cumulative test list adds, with the labels of the last list, which has all classes."""
+    """The images each cumulative test list adds, with the labels of the last list, which has all classes."""
     final_images, final_labels = nested[-1]
     position = {image: i for i, image in enumerate(final_images)}
     seen: set[str] = set()
@@ -268,18 +266,6 @@ def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
         message = f"{path.name} lists the test images {repeated} more than once; each is kept once."
         warnings.warn(message, stacklevel=4)
     return increments
-
-
-def _check_same_classes(train: Sequence[str], test: Sequence[str]) -> None:
-    differing = sorted(set(train) ^ set(test))
-    if differing:
-        raise ValueError(f"Train and test annotations have different categories: only one has {differing}.")
-    for place, (ours, theirs) in enumerate(zip(train, test, strict=True)):
-        if ours != theirs:
-            raise ValueError(
-                "Train and test annotations must have the same categories in the order of their ids, but "
-                f"number {place} is {ours!r} in train and {theirs!r} in test; use annotations of one release."
-            )
 
 
 def _find_rows(images: Sequence[str], row_of: Callable[[str], int]) -> Tensor:
