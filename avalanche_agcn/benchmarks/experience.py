@@ -63,13 +63,6 @@ def decode(codes: Tensor) -> Tensor:
     return codes.float().masked_fill_(codes == UNLABELLED, float("nan"))
 
 
-def mask_columns(codes: Tensor, own: range, *, outside: int = UNLABELLED) -> Tensor:
-    """A copy of the codes, [N, C], with the code ``outside`` in all but the experience's own columns."""
-    masked = torch.full_like(codes, outside)
-    masked[:, own.start : own.stop] = codes[:, own.start : own.stop]
-    return masked
-
-
 class MultiLabelAttribute(DataAttribute):
     """Avalanche's ``DataAttribute`` for targets with several labels per image.
 

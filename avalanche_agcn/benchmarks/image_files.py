@@ -256,12 +256,9 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     # Pillow's exif_transpose copies upright images and rewrites the EXIF data, which fails on broken tags.
     try:
         turn = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # of any type; the image can be used without it
+    except Exception:  # of any type; the image can be used without its orientation
         turn = None
-    return _rgb(image if turn is None else image.transpose(turn))
-
-
-def _rgb(image: Image.Image) -> Image.Image:
+    image = image if turn is None else image.transpose(turn)
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion clips at 255

@@ -26,7 +26,6 @@ from avalanche_agcn.benchmarks.experience import (
     MultiLabelExperience,
     decode,
     encode,
-    mask_columns,
 )
 from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform
 from avalanche_agcn.benchmarks.protocols import Protocol
@@ -53,26 +52,21 @@ class Images(NamedTuple):
     """Images of a stream."""
 
     source: MultiLabelSource
-    labels: Tensor
-    """[N, C] int8 of 0 and 1, of all images of the source, columns in order of appearance."""
-    positions: Sequence[Tensor]
-    """For each experience, which images of the source it has."""
+    labels: Tensor  # [N, C] int8 of 0 and 1, of all images of the source, columns in order of appearance
+    positions: Sequence[Tensor]  # of each experience's images in the source
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything ``assemble`` makes a benchmark from: which image goes where, with which labels."""
 
-    train: Images
-    """Labels outside of an experience's own columns are only used for the complete training set."""
-    evaluation: Mapping[str, Images]
-    """The images of the other streams, by stream name."""
+    train: Images  # labels outside of an experience's own columns are only for the complete training set
+    evaluation: Mapping[str, Images]  # by name of the stream
     class_names: Sequence[str]
     protocol: Protocol
     train_transform: Transform | None = None
     eval_transform: Transform | None = None
-    labels_complete: bool = True
-    """Whether the training labels of other experiences are known."""
+    labels_complete: bool = True  # whether the training labels of other experiences are known
 
     @property
     def columns(self) -> list[range]:
@@ -84,12 +78,11 @@ class Plan:
         """The same with only the first ``n`` images of each experience."""
         if n < 1:
             raise ValueError(f"The limit must be at least 1 image per experience, not {n}.")
-
-        def first(images: Images) -> Images:
-            return images._replace(positions=[positions[:n] for positions in images.positions])
-
-        evaluation = {name: first(images) for name, images in self.evaluation.items()}
-        return replace(self, train=first(self.train), evaluation=evaluation)
+        limited = {
+            name: images._replace(positions=[positions[:n] for positions in images.positions])
+            for name, images in (("train", self.train), *self.evaluation.items())
+        }
+        return replace(self, train=limited.pop("train"), evaluation=limited)
 
 
 class MultiLabelBenchmark(CLScenario):
@@ -131,10 +124,9 @@ class MultiLabelBenchmark(CLScenario):
         return _make_dataset(source, every, labels[every], self.plan)
 
     def __repr__(self) -> str:
-        sizes = {name: sum(len(e.dataset) for e in stream) for name, stream in self.streams.items()}
-        images = ", ".join(f"{n} {name}" for name, n in sizes.items())
+        parts = (f"{sum(len(e.dataset) for e in part)} {name}" for name, part in self.streams.items())
         shape = f"{self.n_classes} classes in {self.n_experiences} experiences"
-        return f"{type(self).__name__}({shape}; images: {images})"
+        return f"{type(self).__name__}({shape}; images: {', '.join(parts)})"
 
 
 def multilabel_benchmark(
@@ -208,16 +200,9 @@ def multilabel_benchmark(
         test_images=test_images,
         long_tail=long_tail,
     )
-    plan = make_plan(
-        train_dataset,
-        test_dataset,
-        protocol,
-        class_names=class_names,
-        validation_size=validation_size,
-        train_transform=train_transform,
-        eval_transform=eval_transform,
-        seed=seed,
-    )
+    transforms: dict[str, Any] = {"train_transform": train_transform, "eval_transform": eval_transform}
+    drawing: dict[str, Any] = {"validation_size": validation_size, "seed": seed}
+    plan = make_plan(train_dataset, test_dataset, protocol, class_names=class_names, **drawing, **transforms)
     return assemble(plan)
 
 
@@ -243,13 +228,12 @@ def make_plan(
     seed: int = 0,
     train_membership: Tensor | None = None,
     test_membership: Tensor | None = None,
-    train_transform: Transform | None = None,
-    eval_transform: Transform | None = None,
+    **transforms: Any,
 ) -> Plan:
     """Plan a benchmark that follows a protocol; for most arguments see `multilabel_benchmark`.
 
     ``train_membership`` and ``test_membership`` have 0 or 1 for each image and class, like ``targets``: the
-    classes that bring an image into an experience, where these are not its labels.
+    classes that bring an image into an experience, if these are not its labels.
     """
     check_whole_number("seed", seed, 0)
     train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
@@ -274,14 +258,8 @@ def make_plan(
         valid_positions = split.assign_first(train_members.masked_fill(~held_out[:, None], 0), sizes)
         evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
     positions = _assign_train(train_labels, train_members, held_out, protocol, seed)
-    return Plan(
-        train=Images(train_dataset, train_labels, positions),
-        evaluation=evaluation,
-        class_names=names,
-        protocol=protocol,
-        train_transform=train_transform,
-        eval_transform=eval_transform,
-    )
+    train = Images(train_dataset, train_labels, positions)
+    return Plan(train=train, evaluation=evaluation, class_names=names, protocol=protocol, **transforms)
 
 
 def _assign_train(
@@ -319,16 +297,16 @@ def _class_names(
 def assemble(plan: Plan) -> MultiLabelBenchmark:
     """Make the benchmark of a plan; a ValueError if an experience has no training image."""
     _check_train_images(plan)
-    outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
     streams = []
     for name, (source, labels, positions) in {"train": plan.train, **plan.evaluation}.items():
         experiences = []
         for t, (images, own) in enumerate(zip(positions, plan.columns, strict=True)):
+            codes = labels[images]  # a copy
             if name == "train":
-                codes = mask_columns(labels[images], own, outside=outside)
-                dataset = _make_dataset(source, images, codes, plan)
-            else:
-                dataset = _make_dataset(source, images, labels[images], plan).eval()
+                outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
+                codes[:, : own.start] = codes[:, own.stop :] = outside
+            dataset = _make_dataset(source, images, codes, plan)
+            dataset = dataset if name == "train" else dataset.eval()
             experiences.append(MultiLabelExperience(dataset, t, own, n_classes=len(plan.class_names)))
         streams.append(EagerCLStream(name, experiences))
     return MultiLabelBenchmark(streams, plan)
@@ -376,10 +354,8 @@ def _make_dataset(
 def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
     """The source's targets as int8 codes of 0 and 1, checked."""
     if not hasattr(source, "targets"):
-        kind = type(source).__name__
-        raise ValueError(
-            f"The {which} dataset ({kind}) has no `targets`, [images, classes] of 0 and 1; add it."
-        )
+        name = f"The {which} dataset ({type(source).__name__})"
+        raise ValueError(f"{name} has no `targets`, [images, classes] of 0 and 1; add it.")
     codes = encode(source.targets)
     if (codes == UNLABELLED).any():
         raise ValueError(

@@ -26,14 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from avalanche_agcn.benchmarks import split
 from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, ImageOptions
-from avalanche_agcn.benchmarks.split import (
-    Assignment,
-    ClassOrder,
-    TestImages,
-    experience_sizes,
-    is_order_of_names,
-)
 from avalanche_agcn.checks import check_choice, check_whole_number
 
 Crowds = Literal["labels", "membership", "ignore"]
@@ -52,8 +46,6 @@ class Protocol:
 
     Attributes:
         name: ``"paper"``, ``"B0-C10"``, …, or ``"own"`` for settings without a name.
-        n_classes: number of classes.
-        n_experiences: number of experiences.
         classes_per_experience: number of classes of each experience.
         class_order: ``"data"``, as the columns of the data; ``"alphabetical"``; ``"shuffled-3"``, drawn with
             seed 3; or the order itself, as columns or names.
@@ -75,11 +67,11 @@ class Protocol:
     n_classes: int | None = None
     n_experiences: int | None = None
     classes_per_experience: Sequence[int] | None = None
-    class_order: ClassOrder = "data"
+    class_order: split.ClassOrder = "data"
     repeat_images: bool = False
-    assignment: Assignment | None = "rarest"
+    assignment: split.Assignment | None = "rarest"
     unlabelled_as_negative: bool = False
-    test_images: TestImages = "seen"
+    test_images: split.TestImages = "seen"
     long_tail: float | None = None
     crowds: Crowds | None = None
     difficult: Difficult | None = None
@@ -90,7 +82,11 @@ class Protocol:
         for name in ("n_classes", "n_experiences"):
             if getattr(self, name) is not None:
                 check_whole_number(name, getattr(self, name))
-        for name, choices in (("test_images", TestImages), ("crowds", Crowds), ("difficult", Difficult)):
+        for name, choices in (
+            ("test_images", split.TestImages),
+            ("crowds", Crowds),
+            ("difficult", Difficult),
+        ):
             check_choice(name, getattr(self, name), [None, *get_args(choices)])
 
     def __str__(self) -> str:
@@ -109,7 +105,7 @@ class Protocol:
         if match and self.n_experiences is None and self.classes_per_experience is None:
             sizes = b_sizes(int(match[1]), int(match[2]), n_classes)
         else:
-            sizes = experience_sizes(n_classes, self.n_experiences, self.classes_per_experience)
+            sizes = split.experience_sizes(n_classes, self.n_experiences, self.classes_per_experience)
         return replace(
             self, n_classes=n_classes, n_experiences=len(sizes), classes_per_experience=tuple(sizes)
         )
@@ -146,7 +142,7 @@ def resolve_protocol(
         raise TypeError(f"There is no setting {', '.join(unknown)} here, only {', '.join(sorted(known))}.")
     given: dict[str, Any] = dict.fromkeys(without)
     given |= {setting: value for setting, value in explicit.items() if value is not None}
-    if is_order_of_names(given.get("class_order")):
+    if split.is_order_of_names(given.get("class_order")):
         given.setdefault("n_classes", len(given["class_order"]))
     if B_PROTOCOL.fullmatch(name):
         return replace(B, name=name, **given)

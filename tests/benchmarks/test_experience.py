@@ -18,7 +18,6 @@ from avalanche_agcn.benchmarks.experience import (
     MultiLabelAttribute,
     check_whole_experience,
     count_seen,
-    mask_columns,
     origin_of,
 )
 from avalanche_agcn.training import PartialBCEWithLogitsLoss
@@ -81,12 +80,6 @@ def test_targets_of_any_type_are_stored_in_one_byte_and_stay_unmodified(dtype):
     attribute = MultiLabelAttribute(targets)
     assert attribute.data.tolist() == targets.tolist() == torch.eye(3).tolist()
     assert attribute.codes.dtype == torch.int8
-
-
-def test_other_columns_are_masked_in_a_copy():
-    codes = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.int8)
-    assert mask_columns(codes, range(1, 2)).tolist() == [[-1, 0, -1], [-1, 1, -1]]
-    assert codes.tolist() == [[1, 0, 1], [0, 1, 0]]
 
 
 @pytest.mark.parametrize(
