@@ -30,7 +30,7 @@ from avalanche_agcn.benchmarks.multilabel import (
     benchmark_of_images,
 )
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.benchmarks.split import choose_classes, own_columns
+from avalanche_agcn.benchmarks.split import choose_classes
 
 MAX_DISAGREEMENT = 0.05
 """A column of a split list is a class of the data if their labels differ on fewer images than this share of
@@ -41,10 +41,8 @@ LIST_FILE = re.compile(r"(?!__MACOSX/)(?:.*/)?task(\d+)/(train|test)\.csv")
 class LabelTable(NamedTuple):
     """Which image of a data set shows which classes."""
 
-    files: list[str]
-    """File of each image, relative to the data set's folder."""
-    labels: Tensor
-    """[images, classes] int8 of 0 and 1."""
+    files: list[str]  # relative to the data set's folder
+    labels: Tensor  # [images, classes] int8 of 0 and 1
     class_names: list[str]
     membership: Tensor | None = None
     """[images, classes]: classes that bring an image into an experience, if these are not its labels."""
@@ -59,17 +57,14 @@ class ListedImages(NamedTuple):
     """Rows of a split list."""
 
     images: list[str]
-    labels: Tensor
-    """[images, classes] int8 of 0 and 1."""
+    labels: Tensor  # [images, classes] int8 of 0 and 1
 
 
 class SplitLists(NamedTuple):
     """Published lists, in order of their tasks."""
 
-    train: list[ListedImages]
-    """The images of each task, with labels of the task's own classes."""
-    test: list[ListedImages]
-    """The images each task adds to the test set, with labels of all classes."""
+    train: list[ListedImages]  # of each task, with labels of the task's own classes
+    test: list[ListedImages]  # that each task adds to the test set, with labels of all classes
 
     @property
     def classes_per_experience(self) -> list[int]:
@@ -130,27 +125,27 @@ def benchmark_from_lists(
             (`LabelsDisagree` otherwise), and the complete training labels come from them.
         images: how images are read.
     """
-    train_rows, test_rows = (
-        [_find_rows(listed.images, row_of) for listed in part] for part in (lists.train, lists.test)
-    )
     train_labels = torch.block_diag(*[listed for _, listed in lists.train])
+    test_labels = torch.cat([listed for _, listed in lists.test])
+    rows = _find_rows([image for part in lists.train + lists.test for image in part.images], row_of)
+    train_rows, test_rows = rows[: len(train_labels)], rows[len(train_labels) :]
     if labels is not None:
-        classes = _match_columns(lists, train_rows, test_rows, labels, class_names)
-        class_names = [class_names[c] for c in classes]
         is_own = torch.block_diag(*[torch.ones_like(listed) for _, listed in lists.train])
-        train_labels = torch.where(is_own == 1, train_labels, labels[torch.cat(train_rows)][:, classes])
+        is_known = torch.cat([is_own, torch.ones_like(test_labels)])
+        listed = torch.cat([train_labels, test_labels])
+        classes = _match_columns(listed, is_known, labels[rows], class_names)
+        class_names = [class_names[c] for c in classes]
+        train_labels = torch.where(is_own == 1, train_labels, labels[train_rows][:, classes])
 
-    def listed_images(rows: list[Tensor], labels: Tensor) -> Images:
-        listed = [files[row] for row in torch.cat(rows).tolist()]
-        source = ImageFiles(root, listed, truncated=images.truncated)
-        positions = torch.arange(len(source)).split([len(part) for part in rows])
-        return Images(source, labels, positions)
+    def listed_images(lists: list[ListedImages], rows: Tensor, labels: Tensor) -> Images:
+        source = ImageFiles(root, [files[row] for row in rows.tolist()], truncated=images.truncated)
+        return Images(source, labels, torch.arange(len(rows)).split([len(part.images) for part in lists]))
 
     sizes = lists.classes_per_experience
     protocol = Protocol(name="published lists", classes_per_experience=sizes, assignment=None)
     plan = Plan(
-        train=listed_images(train_rows, train_labels),
-        evaluation={"test": listed_images(test_rows, torch.cat([listed for _, listed in lists.test]))},
+        train=listed_images(lists.train, train_rows, train_labels),
+        evaluation={"test": listed_images(lists.test, test_rows, test_labels)},
         class_names=class_names,
         labels_complete=labels is not None,
         protocol=protocol.with_sizes(lists.n_classes),
@@ -278,30 +273,21 @@ def _find_rows(images: Sequence[str], row_of: Callable[[str], int]) -> Tensor:
         ) from None
 
 
-def _match_columns(
-    lists: SplitLists, train_rows: list[Tensor], test_rows: list[Tensor], labels: Tensor, names: Sequence[str]
-) -> list[int]:
-    """For each column of the lists, the class of the data that differs from it on the fewest images."""
-    columns = own_columns(lists.classes_per_experience) + [range(lists.n_classes)] * len(test_rows)
-    differences = torch.zeros(lists.n_classes, labels.shape[1])
-    positives = torch.zeros(lists.n_classes)
-    parts = zip(columns, lists.train + lists.test, train_rows + test_rows, strict=True)
-    for own, (_, listed), rows in parts:
-        here, there = listed.float(), labels[rows].float()
-        # |a ≠ b| = Σa + Σb − 2 Σab for labels of 0 and 1, for all pairs of a column and a class at once.
-        differences[own.start : own.stop] += here.sum(0)[:, None] + there.sum(0) - 2 * here.T @ there
-        positives[own.start : own.stop] += here.sum(0)
-    classes = differences.argmin(1)
-    _check_match(differences.amin(1), positives, classes, names)
-    return classes.tolist()
+def _match_columns(listed: Tensor, is_known: Tensor, labels: Tensor, names: Sequence[str]) -> list[int]:
+    """For each column of the lists, the class of the data that differs from it on the fewest images.
 
-
-def _check_match(differences: Tensor, positives: Tensor, classes: Tensor, names: Sequence[str]) -> None:
+    ``listed`` and ``is_known`` are [images, columns]: 1 for a positive, and where the lists have a label at
+    all. ``labels`` are those of the data, [images, classes].
+    """
+    listed, labels, positives = listed.float(), labels.float(), listed.sum(0)
+    # |a ≠ b| = Σa + Σb − 2 Σab for labels of 0 and 1, for all pairs of a column and a class at once.
+    all_differences = positives[:, None] + (is_known.float() - 2 * listed).T @ labels
+    differences, classes = all_differences.min(1)
     share = differences / positives.clamp(min=1)
     column = int(share.argmax())
     if share[column] > MAX_DISAGREEMENT:
         raise LabelsDisagree(
-            f"The split lists do not fit the data: column {column}, with {int(positives[column])} positives, "
+            f"The split lists do not fit the data: column {column}, with {positives[column]} positives, "
             f"is most like {names[int(classes[column])]!r}, but differs from it on "
             f"{int(differences[column])} images."
         )
@@ -310,3 +296,4 @@ def _check_match(differences: Tensor, positives: Tensor, classes: Tensor, names:
             "The split lists do not fit the data: two of their columns are most like the same class, among "
             f"{[names[c] for c in classes.tolist()]}."
         )
+    return classes.tolist()
