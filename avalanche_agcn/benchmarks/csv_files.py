@@ -22,6 +22,7 @@ LABEL_COLUMNS = re.compile(r"(label|tag|class|classe|category|categorie)s?[ _]?\
 IMAGE_FILE = re.compile(r".+\.(jpe?g|png|gif|bmp|tiff?|webp)", re.IGNORECASE)
 VALUES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 MAX_NAME = 200  # characters of a label; a longer one is a cell that was not split
+Log = Callable[[str], None]
 EACH_CELL = ""
 SEPARATOR_NAMES = {EACH_CELL: "each in a cell", " ": "separated by spaces"}
 
@@ -56,7 +57,7 @@ def multilabel_csv(
     separator: str | None = None,
     truncated: Truncated = "warn",
     check_images: bool = True,
-    log: Callable[[str], None] = print,
+    log: Log = print,
 ) -> ImageFiles:
     """Photos with labels from a CSV file, for `multilabel_benchmark`.
 
@@ -85,12 +86,7 @@ def multilabel_csv(
 
 
 def open_photos(
-    images: str | os.PathLike,
-    read: PhotoLabels,
-    *,
-    truncated: Truncated = "warn",
-    log: Callable[[str], None] = print,
-    check_images: bool = True,
+    images: str | os.PathLike, read: PhotoLabels, *, truncated: Truncated, log: Log, check_images: bool = True
 ) -> ImageFiles:
     """The photos of labels that were read; logs one line about these. See `multilabel_csv`."""
     files, targets, names, _ = read.table

@@ -29,33 +29,26 @@ UNLABELLED = -1
 
 def encode(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
     """Targets of 0, 1 and NaN as int8 codes."""
-    targets = _as_matrix(targets)
-    if targets.ndim != 2:
-        raise ValueError(
-            f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
-            f"{tuple(targets.shape)}; torch.nn.functional.one_hot makes one of class indices."
-        )
-    unlabelled, positive = targets.isnan(), targets == 1
-    wrong = ~(positive | (targets == 0) | unlabelled)
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        raise ValueError(
-            f"targets must be 0 or 1 (NaN where unlabelled), but are {targets[row, column].item()} for "
-            f"image {row}, class {column}."
-        )
-    return positive.to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
-
-
-def _as_matrix(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
-    """The targets as a tensor; lists of labels have different lengths and cannot be one."""
     try:
-        return torch.as_tensor(targets)
+        matrix = torch.as_tensor(targets)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"targets must be a matrix [images, classes] of 0 and 1, not lists of labels such as "
             f"{list(targets[0])!r} ({error}): set targets[image, class] = 1 in torch.zeros(n_images, "
             "n_classes), or write a CSV file for multilabel_csv."
         ) from None
+    if matrix.ndim != 2:
+        raise ValueError(
+            f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
+            f"{tuple(matrix.shape)}; torch.nn.functional.one_hot makes one of class indices."
+        )
+    unlabelled, positive = matrix.isnan(), matrix == 1
+    wrong = ~(positive | (matrix == 0) | unlabelled)
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        cell = f"{matrix[row, column].item()} for image {row}, class {column}"
+        raise ValueError(f"targets must be 0 or 1 (NaN where unlabelled), but are {cell}.")
+    return positive.to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
 
 
 def decode(codes: Tensor) -> Tensor:
@@ -68,12 +61,7 @@ class MultiLabelAttribute(DataAttribute):
 
     The base class hashes each sample's value, and a multi-hot row has no hash. Here the values are the
     classes: ``uniques`` are the columns with at least one positive, ``val_to_idx`` lists a column's positive
-    samples and ``count`` their number.
-
-    Args:
-        data: [N, C] tensor or array of 0, 1 and NaN.
-        name: name under which the dataset offers the attribute.
-        use_in_getitem: whether the dataset appends the row to each sample.
+    samples and ``count`` their number. ``data`` is an [N, C] tensor or array of 0, 1 and NaN.
 
     Example:
         >>> targets = MultiLabelAttribute(torch.tensor([[1, 0, 1], [0, 0, 1]]))
@@ -170,12 +158,6 @@ class MultiLabelExperience(DatasetExperience):
         n_own_classes: length of ``classes_in_this_experience``, likewise.
         task_labels: ``[0]``. Without it Avalanche's train loader gives every process all images and ignores
             the dataset's ``collate_fn``.
-
-    Args:
-        dataset: the images with their targets.
-        current_experience: position in the stream.
-        own_columns: the columns this experience adds.
-        n_classes: number of columns of a target.
     """
 
     def __init__(

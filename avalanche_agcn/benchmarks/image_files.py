@@ -77,20 +77,6 @@ def paper_transforms(
     }
 
 
-def normalisation(
-    backbone: Any = None, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
-) -> dict[str, Any]:
-    """Mean and std for `paper_transforms`: those given, else the backbone's, else ImageNet's."""
-    found = {
-        "mean": getattr(backbone, "mean", IMAGENET_MEAN) if mean is None else mean,
-        "std": getattr(backbone, "std", IMAGENET_STD) if std is None else std,
-    }
-    for name, values in found.items():
-        if len(values) != 3 or not np.isfinite(values).all() or (name == "std" and min(values) <= 0):
-            raise ValueError(f"{name} must be a number for each of three colours, but is {values}.")
-    return found
-
-
 def find_normalisation(transform: Transform | None) -> Any:
     """The normalisation among the steps of a torchvision transform; None if there is none."""
     steps = getattr(transform, "transforms", [transform])
@@ -130,7 +116,13 @@ class ImageOptions:
 
     def transforms(self, image_size: int | None, *, flip: bool = True) -> dict[str, Any]:
         """A protocol's transforms, or those given instead; see `paper_transforms`."""
-        colours = normalisation(self.backbone, self.mean, self.std)
+        colours: dict[str, Any] = {
+            "mean": getattr(self.backbone, "mean", IMAGENET_MEAN) if self.mean is None else self.mean,
+            "std": getattr(self.backbone, "std", IMAGENET_STD) if self.std is None else self.std,
+        }
+        for name, values in colours.items():
+            if len(values) != 3 or not np.isfinite(values).all() or (name == "std" and min(values) <= 0):
+                raise ValueError(f"{name} must be a number for each of three colours, but is {values}.")
         return paper_transforms(image_size, self.train_transform, self.eval_transform, flip=flip, **colours)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.coco import read_instances
-from avalanche_agcn.benchmarks.csv_files import PhotoLabels, open_photos, read_csv
-from avalanche_agcn.benchmarks.image_files import check_inside
+from avalanche_agcn.benchmarks.csv_files import Log, PhotoLabels, open_photos, read_csv
+from avalanche_agcn.benchmarks.image_files import Truncated, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, resolve_options
 from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
@@ -22,7 +22,6 @@ from avalanche_agcn.checks import check_range
 
 N_EXPERIENCES = 5
 SPLIT_SEED = 0  # not the run's: runs with any seed are scored on the same test photos
-Log = Callable[[str], None]
 
 
 def SplitPhotos(
@@ -83,7 +82,8 @@ def read_photos(
     *,
     class_names: Sequence[str] | None = None,
     separator: str | None = None,
-    **options: Any,
+    truncated: Truncated = "warn",
+    log: Log = print,
 ) -> LabelTable:
     """Labels in any format of `SplitPhotos`, after opening all photos; see `multilabel_csv`."""
     path = Path(labels)
@@ -91,7 +91,7 @@ def read_photos(
         read = _read_annotations(path, Path(images), class_names)
     else:
         read = read_csv(path, class_names=class_names, separator=separator)
-    open_photos(images, read, **options)
+    open_photos(images, read, truncated=truncated, log=log)
     return read.table
 
 
@@ -119,11 +119,7 @@ def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> T
 
 
 def _read_both(
-    root: Path,
-    labels: Path,
-    test_labels: str | os.PathLike | None,
-    test_size: float,
-    options: dict[str, Any],
+    root: Path, labels: Path, test_labels: str | os.PathLike | None, test_size: float, options: dict[str, Any]
 ) -> tuple[LabelTable, LabelTable]:
     if test_labels is None:  # COCO's folder has a file for training and one for validation
         train, val = (sorted(labels.glob(f"instances_{part}*.json")) for part in ("train", "val"))

@@ -72,7 +72,7 @@ Probabilities = npt.NDArray[np.float64]
 
 
 def true_cooccurrence(class_names: Sequence[str] = CLASS_NAMES) -> Tensor:
-    """P(i | j) of some of ``CLASS_NAMES``, [n_classes, n_classes] float64, unit diagonal."""
+    """Exact P(i | j) of some of ``CLASS_NAMES``, [n_classes, n_classes] float64, unit diagonal."""
     return torch.from_numpy(conditional_probabilities(*label_sets(_check_known(class_names))))
 
 
@@ -189,15 +189,13 @@ class SplitScenes(MultiLabelBenchmark):
     The classes are those of the AGCN paper's Split-COCO in the same order. Each is a drawing that varies in
     place, size, rotation and colours, on a background with clutter. A scene has one to four objects.
 
-    **Labels.** An image shows one of 18 scene types (street, meal, living room, …), whose objects are present
-    with stated probabilities (``SCENE_TYPES``). Person is in 29 % of the images, every other class in 4 to
-    8 %. There are strong pairs within experiences (spoon and bowl, bicycle and person, laptop and cell phone)
-    and across them (fork and dining table, couch and tv, toilet and sink, tennis racket and sports ball).
-    With fewer classes, objects of the others are not drawn, and images that would show no object do not
-    occur; both leave P(i | j) between the chosen classes unchanged.
-
-    An image with labels of several experiences appears once, in the experience of its rarest class, or with
-    ``repeat_images`` in each; see `multilabel_benchmark`.
+    An image shows one of 18 scene types (street, meal, living room, …), whose objects are present with stated
+    probabilities (``SCENE_TYPES``). Person is in 29 % of the images, every other class in 4 to 8 %. There are
+    strong pairs within experiences (spoon and bowl, bicycle and person, laptop and cell phone) and across
+    them (fork and dining table, couch and tv, toilet and sink, tennis racket and sports ball). With fewer
+    classes, objects of the others are not drawn, and images that would show no object do not occur; both
+    leave P(i | j) between the chosen classes unchanged. An image with labels of several experiences appears
+    once, in the experience of its rarest class, or with ``repeat_images`` in each.
 
     Args:
         protocol: ``"paper"``, or ``"B<n>-C<m>"`` with the conventions listed in ``protocols.py``.
@@ -206,14 +204,12 @@ class SplitScenes(MultiLabelBenchmark):
         image_size: side of the images in pixels.
         class_order: class names in order of appearance (these are then the classes), numbers that reorder
             the first ``n_classes``, ``"data"`` or ``"alphabetical"``.
-        train_transform: applied to PIL images in training; by default a random flip, unless the protocol has
-            none, and normalisation.
-        eval_transform: the same for evaluation; by default normalisation.
-        seed: fixes labels, images and their experiences.
+        train_transform: of PIL images; by default the protocol's random flip and normalisation.
+        eval_transform: of PIL images; by default normalisation.
+        seed: of labels, images and their experiences.
         in_memory: whether to paint all images now (under a millisecond each) or whenever they are read.
         validation_size: number of training images (or their share, if below 1) held out at random.
-        **settings: further settings of the `Protocol`: ``classes_per_experience``, ``repeat_images``,
-            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``long_tail``, ``flip``.
+        **settings: further settings of the `Protocol`, such as ``classes_per_experience``.
 
     Attributes:
         true_cooccurrence: exact P(i | j) of columns i and j, [n_classes, n_classes] float64.
