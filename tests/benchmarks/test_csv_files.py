@@ -87,7 +87,10 @@ BAD = {
     "an empty label": ("file,labels\na.jpg,dog;;cat\n", "row 2: '' cannot be a label"),
     "an unprintable label": ("file,labels\na.jpg,dog;c\x1b[31mat\n", r"row 2: 'c\\x1b\[31mat' cannot be"),
     "a long label": (f"file,labels\na.jpg,{'dog' * 99}\n", "row 2: 'dogdog.*…' cannot be a label"),
-    "an absolute path": ("file,labels\n/etc/passwd,dog\n", "row 2: the file must be .*, but is '/etc/passwd'"),
+    "an absolute path": (
+        "file,labels\n/etc/passwd,dog\n",
+        "row 2: the file must be .*, but is '/etc/passwd'",
+    ),
     "a Windows path": ("file,labels\nC:\\a.jpg,dog\n", r"row 2: .*within the folder.*, but is 'C:\\\\a.jpg'"),
     "an escaping path": (
         "file,labels\na.jpg,cat\nx/../../a.jpg,dog\n",
