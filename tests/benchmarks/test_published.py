@@ -65,10 +65,9 @@ def test_malformed_lists_are_named(write_lists, name, rows, message):
 
 
 def test_missing_lists_and_two_sets_of_lists_are_named(write_lists, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"has no split lists; expected task0/train.csv"):
-        read_split_lists(tmp_path)
-    with pytest.raises(FileNotFoundError, match="neither a folder nor a zip"):
-        read_split_lists(tmp_path / "absent.zip")
+    for path, message in ((tmp_path, "has no split lists; expected task0"), (tmp_path / "no", "neither a f")):
+        with pytest.raises(FileNotFoundError, match=message):
+            read_split_lists(path)
     folder = write_lists(LISTS | {"other/task1/train.csv": ["c.jpg,1"]})
     for path in (folder, shutil.make_archive(str(tmp_path / "both"), "zip", folder)):
         with pytest.raises(ValueError, match=r"two lists of one task, Split/task1/train\.csv and other"):
