@@ -54,14 +54,10 @@ def make_coco(root, year=2014, train=TRAIN, val=VAL, with_images=False):
     return root
 
 
-def seen(experience, names):
-    """Image number → the names it shows and the names it is annotated for."""
-    return {
-        x.getpixel((0, 0))[0]: tuple(
-            {name for name, cell in zip(names, y.tolist()) if cell in cells} for cells in ((1,), (0, 1))
-        )
-        for x, y, _ in experience.dataset
-    }
+def codes_of(dataset):
+    """Image number → its targets, −1 where unlabelled."""
+    numbers = [x.getpixel((0, 0))[0] for x, *_ in dataset]
+    return dict(zip(numbers, dataset.targets.codes.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("year", [2014, 2017])
@@ -69,14 +65,10 @@ def test_images_and_labels_arrive_where_they_belong(tmp_path, year):
     root = make_coco(tmp_path, year, with_images=True)
     benchmark = SplitCOCO(root, n_classes=3, n_experiences=3, **KEEP)
     assert benchmark.class_names == ["dog", "cat", "cow"]  # the most frequent three, by category id
-    assert [seen(e, benchmark.class_names) for e in benchmark.train_stream] == [
-        {2: ({"dog"}, {"dog"})},
-        {10: ({"cat"}, {"cat"}), 6: ({"cat"}, {"cat"})},
-        {4: ({"cow"}, {"cow"}), 35: ({"cow"}, {"cow"})},
-    ]
-    every = {"dog", "cat", "cow"}
-    tested = [seen(e, benchmark.class_names) for e in benchmark.test_stream]
-    assert tested == [{8: (every, every)}, {}, {3: ({"cow"}, every)}]
+    cat, cow = [-1, 1, -1], [-1, -1, 1]
+    trained, tested = ([codes_of(e.dataset) for e in stream] for stream in benchmark.streams.values())
+    assert trained == [{2: [1, -1, -1]}, {10: cat, 6: cat}, {4: cow, 35: cow}]
+    assert tested == [{8: [1, 1, 1]}, {}, {3: [0, 0, 1]}]
 
 
 def test_explicit_options_win(tmp_path):
@@ -173,20 +165,16 @@ def test_b_protocols_equal_a_reading_of_the_annotations(coco, assert_b_protocol,
 
 
 @pytest.mark.parametrize(
-    ("crowds", "train", "targets_of_3"),
-    [
-        ("labels", [1, 2, 3, 4, 6], [[1, 0, 0, 0]]),
-        ("membership", [1, 2, 3, 4, 6], [[0, 0, 0, 0]]),
-        ("ignore", [1, 2, 4, 6], []),
-    ],
+    ("crowds", "image_3", "n_test"),
+    [("labels", {3: [1, 0, 0, 0]}, 3), ("membership", {3: [0, 0, 0, 0]}, 3), ("ignore", {}, 2)],
 )
-def test_crowds_count_as_told(coco, files_of, crowds, train, targets_of_3):
-    benchmark = SplitCOCO(coco, protocol="B4-C1", crowds=crowds)
-    dataset = benchmark.train_stream[0].dataset
-    numbers = [int(file[-16:-4]) for file in files_of(dataset)]
-    assert numbers == train
-    assert [y.tolist() for n, y in zip(numbers, dataset.targets.data) if n == 3] == targets_of_3
-    assert len(benchmark.test_stream[0].dataset) == (2 if crowds == "ignore" else 3)
+def test_crowds_count_as_told(tmp_path, crowds, image_3, n_test):
+    root = make_coco(tmp_path, train=CROWDED, val=CROWDED_VAL, with_images=True)
+    benchmark = SplitCOCO(root, protocol="B4-C1", crowds=crowds, **KEEP)
+    found = codes_of(benchmark.train_stream[0].dataset)
+    assert found.keys() == {1, 2, 4, 6} | image_3.keys()
+    assert found.items() >= image_3.items()
+    assert len(benchmark.test_stream[0].dataset) == n_test
 
 
 @pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # few images
@@ -204,19 +192,11 @@ def test_every_convention_can_be_overridden(coco):
 
 def test_protocol_prints_what_is_in_force(coco):
     printed = str(SplitCOCO(coco, protocol="B2-C1", crowds="ignore", eval_transform=str).protocol)
-    assert printed.splitlines() == [
-        "protocol: B2-C1",
-        "n_classes: 4",
-        "n_experiences: 3",
-        "classes_per_experience: 2, 1, 1",
-        "class_order: alphabetical",
-        "repeat_images: True",
-        "unlabelled_as_negative: True",
-        "test_images: seen",
-        "crowds: ignore",
-        "image_size: 224",
-        "flip: False",
-    ]
+    assert dict(line.split(": ") for line in printed.splitlines()) == {
+        **{"protocol": "B2-C1", "n_classes": "4", "n_experiences": "3", "classes_per_experience": "2, 1, 1"},
+        **{"class_order": "alphabetical", "repeat_images": "True", "unlabelled_as_negative": "True"},
+        **{"test_images": "seen", "crowds": "ignore", "image_size": "224", "flip": "False"},
+    }
     both = SplitCOCO(coco, protocol="B2-C1", train_transform=str, eval_transform=str).protocol
     assert (both.image_size, both.flip) == (None, None)
 
@@ -228,27 +208,21 @@ def rows(subset, labels):
 
 @pytest.mark.parametrize("year", [2014, 2017])
 def test_split_lists_are_followed_exactly_and_named_by_the_annotations(tmp_path, write_lists, year):
-    lists = write_lists(
-        {  # columns: cow | dog cat
-            "task0/train.csv": rows("train", {35: "1", 4: "1"}),
-            "task0/test.csv": rows("val", {8: "1", 3: "1"}),
-            "task1/train.csv": rows("train", {10: "1,1", 2: "1,0"}),
-            "task1/test.csv": rows("val", {8: "1,1,1", 3: "1,0,0", 9: "0,0,0"}),
-        }
-    )
-    train, val = TRAIN, VAL
-    if year == 2017:  # the second release has other images in val
-        train, val = {**TRAIN, 8: VAL[8]}, {image: names for image, names in VAL.items() if image != 8}
+    lists = {  # columns: cow | dog cat
+        "task0/train.csv": rows("train", {35: "1", 4: "1"}),
+        "task0/test.csv": rows("val", {8: "1", 3: "1"}),
+        "task1/train.csv": rows("train", {10: "1,1", 2: "1,0"}),
+        "task1/test.csv": rows("val", {8: "1,1,1", 3: "1,0,0", 9: "0,0,0"}),
+    }
+    moved = {8: VAL[8]} if year == 2017 else {}  # the second release has other images in val
+    train, val = TRAIN | moved, {image: names for image, names in VAL.items() if image not in moved}
     root = make_coco(tmp_path / "coco", year, train, val, with_images=True)
-    benchmark = SplitCOCO(root, split_lists=lists, **KEEP)
-    names = benchmark.class_names
-    assert names == ["cow", "dog", "cat"]
-    assert [seen(e, names) for e in benchmark.train_stream] == [
-        {35: ({"cow"}, {"cow"}), 4: ({"cow"}, {"cow"})},
-        {10: ({"dog", "cat"}, {"dog", "cat"}), 2: ({"dog"}, {"dog", "cat"})},
-    ]
-    assert [list(seen(e, names)) for e in benchmark.test_stream] == [[8, 3], [9]]
-    complete = {x.getpixel((0, 0))[0]: y.tolist() for x, y, _ in benchmark.complete_train_dataset}
+    benchmark = SplitCOCO(root, split_lists=write_lists(lists), **KEEP)
+    assert benchmark.class_names == ["cow", "dog", "cat"]
+    trained, tested = ([codes_of(e.dataset) for e in stream] for stream in benchmark.streams.values())
+    assert trained == [{35: [1, -1, -1], 4: [1, -1, -1]}, {10: [-1, 1, 1], 2: [-1, 1, 0]}]
+    assert tested == [{8: [1, 1, 1], 3: [1, 0, 0]}, {9: [0, 0, 0]}]
+    complete = codes_of(benchmark.complete_train_dataset)
     assert complete == {35: [1, 0, 1], 4: [1, 1, 0], 10: [0, 1, 1], 2: [0, 1, 0]}
 
 
