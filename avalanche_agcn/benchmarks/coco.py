@@ -57,7 +57,7 @@ def SplitCOCO(
     With ``protocol="paper"`` the 40 most frequent categories come in 10 experiences of 4, each image appears
     once, and an image has a label if it has an annotation of that category, crowds included. With
     ``"B0-C10"`` and other B protocols all categories come in alphabetical order and images repeat. Every
-    convention is a setting of its own that overrides the protocol's; the table is in ``protocols.py``, and
+    convention is a setting of its own that overrides the protocol's (see ``protocols.py``), and
     ``print(benchmark.protocol)`` shows what is in force. The train images come from ``train2014`` (or 2017),
     the test images from ``val2014``.
 

@@ -132,14 +132,13 @@ class MultiLabelAttribute(DataAttribute):
         return self.from_codes(rows, self.name, self.use_in_getitem)
 
     def concat(self, other: DataAttribute) -> MultiLabelAttribute:
-        """These rows followed by those of ``other``, which must have the same name and width."""
+        """These rows followed by those of ``other``, which must have the same name and classes."""
         if len(other) == 0:
             return self
-        if not isinstance(other, MultiLabelAttribute) or other.name != self.name:
-            raise ValueError(f"Cannot append {other!r} to {self!r}: give both the same type and name.")
-        if other.codes.shape[1] != self.codes.shape[1]:
+        same_type = isinstance(other, MultiLabelAttribute) and other.name == self.name
+        if not same_type or other.codes.shape[1] != self.codes.shape[1]:
             raise ValueError(
-                f"Cannot append {other!r} to {self!r}: give both the same classes, those of one benchmark."
+                f"Cannot append {other!r} to {self!r}: give both the same type, name and classes."
             )
         return self.from_codes(torch.cat([self.codes, other.codes]), self.name, self.use_in_getitem)
 
@@ -280,10 +279,8 @@ def check_criterion(criterion: Any, *, complete: bool = False) -> None:
     """Reject PyTorch's losses that do not work on multi-hot targets, of which all are labelled or not."""
     if isinstance(criterion, ONE_LABEL) or (isinstance(criterion, COMPLETE_LABELS) and not complete):
         why = "is for one label per image" if isinstance(criterion, ONE_LABEL) else "is NaN where unlabelled"
-        raise ValueError(
-            f"{type(criterion).__name__} {why}: pass criterion=PartialBCEWithLogitsLoss(), of "
-            "avalanche_agcn.training."
-        )
+        fix = "pass criterion=PartialBCEWithLogitsLoss(), of avalanche_agcn.training"
+        raise ValueError(f"{type(criterion).__name__} {why}: {fix}.")
 
 
 def check_normalisation(model: Any, transform: Transform | None) -> None:

@@ -1,22 +1,9 @@
 """Named protocols: the conventions by which the literature splits a data set.
 
-===========================  ==================================  =====================================
-setting                      ``"paper"`` (AGCN)                  ``"B<n>-C<m>"`` (KRT, CSC, L3A, …)
-===========================  ==================================  =====================================
-classes                      the most frequent (40 of COCO)      all of the data
-experiences                  equally many classes each (10)      n classes first if n > 0, then m each
-``class_order``              ``"data"``                          ``"alphabetical"``
-``repeat_images``            False                               True
-``unlabelled_as_negative``   False (NaN)                         True (0)
-``test_images``              ``"seen"``                          ``"seen"``
-``crowds`` (COCO)            ``"labels"``                        ``"membership"``
-``difficult`` (VOC)          ``"negative"``                      ``"negative"``
-``image_size``               448                                 224
-``flip``                     True                                False
-===========================  ==================================  =====================================
-
-The published code of the B protocols does not normalise images, because its network was trained so, and some
-of it augments them: pass transforms for that.
+``PAPER`` has those of the AGCN paper: the most frequent classes (40 of COCO), equally many in each experience
+(10 of 4). ``B`` has those of ``"B<n>-C<m>"`` (KRT, CSC, L3A, …): all classes of the data, n in the first
+experience if n > 0, then m in each. The published code of the B protocols does not normalise images, because
+its network was trained so, and some of it augments them: pass transforms for that.
 """
 
 from __future__ import annotations
@@ -111,8 +98,16 @@ class Protocol:
         )
 
 
-PAPER = Protocol(name="paper", crowds="labels", difficult="negative", image_size=PAPER_IMAGE_SIZE, flip=True)
-"""The AGCN paper's conventions."""
+PAPER = Protocol(
+    name="paper",
+    class_order="data",
+    repeat_images=False,
+    unlabelled_as_negative=False,
+    crowds="labels",
+    difficult="negative",
+    image_size=PAPER_IMAGE_SIZE,
+    flip=True,
+)
 B = Protocol(
     class_order="alphabetical",
     repeat_images=True,
@@ -122,7 +117,6 @@ B = Protocol(
     image_size=B_IMAGE_SIZE,
     flip=False,
 )
-"""The conventions of KRT, CSC and L3A."""
 
 
 def resolve_protocol(

@@ -168,9 +168,8 @@ def load_split_lists(
     listed = {"n_classes": lists.n_classes, "n_experiences": len(lists.train)}
     for name, value in sizes.items():
         if value not in (None, listed[name]):
-            raise ValueError(
-                f"{name}={value} contradicts the split lists, which have {listed[name]}; leave it out."
-            )
+            have = f"the split lists, which have {listed[name]}"
+            raise ValueError(f"{name}={value} contradicts {have}; leave it out.")
     return lists, images
 
 
@@ -192,8 +191,8 @@ def read_split_lists(path: str | os.PathLike) -> SplitLists:
     n_seen = accumulate(labels.shape[1] for _, labels in train)
     for task, ((_, labels), seen) in enumerate(zip(test, n_seen, strict=True)):
         if labels.shape[1] != seen:
-            have = f"{path}: task{task}/test.csv has {labels.shape[1]} classes"
-            raise ValueError(f"{have}, but the train lists up to it have {seen}.")
+            found = f"{path}: task{task}/test.csv has {labels.shape[1]} classes"
+            raise ValueError(f"{found}, but the train lists up to it have {seen}.")
     return SplitLists(train, _increments(test, path))
 
 

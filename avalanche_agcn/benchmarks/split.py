@@ -24,9 +24,8 @@ def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
     """Raise a ValueError that names the classes without a positive, if there are any."""
     absent = [name for name, shown in zip(class_names, labels.any(0).tolist(), strict=True) if not shown]
     if absent:
-        raise ValueError(
-            f"No training image shows {absent}; use more images, fewer classes or a smaller validation_size."
-        )
+        fix = "use more images, fewer classes or a smaller validation_size"
+        raise ValueError(f"No training image shows {absent}; {fix}.")
 
 
 def experience_sizes(
@@ -38,10 +37,8 @@ def experience_sizes(
         if n_experiences not in (None, len(sizes)):
             raise ValueError(f"{n_experiences=} contradicts classes_per_experience={sizes}; leave one out.")
         if min(sizes, default=0) < 1 or sum(sizes) != n_classes:
-            raise ValueError(
-                f"classes_per_experience={sizes} must be positive and sum to the {n_classes} classes, not "
-                f"to {sum(sizes)}."
-            )
+            must = f"must be positive and sum to the {n_classes} classes, not to {sum(sizes)}"
+            raise ValueError(f"classes_per_experience={sizes} {must}.")
         return sizes
     if n_experiences is None:
         raise ValueError("Pass n_experiences= or classes_per_experience=, to split the classes.")
@@ -101,9 +98,8 @@ def resolve_class_order(class_order: ClassOrder, class_names: Sequence[str]) -> 
     missing = [name for column, name in enumerate(class_names) if column not in order]
     repeated = sorted({class_names[c] for c in order if order.count(c) > 1})
     if missing or repeated:
-        raise ValueError(
-            f"class_order must have each class once, but {missing} are missing and {repeated} repeated."
-        )
+        wrong = f"{missing} are missing and {repeated} repeated"
+        raise ValueError(f"class_order must have each class once, but {wrong}.")
     return order
 
 

@@ -102,10 +102,9 @@ def _read_images(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no image set {path}; unpack the part of VOC that has it there.")
     images = [row[0] for row in _read_rows(path)]  # other tools may write further columns
-    if not images or len(set(images)) != len(images):
-        raise ValueError(
-            f"{path} must list different images, but lists {len(set(images))} in {len(images)} lines."
-        )
+    n, n_lines = len(set(images)), len(images)
+    if n == 0 or n != n_lines:
+        raise ValueError(f"{path} must list different images, but lists {n} in {n_lines} lines.")
     return images
 
 

@@ -155,7 +155,7 @@ def test_a_benchmark_takes_the_names_of_its_photos(read):
     other = read("file,labels\na.jpg,cow\n")
     other.targets = torch.ones(1, 3)
     other.class_names = ["dog", "car", "person"]
-    with pytest.raises(ValueError, match="give both the same, in one order"):
+    with pytest.raises(ValueError, match="give both the same order"):
         multilabel_benchmark(data, other, classes_per_experience=[1, 2])
 
 

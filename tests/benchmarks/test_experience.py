@@ -80,8 +80,12 @@ def test_targets_of_any_type_are_stored_in_one_byte_and_stay_unmodified(dtype):
         (torch.tensor([0, 2, 1]), "targets", r"2-D.*shape \(3,\).*one_hot"),
         (torch.tensor([[0, 1], [2, 0]]), "targets", "are 2 for image 1, class 0"),
         (torch.eye(2).log(), "targets", "are -inf for image 0, class 1"),
-        (torch.eye(3), "targets", "same classes"),
-        (torch.eye(2), "other", "same type and name"),
+        (
+            torch.eye(3),
+            "targets",
+            r"'targets', 3 samples, 3 classes\) to .*: give both the same type, name and",
+        ),
+        (torch.eye(2), "other", r"'other', 2 samples, 2 classes\) to .*: give both the same type, name and"),
     ],
 )
 def test_targets_that_do_not_fit_are_rejected(targets, name, message):
