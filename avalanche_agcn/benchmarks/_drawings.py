@@ -1,14 +1,8 @@
 """The forty drawings of ``SplitScenes``, a few polygons and lines per class, and how scenes are painted.
 
 A drawing fills a square from -10 to 10, x to the right and y down, and is painted in the order it is
-written. Colours are letters of a palette that the painter fills in for each object:
-
-| letter | colour | letter | colour |
-| --- | --- | --- | --- |
-| `a` | main, random | `s` | skin, random |
-| `b` | second, random | `r` `y` `n` | red, yellow, green |
-| `k` | nearly black | `m` | wood |
-| `d` `g` `w` | dark grey, grey, white | `c` | glass |
+written. Colours are letters: `a` main and `b` second colour, `s` skin (these three drawn for each object),
+`k` nearly black, `d` dark grey, `g` grey, `w` white, `m` wood, `c` glass, `r` red, `y` yellow, `n` green.
 """
 
 from __future__ import annotations
@@ -25,14 +19,12 @@ from PIL import Image, ImageDraw
 
 SIDE = 20  # of the square of a drawing
 
-Points = npt.NDArray[np.float64]  # [P, 2]
-
 
 class Shape(NamedTuple):
     """A filled polygon, or an open line if it has a width."""
 
     colour: str
-    points: Points  # [P, 2]
+    points: npt.NDArray[np.float64]  # [P, 2]
     width: float = 0.0
 
 
@@ -50,7 +42,7 @@ def box(colour: str, left: float, top: float, right: float, bottom: float) -> Sh
 
 
 def line(colour: str, width: float, *xy: float) -> Shape:
-    """An open line of a width through x0, y0, x1, y1, …."""
+    """An open line through x0, y0, x1, y1, …."""
     return poly(colour, *xy)._replace(width=width)
 
 
@@ -62,7 +54,7 @@ def oval(colour: str, x: float, y: float, rx: float, ry: float, start: float = 0
 
 
 def arc(colour: str, width: float, *ellipse: float) -> Shape:
-    """The outline of an `oval`, or of the part between two angles, as a line of a width."""
+    """The outline of an `oval`, or its part between two angles."""
     return oval(colour, *ellipse)._replace(width=width)
 
 

@@ -146,11 +146,10 @@ class MultiLabelAttribute(DataAttribute):
 class MultiLabelExperience(DatasetExperience):
     """Images of one experience and the block of target columns it owns.
 
+    As in Avalanche, ``classes_in_this_experience``, ``previous_classes``, ``classes_seen_so_far`` and
+    ``future_classes`` are lists of columns.
+
     Attributes:
-        classes_in_this_experience: the experience's own columns.
-        previous_classes: columns of all earlier experiences.
-        classes_seen_so_far: columns of this and all earlier experiences.
-        future_classes: columns of all later experiences.
         n_classes_seen: length of ``classes_seen_so_far``. Avalanche's ``with_classes_timeline`` replaces the
             four lists by the classes found in the labels, which for test images include later ones, but does
             not change this number.
@@ -230,10 +229,9 @@ def check_whole_experience(experience: Any, method: str) -> None:
 def check_no_skipped_experience(experience: Any, n_counted: int, counter: str) -> None:
     """Check that ``counter``, which counts classes batch by batch, was active in all earlier experiences."""
     origin, n_seen = origin_of(experience), count_seen(experience)
-    targets: Any = getattr(experience.dataset, "targets", ())
     if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
         n_own = origin.n_own_classes
-    elif len(targets):
+    elif len(targets := getattr(experience.dataset, "targets", [])):
         n_own = int((~torch.as_tensor(targets[0]).isnan()).sum())
     else:
         return

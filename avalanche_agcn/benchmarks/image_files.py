@@ -177,8 +177,6 @@ def check_readable(images: ImageFiles, places: Sequence[str]) -> None:
 
     def reason(k: int) -> str | None:
         try:
-            if not os.path.isfile(images.path(k)):
-                return f"{places[k]}: there is no image {images.path(k)}"
             images[k]
         except OSError as error:
             return f"{places[k]}: {error}".rstrip(".")

@@ -285,7 +285,7 @@ def _class_names(
     if given is None:
         given, others = (getattr(dataset, "class_names", None) for dataset in (train, test))
         if given is not None and others is not None and list(given) != list(others):
-            raise ValueError(f"train has the classes {given} and test {others}; give both the same order.")
+            raise ValueError(f"train has the classes {given} and test {others}; give both the same list.")
     names = [f"class {c}" for c in range(n_classes)] if given is None else [str(name) for name in given]
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ValueError(f"class_names must be {n_classes} different names, one per column, but are {names}.")

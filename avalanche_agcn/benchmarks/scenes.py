@@ -196,7 +196,7 @@ class SplitScenes(MultiLabelBenchmark):
 
     Args:
         protocol: ``"paper"``, or ``"B<n>-C<m>"`` with the conventions listed in ``protocols.py``.
-        n_classes: number of classes, 1 to 40: the first of ``CLASS_NAMES``; all if None.
+        n_classes: number of classes: the first of ``CLASS_NAMES``; all 40 if None.
         n_experiences: number of experiences with equally many classes; 10 in the paper's protocol if None.
         image_size: side of the images in pixels.
         class_order: class names in order of appearance (these are then the classes), numbers that reorder

@@ -89,17 +89,15 @@ def resolve_class_order(class_order: ClassOrder, class_names: Sequence[str]) -> 
         return _named_order(class_order, class_names)
     column_of = {name: column for column, name in enumerate(class_names)}
     order = [column_of.get(c, -1) if isinstance(c, str) else int(c) for c in class_order]
-    unknown = [c for c, column in zip(class_order, order, strict=True) if not 0 <= column < len(class_names)]
-    if unknown:
+    columns = range(len(class_names))
+    if sorted(order) != list(columns):
+        unknown = [c for c, column in zip(class_order, order, strict=True) if column not in columns]
+        missing = [class_names[c] for c in columns if c not in order]
+        repeated = [class_names[c] for c in columns if order.count(c) > 1]
         raise ValueError(
-            f"class_order has unknown classes {unknown}; known are columns 0 to "
-            f"{len(class_names) - 1}, or the names {list(class_names)}."
+            f"class_order must have each of {list(class_names)} once, or its column, but {unknown} are "
+            f"unknown, {missing} missing and {repeated} repeated."
         )
-    missing = [name for column, name in enumerate(class_names) if column not in order]
-    repeated = sorted({class_names[c] for c in order if order.count(c) > 1})
-    if missing or repeated:
-        wrong = f"{missing} are missing and {repeated} repeated"
-        raise ValueError(f"class_order must have each class once, but {wrong}.")
     return order
 
 

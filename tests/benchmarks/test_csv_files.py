@@ -130,7 +130,7 @@ def test_all_images_that_cannot_be_opened_are_listed_at_once(read, photos):
     text = "file,labels\na.jpg,dog\ngone.jpg,dog\ntext.jpg,cat\n"
     with pytest.raises(OSError, match="2 of 3 images cannot be opened") as raised:
         read(text)
-    assert re.search(r"labels.csv, row 3: there is no image .*gone.jpg", str(raised.value))
+    assert re.search(r"labels.csv, row 3: There is no image .*gone.jpg", str(raised.value))
     assert re.search(r"labels.csv, row 4: .*text.jpg is not an image that can be read", str(raised.value))
     assert len(read(text, check_images=False)) == 3
 
@@ -155,7 +155,7 @@ def test_a_benchmark_takes_the_names_of_its_photos(read):
     other = read("file,labels\na.jpg,cow\n")
     other.targets = torch.ones(1, 3)
     other.class_names = ["dog", "car", "person"]
-    with pytest.raises(ValueError, match="give both the same order"):
+    with pytest.raises(ValueError, match="give both the same list"):
         multilabel_benchmark(data, other, classes_per_experience=[1, 2])
 
 
