@@ -145,13 +145,13 @@ ENTRIES: dict[str, dict[str, Any]] = {
 def _check_content(content: Any, path: Path) -> None:
     """Check the fields that are read, and that annotations refer to images and categories of the file."""
     check_fields(content, dict.fromkeys(ENTRIES, list), str(path))
-    for part, kinds in ENTRIES.items():
+    for part, types in ENTRIES.items():
         for k, entry in enumerate(content[part]):
             # First a cheap test: there are hundreds of thousands of annotations.
             if type(entry) is not dict or any(
-                type(entry.get(name)) is not kind for name, kind in kinds.items()
+                type(entry.get(name)) is not expected for name, expected in types.items()
             ):
-                check_fields(entry, kinds, f"{path}: {part}[{k}]")
+                check_fields(entry, types, f"{path}: {part}[{k}]")
     for k, image in enumerate(content["images"]):
         check_inside(image["file_name"], f"{path}: images[{k}].file_name")
     n_images, n_boxes = len(content["images"]), len(content["annotations"])

@@ -235,12 +235,12 @@ def _read_text(path: Path) -> str:
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
-        begin = content.find(b"\0")
-        if begin < 0:
+        position = content.find(b"\0")
+        if position < 0:
             return text
     except UnicodeDecodeError as error:
-        begin = error.start
-    row = content[:begin].count(b"\n") + 1
+        position = error.start
+    row = content[:position].count(b"\n") + 1
     raise ValueError(f"{path}, row {row}: this is not text in UTF-8; save the file as CSV in UTF-8.")
 
 

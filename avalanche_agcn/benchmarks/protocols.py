@@ -29,19 +29,12 @@ B_IMAGE_SIZE = 224
 class Protocol:
     """The conventions of a benchmark; printing it gives a line for each.
 
-    A setting of None does not apply to the data.
+    A setting of None does not apply to the data. For those not listed here see `multilabel_benchmark`.
 
     Attributes:
         name: ``"paper"``, ``"B0-C10"``, …, or ``"own"`` for settings without a name.
-        classes_per_experience: number of classes of each experience.
-        class_order: ``"data"``, as the columns of the data; ``"alphabetical"``; ``"shuffled-3"``, drawn with
-            seed 3; or the order itself, as columns or names.
-        repeat_images: whether a train image returns with every experience it has a label of.
-        assignment: the experience of a train image that appears once; see ``multilabel_benchmark``.
-        unlabelled_as_negative: whether a train target is 0 outside of its experience's own columns, not NaN.
-        test_images: ``"seen"``: test set i has the images with at least one class seen by experience i;
+        test_images: ``"seen"``: test set i has the images with at least one class seen up to experience i;
             ``"all"``: every test set has all images. Both have all labels.
-        long_tail: power law of the number of train images per class; see ``multilabel_benchmark``.
         crowds: COCO's boxes around many objects. ``"labels"``: they count like any other box;
             ``"membership"``: they bring an image into an experience but are not labels, so that targets of
             all zeros occur; ``"ignore"``: they do not count.

@@ -182,8 +182,8 @@ def read_split_lists(path: str | os.PathLike) -> SplitLists:
     if missing:
         raise FileNotFoundError(f"{path} lacks {missing}; every task needs a train.csv and a test.csv.")
     train, test = (
-        [_parse(texts[t, kind], f"{path}: task{t}/{kind}.csv") for t in range(n_tasks)]
-        for kind in ("train", "test")
+        [_parse(texts[t, part], f"{path}: task{t}/{part}.csv") for t in range(n_tasks)]
+        for part in ("train", "test")
     )
     images = [image for images, _ in train for image in images]
     if len(set(images)) != len(images):
@@ -197,7 +197,7 @@ def read_split_lists(path: str | os.PathLike) -> SplitLists:
 
 
 def _read_texts(path: Path) -> dict[tuple[int, str], str]:
-    """Text of each list, by task and kind."""
+    """Text of each list, by task and part."""
     files: Mapping[str, Path | zipfile.Path]
     if path.is_dir():
         files = {file.relative_to(path).as_posix(): file for file in path.rglob("*.csv")}

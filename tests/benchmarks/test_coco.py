@@ -168,7 +168,7 @@ def test_b_protocols_equal_a_reading_of_the_annotations(coco, assert_b_protocol,
     ("crowds", "image_3", "n_test"),
     [("labels", {3: [1, 0, 0, 0]}, 3), ("membership", {3: [0, 0, 0, 0]}, 3), ("ignore", {}, 2)],
 )
-def test_crowds_count_as_told(tmp_path, crowds, image_3, n_test):
+def test_crowds_count_as_set(tmp_path, crowds, image_3, n_test):
     root = make_coco(tmp_path, train=CROWDED, val=CROWDED_VAL, with_images=True)
     benchmark = SplitCOCO(root, protocol="B4-C1", crowds=crowds, **KEEP)
     found = codes_of(benchmark.train_stream[0].dataset)

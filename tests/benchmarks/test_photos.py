@@ -117,7 +117,7 @@ def test_annotations_outside_the_folder_are_named(folder):
 
 
 @given(st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=60), st.floats(0.05, 0.6))
-def test_the_test_share_of_each_class_is_no_larger_than_asked_for_and_nothing_is_lost(rows, share):
+def test_the_test_share_of_each_class_is_at_most_the_requested_one(rows, share):
     targets = torch.zeros(len(rows), 4)
     for k, own in enumerate(rows):
         targets[k, list(own)] = 1

@@ -90,7 +90,7 @@ def test_conditional_probabilities_equal_hand_worked_cases():
     sets = np.array([[True, True], [True, False], [False, True]])
     exact = conditional_probabilities(sets, np.array([0.2, 0.3, 0.5]))
     np.testing.assert_allclose(exact, [[1, 0.2 / 0.7], [0.2 / 0.5, 1]])
-    # A toilet is in one scene type, whose four objects are never too many: its row stands in the table.
+    # A toilet is in one scene type, whose four objects are never too many: the table has its row.
     for name, chance in SCENE_TYPES["bathroom"][1].items():
         expected = 1 if name == "toilet" else chance
         assert EXACT[CLASS_NAMES.index(name), CLASS_NAMES.index("toilet")] == pytest.approx(expected)
