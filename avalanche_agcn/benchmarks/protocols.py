@@ -1,9 +1,10 @@
 """Named protocols: the conventions by which the literature splits a data set.
 
-``PAPER`` has those of the AGCN paper: the most frequent classes (40 of COCO), equally many in each experience
-(10 of 4). ``B`` has those of ``"B<n>-C<m>"`` (KRT, CSC, L3A, …): all classes of the data, n in the first
-experience if n > 0, then m in each. The published code of the B protocols does not normalise images, because
-its network was trained so, and some of it augments them: pass transforms for that.
+``PAPER``, with the defaults of `Protocol`, has those of the AGCN paper: the most frequent classes (40 of
+COCO), equally many in each experience (10 of 4). ``B`` has those of ``"B<n>-C<m>"`` (KRT, CSC, L3A, …): all
+classes of the data, n in the first experience if n > 0, then m in each. The published code of the B protocols
+does not normalise images, because its network was trained so, and some of it augments them: pass transforms
+for that.
 """
 
 from __future__ import annotations
@@ -62,12 +63,9 @@ class Protocol:
         for name in ("n_classes", "n_experiences"):
             if getattr(self, name) is not None:
                 check_whole_number(name, getattr(self, name))
-        for name, choices in (
-            ("test_images", split.TestImages),
-            ("crowds", Crowds),
-            ("difficult", Difficult),
-        ):
-            check_choice(name, getattr(self, name), [None, *get_args(choices)])
+        choices = {"test_images": split.TestImages, "crowds": Crowds, "difficult": Difficult}
+        for name, known in choices.items():
+            check_choice(name, getattr(self, name), [None, *get_args(known)])
 
     def __str__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -91,16 +89,7 @@ class Protocol:
         )
 
 
-PAPER = Protocol(
-    name="paper",
-    class_order="data",
-    repeat_images=False,
-    unlabelled_as_negative=False,
-    crowds="labels",
-    difficult="negative",
-    image_size=PAPER_IMAGE_SIZE,
-    flip=True,
-)
+PAPER = Protocol(name="paper", crowds="labels", difficult="negative", image_size=PAPER_IMAGE_SIZE, flip=True)
 B = Protocol(
     class_order="alphabetical",
     repeat_images=True,

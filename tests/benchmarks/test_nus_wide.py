@@ -9,14 +9,8 @@ from avalanche_agcn.benchmarks import SplitWIDE
 from avalanche_agcn.benchmarks.published import read_split_lists
 
 # image → its concepts; sky is on 4 images, sun on 3, lake on 2, cat on 1
-IMAGES = {
-    "clouds/0001_11.jpg": "sky sun",
-    "actor/0002_12.jpg": "sky lake",
-    "lake/0003_13.jpg": "lake",
-    "sun/0004_14.jpg": "sky sun cat",
-    "sun/0005_15.jpg": "sun",
-    "misc/0006_16.jpg": "sky",
-}
+IMAGES = {"clouds/0001_11.jpg": "sky sun", "actor/0002_12.jpg": "sky lake", "lake/0003_13.jpg": "lake"}
+IMAGES |= {"sun/0004_14.jpg": "sky sun cat", "sun/0005_15.jpg": "sun", "misc/0006_16.jpg": "sky"}
 TEST = ["sun/0005_15.jpg", "misc/0006_16.jpg"]
 KEEP = {"train_transform": lambda image: image, "eval_transform": lambda image: image}
 LISTS = {  # columns sun | lake; image 0 is the first line of the image list
