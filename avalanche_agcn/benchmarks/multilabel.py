@@ -95,8 +95,6 @@ class MultiLabelBenchmark(CLScenario):
             Nested test set i is therefore ``test_stream[: i + 1]``, with the classes seen so far.
         valid_stream: like the test stream, from images held out of training; only with a validation size.
         class_names: name of each column, in order of appearance.
-        n_classes: number of columns of a target.
-        n_experiences: length of each stream.
         classes_per_experience: number of columns each experience adds.
         plan: what it was made from.
         protocol: the conventions in force; printing it gives a line for each.

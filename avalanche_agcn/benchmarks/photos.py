@@ -130,7 +130,9 @@ def _read_both(
         return photos, read_photos(root, test_labels, class_names=photos.class_names, **options)
     is_test = split_photos(photos.labels, test_size)
     if not is_test.any():
-        raise ValueError(f"{test_size=} of {len(is_test)} photos leaves no test photo; add photos or test_labels.")
+        raise ValueError(
+            f"{test_size=} of {len(is_test)} photos leaves no test photo; add photos or test_labels."
+        )
     return photos.rows(~is_test), photos.rows(is_test)
 
 

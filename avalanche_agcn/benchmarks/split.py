@@ -231,23 +231,17 @@ def draw_long_tail(labels: Tensor, power: float, seed: int = 0) -> Tensor:
     because many of their images also show a rarer class that is full.
     """
     quotas = long_tail_quotas(labels.sum(0), power)
-    order = _rare_first(labels, quotas, seed)
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    shuffled = shuffled[labels[shuffled].any(1)]
+    none = torch.iinfo(torch.int64).max
+    smallest = quotas.expand(len(shuffled), -1).masked_fill(labels[shuffled] == 0, none).amin(1)
+    order = shuffled[smallest.sort(stable=True).indices]
     keep = ~labels.any(1)
     remaining = quotas.clone()
     for image in order.tolist():
-        shown = labels[image].bool()
-        if bool((remaining[shown] > 0).all()):
+        if bool((remaining[labels[image].bool()] > 0).all()):
             keep[image] = True
             remaining -= labels[image]
     for column in ((quotas > 0) & ~labels[keep].any(0)).nonzero().flatten().tolist():
         keep[order[labels[order, column] == 1][0]] = True
     return keep
-
-
-def _rare_first(labels: Tensor, quotas: Tensor, seed: int) -> Tensor:
-    """Positions of the images with a label, by the smallest quota of their classes, at random within it."""
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    shuffled = shuffled[labels[shuffled].any(1)]
-    none = torch.iinfo(torch.int64).max
-    smallest = quotas.expand(len(shuffled), -1).masked_fill(labels[shuffled] == 0, none).amin(1)
-    return shuffled[smallest.sort(stable=True).indices]
