@@ -233,6 +233,7 @@ def draw_long_tail(labels: Tensor, power: float, seed: int = 0) -> Tensor:
     quotas = long_tail_quotas(labels.sum(0), power)
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     shuffled = shuffled[labels[shuffled].any(1)]
+    # Sorted by the smallest quota of an image's classes, at random within equal quotas.
     none = torch.iinfo(torch.int64).max
     smallest = quotas.expand(len(shuffled), -1).masked_fill(labels[shuffled] == 0, none).amin(1)
     order = shuffled[smallest.sort(stable=True).indices]
