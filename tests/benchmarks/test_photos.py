@@ -54,7 +54,7 @@ def test_classes_without_a_test_photo_are_named(folder):
 
 
 @pytest.mark.parametrize("labels", ["labels.csv", "labels.json", "xml"])
-def test_labels_of_every_form_are_recognised(folder, labels):
+def test_labels_in_every_format_are_recognised(folder, labels):
     photos = read_photos(folder / "images", folder / labels)
     assert photos.class_names == CLASSES
     rows = zip(photos.files, photos.labels, strict=True)

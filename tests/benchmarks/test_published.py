@@ -21,8 +21,9 @@ LISTS = {
 }
 
 
-def test_rows_become_tasks_with_their_labels(write_lists):
-    lists = read_split_lists(write_lists(LISTS))
+def test_rows_become_tasks_with_their_labels_from_a_folder_or_a_zip(write_lists, tmp_path):
+    folder = write_lists(LISTS)
+    lists = read_split_lists(folder)
     assert lists.classes_per_experience == [2, 1]
     assert [(images, labels.tolist()) for images, labels in lists.train] == [
         (["a.jpg", "b.jpg"], [[1, 0], [0, 1]]),
@@ -32,15 +33,11 @@ def test_rows_become_tasks_with_their_labels(write_lists):
         (["x.jpg"], [[1, 0, 1]]),  # with its label of the later task
         (["y.jpg"], [[0, 0, 1]]),
     ]
-
-
-def test_zip_is_read_like_its_folder(write_lists, tmp_path):
-    folder = write_lists(LISTS)
     with zipfile.ZipFile(tmp_path / "lists.zip", "w") as archive:
         for path in sorted(folder.rglob("*.csv")):
             archive.write(path, path.relative_to(folder))
             archive.writestr(f"__MACOSX/{path.relative_to(folder)}", b"\xff not a list")
-    assert str(read_split_lists(tmp_path / "lists.zip")) == str(read_split_lists(folder))
+    assert str(read_split_lists(tmp_path / "lists.zip")) == str(lists)
 
 
 @pytest.mark.parametrize(
