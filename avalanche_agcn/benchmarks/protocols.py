@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from avalanche_agcn.benchmarks import split
 from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, ImageOptions
+from avalanche_agcn.benchmarks.split import TestImages
 from avalanche_agcn.checks import check_choice, check_whole_number
 
 Crowds = Literal["labels", "membership", "ignore"]
@@ -52,7 +53,7 @@ class Protocol:
     repeat_images: bool = False
     assignment: split.Assignment | None = "rarest"
     unlabelled_as_negative: bool = False
-    test_images: split.TestImages = "seen"
+    test_images: TestImages = "seen"
     long_tail: float | None = None
     crowds: Crowds | None = None
     difficult: Difficult | None = None
@@ -63,7 +64,7 @@ class Protocol:
         for name in ("n_classes", "n_experiences"):
             if getattr(self, name) is not None:
                 check_whole_number(name, getattr(self, name))
-        choices = {"test_images": split.TestImages, "crowds": Crowds, "difficult": Difficult}
+        choices = {"test_images": TestImages, "crowds": Crowds, "difficult": Difficult}
         for name, known in choices.items():
             check_choice(name, getattr(self, name), [None, *get_args(known)])
 
