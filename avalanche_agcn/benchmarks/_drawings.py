@@ -1,21 +1,15 @@
 """The forty drawings of ``SplitScenes``, a few polygons and lines per class, and how scenes are painted.
 
-A drawing lies in a square from -10 to 10, x to the right and y down, and is painted in the order it is
-written. Colours are letters of a palette that the painter fills in for each object:
-
-| letter | colour | letter | colour |
-| --- | --- | --- | --- |
-| `a` | main, random | `s` | skin, random |
-| `b` | second, random | `r` `y` `n` | red, yellow, green |
-| `k` | nearly black | `m` | wood |
-| `d` `g` `w` | dark grey, grey, white | `c` | glass |
+A drawing fills a square from -10 to 10, x to the right and y down, and is painted in the order it is
+written. Colours are letters: `a` main and `b` second colour, `s` skin (these three drawn for each object),
+`k` nearly black, `d` dark grey, `g` grey, `w` white, `m` wood, `c` glass, `r` red, `y` yellow, `n` green.
 """
 
 from __future__ import annotations
 
 import colorsys
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -25,14 +19,12 @@ from PIL import Image, ImageDraw
 
 SIDE = 20  # of the square of a drawing
 
-Points = npt.NDArray[np.float64]  # [P, 2]
-
 
 class Shape(NamedTuple):
     """A filled polygon, or an open line if it has a width."""
 
     colour: str
-    points: Points  # [P, 2]
+    points: npt.NDArray[np.float64]  # [P, 2]
     width: float = 0.0
 
 
@@ -50,291 +42,184 @@ def box(colour: str, left: float, top: float, right: float, bottom: float) -> Sh
 
 
 def line(colour: str, width: float, *xy: float) -> Shape:
-    """An open line of a width through x0, y0, x1, y1, …."""
+    """An open line through x0, y0, x1, y1, …."""
     return poly(colour, *xy)._replace(width=width)
 
 
-def arc(
-    colour: str, width: float, x: float, y: float, rx: float, ry: float, start: float, stop: float
-) -> Shape:
-    """A part of an ellipse as a line, from ``start`` to ``stop`` degrees, clockwise from 3 o'clock."""
-    return Shape(colour, _ellipse(x, y, rx, ry, start, stop), width)
+def oval(colour: str, x: float, y: float, rx: float, ry: float, start: float = 0, stop: float = 360) -> Shape:
+    """A filled ellipse, or its segment between two angles, in degrees clockwise from 3 o'clock."""
+    n_points = 4 + int(abs(stop - start) / 20)
+    angle = np.radians(np.linspace(start, stop, n_points))
+    return Shape(colour, np.stack([x + rx * np.cos(angle), y + ry * np.sin(angle)], axis=1))
 
 
-def pie(colour: str, x: float, y: float, rx: float, ry: float, start: float, stop: float) -> Shape:
-    """A part of an ellipse filled up to its chord."""
-    return Shape(colour, _ellipse(x, y, rx, ry, start, stop))
-
-
-def oval(colour: str, x: float, y: float, rx: float, ry: float) -> Shape:
-    """A filled ellipse about (x, y)."""
-    return Shape(colour, _ellipse(x, y, rx, ry, 0, 360))
+def arc(colour: str, width: float, *ellipse: float) -> Shape:
+    """The outline of an `oval`, or its part between two angles."""
+    return oval(colour, *ellipse)._replace(width=width)
 
 
 def disc(colour: str, x: float, y: float, radius: float) -> Shape:
-    """A filled circle about (x, y)."""
+    """A filled circle."""
     return oval(colour, x, y, radius, radius)
 
 
-def ring(colour: str, width: float, x: float, y: float, rx: float, ry: float) -> Shape:
-    """An ellipse as a line."""
-    return arc(colour, width, x, y, rx, ry, 0, 360)
-
-
-def _ellipse(x: float, y: float, rx: float, ry: float, start: float, stop: float) -> Points:
-    n_points = 4 + int(abs(stop - start) / 20)
-    angle = np.radians(np.linspace(start, stop, n_points))
-    return np.stack([x + rx * np.cos(angle), y + ry * np.sin(angle)], axis=1)
-
-
-def _mirrored(shapes: Iterable[Shape]) -> Drawing:
+def mirrored(*shapes: Shape) -> Drawing:
     """The shapes, then the same with left and right exchanged."""
-    shapes = tuple(shapes)
     return shapes + tuple(shape._replace(points=shape.points * (-1, 1)) for shape in shapes)
 
 
 # Split-COCO's columns in their order: ten experiences of four.
 DRAWINGS: dict[str, Drawing] = {
-    "person": (
-        line("b", 2.6, -1.4, 2, -2, 9.5), line("b", 2.6, 1.4, 2, 2, 9.5),
+    "person": (line("b", 2.6, -1.4, 2, -2, 9.5), line("b", 2.6, 1.4, 2, 2, 9.5),
         line("s", 1.8, -3.2, -3.6, -5.6, 2.2), line("s", 1.8, 3.2, -3.6, 5.6, 2.2),
         poly("a", -3.8, -4.6, 3.8, -4.6, 2.8, 3, -2.8, 3), disc("s", 0, -7.2, 2.6),
-        pie("k", 0, -7.6, 2.7, 2.4, 180, 360),
-    ),
-    "bicycle": (
-        ring("k", 0.9, -5.6, 3.4, 4.1, 4.1), ring("k", 0.9, 5.6, 3.4, 4.1, 4.1),
+        oval("k", 0, -7.6, 2.7, 2.4, 180, 360)),
+    "bicycle": (arc("k", 0.9, -5.6, 3.4, 4.1, 4.1), arc("k", 0.9, 5.6, 3.4, 4.1, 4.1),
         line("a", 1.2, -5.6, 3.4, -2.4, -2.2, 3.8, -2.2, 0, 3.4, -5.6, 3.4),
         line("a", 1.2, -2.8, -3.6, 0, 3.4), line("a", 1.2, 5.6, 3.4, 3.4, -5, 6, -6),
-        line("k", 1.6, -4.6, -4, -1, -4),
-    ),
-    "car": (
-        poly("a", -6.6, -0.6, -4, -5.4, 3.4, -5.4, 6.4, -0.6),
+        line("k", 1.6, -4.6, -4, -1, -4)),
+    "car": (poly("a", -6.6, -0.6, -4, -5.4, 3.4, -5.4, 6.4, -0.6),
         poly("c", -5, -0.8, -3.2, -4.2, -0.6, -4.2, -0.6, -0.8),
         poly("c", 0.6, -0.8, 0.6, -4.2, 2.8, -4.2, 4.8, -0.8),
         poly("a", -9.8, 4, -9.8, 0.4, -7, -0.8, 7, -0.8, 9.8, 0.6, 9.8, 4), box("y", 8.4, 0.8, 9.8, 2.2),
-        disc("k", -5.4, 4, 2.6), disc("k", 5.4, 4, 2.6), disc("g", -5.4, 4, 1.1), disc("g", 5.4, 4, 1.1),
-    ),
-    "motorcycle": (
-        ring("k", 2, -6, 4, 3, 3), ring("k", 2, 6, 4, 3, 3), line("d", 1.4, 6, 4, 3.6, -4.4, 1.4, -5.6),
-        poly("d", -3.4, 0, 2.6, 0, 2, 4.6, -2.6, 4.6), line("g", 1.4, -1, 5.2, -9, 5.2),
-        oval("a", 1, -1.6, 3.6, 2.2), poly("k", -8.6, -2.6, -2, -1.6, -1.6, 0.6, -6, 0.8),
-        disc("y", 4.8, -3.4, 1.4),
-    ),
-    "airplane": (
-        poly("b", 0, -3.4, 10, 3, 10, 5, 0, 2, -10, 5, -10, 3),
+        disc("k", -5.4, 4, 2.6), disc("k", 5.4, 4, 2.6), disc("g", -5.4, 4, 1.1), disc("g", 5.4, 4, 1.1)),
+    "motorcycle": (arc("k", 2, -6, 4, 3, 3), arc("k", 2, 6, 4, 3, 3),
+        line("d", 1.4, 6, 4, 3.6, -4.4, 1.4, -5.6), poly("d", -3.4, 0, 2.6, 0, 2, 4.6, -2.6, 4.6),
+        line("g", 1.4, -1, 5.2, -9, 5.2), oval("a", 1, -1.6, 3.6, 2.2),
+        poly("k", -8.6, -2.6, -2, -1.6, -1.6, 0.6, -6, 0.8), disc("y", 4.8, -3.4, 1.4)),
+    "airplane": (poly("b", 0, -3.4, 10, 3, 10, 5, 0, 2, -10, 5, -10, 3),
         poly("b", 0, 5, 4.4, 8.6, 4.4, 10, 0, 8.6, -4.4, 10, -4.4, 8.6), oval("a", 0, 0, 1.9, 9.8),
-        poly("c", -1.3, -6.4, 0, -8.2, 1.3, -6.4, 0, -5.8),
-    ),
-    "bus": (
-        box("a", -10, -6.6, 10, 4.6), *(box("c", x, -5, x + 3.2, -1) for x in (-9, -4.9, -0.8)),
+        poly("c", -1.3, -6.4, 0, -8.2, 1.3, -6.4, 0, -5.8)),
+    "bus": (box("a", -10, -6.6, 10, 4.6), *(box("c", x, -5, x + 3.2, -1) for x in (-9, -4.9, -0.8)),
         box("c", 4.4, -5, 9, 3.4), line("k", 0.6, 6.7, -5, 6.7, 3.4), box("b", -10, 0.6, 3.6, 2),
-        disc("k", -6, 4.8, 2.1), disc("k", 3, 4.8, 2.1),
-    ),
-    "train": (
-        line("d", 0.9, -10, 8, 10, 8), box("a", -3, -3.2, 7, 3), disc("a", 6.8, -0.1, 3.1),
-        poly("k", 4.6, -3, 3.8, -8, 8, -8, 7.2, -3), pie("b", 1.4, -3, 1.8, 2.2, 180, 360),
+        disc("k", -6, 4.8, 2.1), disc("k", 3, 4.8, 2.1)),
+    "train": (line("d", 0.9, -10, 8, 10, 8), box("a", -3, -3.2, 7, 3), disc("a", 6.8, -0.1, 3.1),
+        poly("k", 4.6, -3, 3.8, -8, 8, -8, 7.2, -3), oval("b", 1.4, -3, 1.8, 2.2, 180, 360),
         box("b", -9.4, -7.4, -3, 3), box("c", -8, -5.8, -4.4, -2), box("k", -10, -9, -2.2, -7.4),
         poly("r", 7.2, 3, 10, 7.4, 6.2, 7.4), *(disc("k", x, 5, 2.6) for x in (-6.6, -0.6, 4.4)),
-        line("g", 0.9, -6.6, 5, 4.4, 5),
-    ),
-    "truck": (
-        box("a", -10, -7.4, 3, 3.6), line("b", 1, -10, -2, 3, -2),
+        line("g", 0.9, -6.6, 5, 4.4, 5)),
+    "truck": (box("a", -10, -7.4, 3, 3.6), line("b", 1, -10, -2, 3, -2),
         poly("b", 4, 3.6, 4, -4, 7.6, -4, 10, 0, 10, 3.6),
         poly("c", 5.4, -0.4, 5.4, -2.8, 7.2, -2.8, 8.6, -0.4), box("d", -10, 3.2, 10, 4.6),
-        *(disc("k", x, 4.8, 2.4) for x in (-7, -1.6, 6.8)),
-        *(disc("g", x, 4.8, 1) for x in (-7, -1.6, 6.8)),
-    ),
-    "traffic light": (
-        box("g", -0.9, 4, 0.9, 10), box("k", -3.6, -10, 3.6, 5), disc("r", 0, -7.2, 2),
-        disc("y", 0, -2.5, 2), disc("n", 0, 2.2, 2),
-    ),
-    "bench": (
-        *_mirrored([line("k", 1.4, 7, -6, 7, 1, 8, 7.6), line("k", 1.2, 7, 2, 5, 7.6)]),
-        *(box("m", -10, y, 10, y + 2) for y in (-6.4, -3.4, 0.6)),
-    ),
-    "bird": (
-        line("y", 0.9, -0.6, 4, -0.6, 8.6, 1.2, 8.6), line("y", 0.9, 1.6, 4, 1.6, 8.6, 3.4, 8.6),
+        *(disc("k", x, 4.8, 2.4) for x in (-7, -1.6, 6.8)), *(disc("g", x, 4.8, 1) for x in (-7, -1.6, 6.8))),
+    "traffic light": (box("g", -0.9, 4, 0.9, 10), box("k", -3.6, -10, 3.6, 5), disc("r", 0, -7.2, 2),
+        disc("y", 0, -2.5, 2), disc("n", 0, 2.2, 2)),
+    "bench": (*mirrored(line("k", 1.4, 7, -6, 7, 1, 8, 7.6), line("k", 1.2, 7, 2, 5, 7.6)),
+        *(box("m", -10, y, 10, y + 2) for y in (-6.4, -3.4, 0.6))),
+    "bird": (line("y", 0.9, -0.6, 4, -0.6, 8.6, 1.2, 8.6), line("y", 0.9, 1.6, 4, 1.6, 8.6, 3.4, 8.6),
         poly("b", -3, 0, -10, 1, -9.4, 4.4, -2, 3.6), oval("a", 0.6, 1.2, 5, 4), disc("a", 4.6, -3.6, 3.2),
         poly("y", 7.2, -4.8, 10, -3.2, 7.2, -2.2), poly("b", 3.4, -0.6, -6, -1.6, -1.6, 3.4, 2, 3),
-        disc("k", 5.4, -4.2, 0.8),
-    ),
-    "cat": (
-        arc("a", 1.8, 4.6, 5, 4, 4, 100, -60), oval("a", 0, 5, 4.4, 5),
-        *_mirrored([poly("a", 0.6, -6.4, 4.4, -10, 4.8, -3.6)]), oval("a", 0, -3.4, 5.2, 4.2),
-        *_mirrored([disc("y", 2.2, -4, 1.1), disc("k", 2.2, -4, 0.5)]),
+        disc("k", 5.4, -4.2, 0.8)),
+    "cat": (arc("a", 1.8, 4.6, 5, 4, 4, 100, -60), oval("a", 0, 5, 4.4, 5),
+        *mirrored(poly("a", 0.6, -6.4, 4.4, -10, 4.8, -3.6)), oval("a", 0, -3.4, 5.2, 4.2),
+        *mirrored(disc("y", 2.2, -4, 1.1), disc("k", 2.2, -4, 0.5)),
         poly("k", -0.9, -2.4, 0.9, -2.4, 0, -1.4),
-        *_mirrored([line("k", 0.4, 2, -1.8, 7, -2.8), line("k", 0.4, 2, -1.2, 7, -0.6)]),
-        oval("w", 0, 5.6, 2, 3.2),
-    ),
-    "dog": (
-        line("a", 1.8, -7, -0.4, -9.6, -5), *(line("a", 2.2, x, 3, x, 9) for x in (-6, -3.4, 1.6, 4.2)),
+        *mirrored(line("k", 0.4, 2, -1.8, 7, -2.8), line("k", 0.4, 2, -1.2, 7, -0.6)),
+        oval("w", 0, 5.6, 2, 3.2)),
+    "dog": (line("a", 1.8, -7, -0.4, -9.6, -5), *(line("a", 2.2, x, 3, x, 9) for x in (-6, -3.4, 1.6, 4.2)),
         poly("a", -7.6, -1.6, 3, -1.6, 5.4, 0, 5.2, 4.6, -7.4, 4.6),
         poly("a", 1.6, 0, 2, -7.4, 6.2, -7.4, 9.8, -4.6, 9.8, -2, 5.6, -1.8, 5.4, 2),
-        poly("k", 1, -7.6, 3.8, -7.4, 3.4, -2.4, 0.8, -2.6), disc("k", 9, -4.4, 1),
-        disc("k", 5.8, -5.6, 0.7), line("r", 1, 2, -0.6, 5.4, -0.6),
-    ),
-    "backpack": (
-        arc("k", 1.2, 0, -7.4, 2.4, 2.4, 180, 360), *_mirrored([box("b", 5, 0, 7.6, 7)]),
-        pie("a", 0, -2.4, 6, 6, 180, 360), box("a", -6, -2.4, 6, 9.4), line("k", 0.7, -6, -2, 6, -2),
+        poly("k", 1, -7.6, 3.8, -7.4, 3.4, -2.4, 0.8, -2.6), disc("k", 9, -4.4, 1), disc("k", 5.8, -5.6, 0.7),
+        line("r", 1, 2, -0.6, 5.4, -0.6)),
+    "backpack": (arc("k", 1.2, 0, -7.4, 2.4, 2.4, 180, 360), *mirrored(box("b", 5, 0, 7.6, 7)),
+        oval("a", 0, -2.4, 6, 6, 180, 360), box("a", -6, -2.4, 6, 9.4), line("k", 0.7, -6, -2, 6, -2),
         box("b", -4.2, 1.6, 4.2, 7.6), line("k", 0.7, -4.2, 3.6, 4.2, 3.6),
-        *_mirrored([line("k", 0.9, 3, -7, 3, 0)]),
-    ),
-    "umbrella": (
-        line("k", 1, 0, -9.8, 0, 7), arc("k", 1, 1.6, 7, 1.6, 2.4, 180, 0),
-        pie("a", 0, 0.6, 9.8, 8.6, 180, 360), pie("b", 0, 0.6, 3.4, 8.6, 180, 360),
-    ),
-    "handbag": (
-        ring("k", 1.3, 0, -2.6, 4, 6), poly("a", -7, -2.4, 7, -2.4, 9, 8.4, -9, 8.4),
-        poly("b", -7, -2.4, 7, -2.4, 4.6, 2.6, -4.6, 2.6), disc("y", 0, 2.4, 1.5),
-    ),
-    "tie": (
-        *_mirrored([poly("w", 0, -7.6, 4.6, -10, 6.4, -6.4, 2, -3.4)]),
+        *mirrored(line("k", 0.9, 3, -7, 3, 0))),
+    "umbrella": (line("k", 1, 0, -9.8, 0, 7), arc("k", 1, 1.6, 7, 1.6, 2.4, 180, 0),
+        oval("a", 0, 0.6, 9.8, 8.6, 180, 360), oval("b", 0, 0.6, 3.4, 8.6, 180, 360)),
+    "handbag": (arc("k", 1.3, 0, -2.6, 4, 6), poly("a", -7, -2.4, 7, -2.4, 9, 8.4, -9, 8.4),
+        poly("b", -7, -2.4, 7, -2.4, 4.6, 2.6, -4.6, 2.6), disc("y", 0, 2.4, 1.5)),
+    "tie": (*mirrored(poly("w", 0, -7.6, 4.6, -10, 6.4, -6.4, 2, -3.4)),
         poly("a", -1.4, -5, 1.4, -5, 3.8, 6.6, 0, 10, -3.8, 6.6),
         poly("a", -2.2, -8.4, 2.2, -8.4, 1.5, -4.8, -1.5, -4.8),
-        poly("b", -1.9, -2.6, 1.7, -0.8, 2.2, 1, -2.3, -1), poly("b", -2.9, 2, 2.9, 4.4, 3.4, 6, -3.3, 3.6),
-    ),
-    "sports ball": (
-        disc("k", 0, 0, 9.4), disc("w", 0, 0, 8.6),
+        poly("b", -1.9, -2.6, 1.7, -0.8, 2.2, 1, -2.3, -1), poly("b", -2.9, 2, 2.9, 4.4, 3.4, 6, -3.3, 3.6)),
+    "sports ball": (disc("k", 0, 0, 9.4), disc("w", 0, 0, 8.6),
         poly("a", 0, -3.6, 3.4, -1.1, 2.1, 2.9, -2.1, 2.9, -3.4, -1.1),
-        *_mirrored([line("k", 0.7, 3.4, -1.1, 6, -2), line("k", 0.7, 2.1, 2.9, 3.6, 5)]),
+        *mirrored(line("k", 0.7, 3.4, -1.1, 6, -2), line("k", 0.7, 2.1, 2.9, 3.6, 5)),
         line("k", 0.7, 0, -3.6, 0, -6.2), poly("a", -3, -7.6, 0, -6, 3, -7.6, 0, -8.6),
-        *_mirrored([
-            poly("a", 8.4, -1.4, 5.8, -2.2, 5.6, -6, 7.4, -4.4),
-            poly("a", 5.8, 6, 3.4, 4.8, 2.6, 7.6, 4, 7.6),
-        ]),
-    ),
-    "skateboard": (
-        line("a", 2.2, -9.6, -2.4, -6.6, 0, 6.6, 0, 9.6, -2.4),
-        *_mirrored([poly("g", 3.4, 0.8, 6.4, 0.8, 4.9, 3), disc("k", 4.9, 3.6, 2.2)]),
-        *_mirrored([disc("b", 4.9, 3.6, 0.9)]),
-    ),
-    "surfboard": (
-        poly(
-            "a", 0, -10, 2, -7.6, 3.2, -3.6, 3.4, 1, 2.6, 6, 1, 9.8,
-            -1, 9.8, -2.6, 6, -3.4, 1, -3.2, -3.6, -2, -7.6,
-        ),
+        *mirrored(poly("a", 8.4, -1.4, 5.8, -2.2, 5.6, -6, 7.4, -4.4),
+            poly("a", 5.8, 6, 3.4, 4.8, 2.6, 7.6, 4, 7.6))),
+    "skateboard": (line("a", 2.2, -9.6, -2.4, -6.6, 0, 6.6, 0, 9.6, -2.4),
+        *mirrored(poly("g", 3.4, 0.8, 6.4, 0.8, 4.9, 3), disc("k", 4.9, 3.6, 2.2)),
+        *mirrored(disc("b", 4.9, 3.6, 0.9))),
+    "surfboard": (poly("a", 0, -10, 2, -7.6, 3.2, -3.6, 3.4, 1, 2.6, 6, 1, 9.8,
+            -1, 9.8, -2.6, 6, -3.4, 1, -3.2, -3.6, -2, -7.6),
         poly("b", -3.2, -3.8, 3.2, -3.8, 3.4, -0.4, -3.4, -0.4), line("w", 0.8, 0, -9, 0, 9),
-        poly("k", -0.7, 4.6, 0.7, 4.6, 1.2, 8.4, -1.2, 8.4),
-    ),
-    "tennis racket": (
-        *(line("w", 0.5, x, -9, x, 1) for x in (-2.6, 0, 2.6)),
-        *(line("w", 0.5, -4.4, y, 4.4, y) for y in (-7, -4.2, -1.4)), ring("a", 1.5, 0, -4.2, 4.6, 5.4),
-        line("a", 1.3, -2.4, 0.4, 0, 4.6, 2.4, 0.4), line("k", 2.2, 0, 4.2, 0, 10),
-    ),
-    "bottle": (
-        poly("a", -1.4, -7, 1.4, -7, 1.6, -3.6, 3.8, -0.6, 3.8, 10, -3.8, 10, -3.8, -0.6, -1.6, -3.6 ),
-        box("b", -1.9, -10, 1.9, -7.4), box("w", -3.8, 1.6, 3.8, 6.4), line("d", 0.7, -2.2, 4, 2.2, 4),
-    ),
-    "cup": (
-        ring("a", 1.8, 5.4, 2.4, 3.2, 3.2), poly("a", -7, -3.4, 5.4, -3.4, 4.4, 9, -6, 9),
+        poly("k", -0.7, 4.6, 0.7, 4.6, 1.2, 8.4, -1.2, 8.4)),
+    "tennis racket": (*(line("w", 0.5, x, -9, x, 1) for x in (-2.6, 0, 2.6)),
+        *(line("w", 0.5, -4.4, y, 4.4, y) for y in (-7, -4.2, -1.4)), arc("a", 1.5, 0, -4.2, 4.6, 5.4),
+        line("a", 1.3, -2.4, 0.4, 0, 4.6, 2.4, 0.4), line("k", 2.2, 0, 4.2, 0, 10)),
+    "bottle": (poly("a", -1.4, -7, 1.4, -7, 1.6, -3.6, 3.8, -0.6, 3.8, 10, -3.8, 10, -3.8, -0.6, -1.6, -3.6),
+        box("b", -1.9, -10, 1.9, -7.4), box("w", -3.8, 1.6, 3.8, 6.4), line("d", 0.7, -2.2, 4, 2.2, 4)),
+    "cup": (arc("a", 1.8, 5.4, 2.4, 3.2, 3.2), poly("a", -7, -3.4, 5.4, -3.4, 4.4, 9, -6, 9),
         oval("k", -0.8, -3.4, 6.2, 1.4),
-        *(line("g", 0.8, x, -5.4, x + 1, -7, x, -8.4, x + 1, -10) for x in (-3.6, 0)),
-    ),
-    "fork": (
-        *(line("g", 1.1, x, -9.6, x, -4) for x in (-3, -1, 1, 3)), pie("g", 0, -4.2, 3.5, 3.8, 0, 180),
-        line("g", 1.6, 0, -2, 0, 2), line("a", 2.6, 0, 1.6, 0, 9.6),
-    ),
-    "knife": (
-        poly("g", -2, 1.6, -2, -8, -0.6, -10, 1.4, -8, 2.2, -4, 2, 1.6), line("w", 0.6, -1, -7.6, -1, 1),
-        box("k", -2.2, 1.4, 2.2, 2.6), poly("a", -1.7, 2.6, 1.7, 2.6, 2.1, 9, 0, 10, -2.1, 9),
-    ),
-    "spoon": (
-        line("g", 1.6, 0, -3, 0, 2.4), oval("g", 0, -6, 3.4, 4), oval("w", -0.4, -6.2, 1.8, 2.6),
-        line("a", 2.6, 0, 1.8, 0, 9.6),
-    ),
-    "bowl": (
-        box("b", -3.4, 6, 3.4, 8), pie("a", 0, -1.4, 9.8, 8.8, 0, 180), oval("b", 0, -1.4, 9.8, 2.6),
-        oval("w", 0, -1.2, 8, 1.7),
-    ),
-    "chair": (
-        line("m", 1.4, -4.6, -9.6, -4.6, 9.4), line("m", 1.4, 1.4, -9.6, 1.4, 6.6),
+        *(line("g", 0.8, x, -5.4, x + 1, -7, x, -8.4, x + 1, -10) for x in (-3.6, 0))),
+    "fork": (*(line("g", 1.1, x, -9.6, x, -4) for x in (-3, -1, 1, 3)), oval("g", 0, -4.2, 3.5, 3.8, 0, 180),
+        line("g", 1.6, 0, -2, 0, 2), line("a", 2.6, 0, 1.6, 0, 9.6)),
+    "knife": (poly("g", -2, 1.6, -2, -8, -0.6, -10, 1.4, -8, 2.2, -4, 2, 1.6),
+        line("w", 0.6, -1, -7.6, -1, 1), box("k", -2.2, 1.4, 2.2, 2.6),
+        poly("a", -1.7, 2.6, 1.7, 2.6, 2.1, 9, 0, 10, -2.1, 9)),
+    "spoon": (line("g", 1.6, 0, -3, 0, 2.4), oval("g", 0, -6, 3.4, 4), oval("w", -0.4, -6.2, 1.8, 2.6),
+        line("a", 2.6, 0, 1.8, 0, 9.6)),
+    "bowl": (box("b", -3.4, 6, 3.4, 8), oval("a", 0, -1.4, 9.8, 8.8, 0, 180), oval("b", 0, -1.4, 9.8, 2.6),
+        oval("w", 0, -1.2, 8, 1.7)),
+    "chair": (line("m", 1.4, -4.6, -9.6, -4.6, 9.4), line("m", 1.4, 1.4, -9.6, 1.4, 6.6),
         line("m", 1.4, 6, 1.6, 6, 9.4), line("m", 1.4, -1.4, 1.6, -1.4, 9.4), box("a", -4.6, -9, 1.4, -5.6),
-        line("m", 1, -4.6, -3.4, 1.4, -3.4), poly("a", -5.4, -0.8, 2, -0.8, 7, 1.6, -1.8, 2),
-    ),
-    "couch": (
-        *_mirrored([box("k", 6, 5, 7.6, 7.4)]), box("a", -8, -6, 8, 4),
-        *_mirrored([box("b", 0.3, -4.4, 6.4, 1)]), box("a", -8, 1, 8, 5.6),
+        line("m", 1, -4.6, -3.4, 1.4, -3.4), poly("a", -5.4, -0.8, 2, -0.8, 7, 1.6, -1.8, 2)),
+    "couch": (*mirrored(box("k", 6, 5, 7.6, 7.4)), box("a", -8, -6, 8, 4),
+        *mirrored(box("b", 0.3, -4.4, 6.4, 1)), box("a", -8, 1, 8, 5.6),
         line("k", 0.6, -6.4, 1.2, 6.4, 1.2),
-        *_mirrored([box("a", 6.4, -1, 9.8, 5.6), pie("a", 8.1, -1, 1.7, 1.6, 180, 360)]),
-        *_mirrored([line("k", 0.6, 6.4, -1, 6.4, 5.6)]),
-    ),
-    "potted plant": (
-        line("n", 1, 0, 4, 0, -6),
-        *_mirrored([
-            poly("n", 0, 3, 3.4, -2, 8.4, -3, 5.6, 1.6), poly("n", 0, -1, 1.6, -5.6, 6.4, -8.6, 5, -3.4),
-        ]),
-        poly("n", 0, -3, -1.8, -6.6, 0, -10, 1.8, -6.6), poly("a", -4.6, 3.8, 4.6, 3.8, 3.2, 10, -3.2, 10),
-        box("a", -5.4, 2.6, 5.4, 4.8),
-    ),
-    "bed": (
-        box("m", -10, -5.6, -8.4, 7), box("m", 8.6, -0.6, 10, 7), box("w", -8.4, 0.6, 8.6, 4.6),
+        *mirrored(box("a", 6.4, -1, 9.8, 5.6), oval("a", 8.1, -1, 1.7, 1.6, 180, 360)),
+        *mirrored(line("k", 0.6, 6.4, -1, 6.4, 5.6))),
+    "potted plant": (line("n", 1, 0, 4, 0, -6),
+        *mirrored(poly("n", 0, 3, 3.4, -2, 8.4, -3, 5.6, 1.6),
+            poly("n", 0, -1, 1.6, -5.6, 6.4, -8.6, 5, -3.4)),
+        poly("n", 0, -3, -1.8, -6.6, 0, -10, 1.8, -6.6),
+        poly("a", -4.6, 3.8, 4.6, 3.8, 3.2, 10, -3.2, 10), box("a", -5.4, 2.6, 5.4, 4.8)),
+    "bed": (box("m", -10, -5.6, -8.4, 7), box("m", 8.6, -0.6, 10, 7), box("w", -8.4, 0.6, 8.6, 4.6),
         oval("w", -5.6, -0.8, 2.8, 1.8), poly("a", -3.4, -0.6, 6, -1.4, 8.6, 0.4, 8.6, 4, -3.4, 4),
-        box("m", -8.4, 4, 8.6, 5.4), poly("b", -3.4, -0.6, -1, -0.8, -1, 4, -3.4, 4),
-    ),
-    "dining table": (
-        *_mirrored([line("m", 1.6, 8, 0, 8, 8.4), line("m", 1.3, 5, 0, 5, 5.6)]),
+        box("m", -8.4, 4, 8.6, 5.4), poly("b", -3.4, -0.6, -1, -0.8, -1, 4, -3.4, 4)),
+    "dining table": (*mirrored(line("m", 1.6, 8, 0, 8, 8.4), line("m", 1.3, 5, 0, 5, 5.6)),
         poly("a", -6.6, -4.4, 6.6, -4.4, 9.8, 0, -9.8, 0), box("b", -9.8, 0, 9.8, 1.8),
-        oval("w", 0, -2.4, 3.4, 1.2),
-    ),
-    "toilet": (
-        box("w", -7.6, -9, -2.6, 2), box("g", -8.2, -9.6, -2, -7.8),
+        oval("w", 0, -2.4, 3.4, 1.2)),
+    "toilet": (box("w", -7.6, -9, -2.6, 2), box("g", -8.2, -9.6, -2, -7.8),
         poly("w", -4.6, 1, 7.6, 1, 6.4, 5, 2.6, 6.6, 3, 9.6, -5, 9.6, -4.6, 6),
-        box("a", -4.2, -0.8, 8.4, 1.4), line("a", 1.4, -1.8, -0.6, -0.8, -8),
-    ),
-    "tv": (
-        *_mirrored([line("k", 0.7, 0, -5, 5, -10), line("k", 1.4, 5, 7, 6.4, 9.4)]),
+        box("a", -4.2, -0.8, 8.4, 1.4), line("a", 1.4, -1.8, -0.6, -0.8, -8)),
+    "tv": (*mirrored(line("k", 0.7, 0, -5, 5, -10), line("k", 1.4, 5, 7, 6.4, 9.4)),
         box("m", -9.6, -5.4, 9.6, 7.6), box("k", -8.4, -4.2, 5.2, 6.4), box("c", -7.6, -3.4, 4.4, 5.6),
         disc("a", 7.4, -2, 1.1), disc("a", 7.4, 1.2, 1.1),
-        *(line("k", 0.5, 6.4, y, 8.6, y) for y in (3.8, 5)),
-    ),
-    "laptop": (
-        box("d", -7, -7.4, 7, 3), box("a", -6, -6.4, 6, 2), poly("g", -7, 3, 7, 3, 10, 7.6, -10, 7.6),
+        *(line("k", 0.5, 6.4, y, 8.6, y) for y in (3.8, 5))),
+    "laptop": (box("d", -7, -7.4, 7, 3), box("a", -6, -6.4, 6, 2), poly("g", -7, 3, 7, 3, 10, 7.6, -10, 7.6),
         *(line("k", 0.8, -x, y, x, y) for x, y in ((6.4, 4.2), (7.2, 5.6))),
-        poly("d", -2, 6.4, 2, 6.4, 2.4, 7.4, -2.4, 7.4),
-    ),
-    "cell phone": (
-        box("k", -5, -10, 5, 10), box("c", -4, -7.8, 4, 6.8),
+        poly("d", -2, 6.4, 2, 6.4, 2.4, 7.4, -2.4, 7.4)),
+    "cell phone": (box("k", -5, -10, 5, 10), box("c", -4, -7.8, 4, 6.8),
         *(box("a", x, y, x + 2, y + 2) for x in (-3.2, 1.2) for y in (-6.6, -3.4)),
-        box("b", -3.2, 2.6, 3.2, 5), disc("g", 0, 8.4, 1), line("g", 0.6, -1.6, -8.9, 1.6, -8.9),
-    ),
-    "sink": (
-        poly("w", -1.8, 4, 1.8, 4, 2.8, 10, -2.8, 10), pie("w", 0, -0.6, 9, 6.6, 0, 180),
+        box("b", -3.2, 2.6, 3.2, 5), disc("g", 0, 8.4, 1), line("g", 0.6, -1.6, -8.9, 1.6, -8.9)),
+    "sink": (poly("w", -1.8, 4, 1.8, 4, 2.8, 10, -2.8, 10), oval("w", 0, -0.6, 9, 6.6, 0, 180),
         box("g", -10, -2, 10, 0.4), line("d", 1.6, -3, -2, -3, -8, 1.6, -8, 1.6, -5.6),
-        box("a", -5.2, -9.8, -0.8, -8.4), poly("c", 1.6, -5, 2.4, -3.2, 1.6, -2.4, 0.8, -3.2),
-    ),
-    "book": (
-        poly("a", -10, -5, 0, -3.4, 10, -5, 10, 6.4, 0, 8, -10, 6.4),
-        *_mirrored([poly("w", 0, -4, 3.4, -6, 9, -5.6, 9, 5.4, 3.4, 5, 0, 7)]),
-        *_mirrored(line("d", 0.6, 2, y, 7.6, y - 0.6) for y in (-2.6, -0.4, 1.8)),
-        line("d", 0.7, 0, -4, 0, 7),
-    ),
-    "clock": (
-        *_mirrored([line("k", 1.4, 3.6, 6, 6, 9.8), pie("b", 5, -6.6, 3.4, 3.4, 200, 400)]),
+        box("a", -5.2, -9.8, -0.8, -8.4), poly("c", 1.6, -5, 2.4, -3.2, 1.6, -2.4, 0.8, -3.2)),
+    "book": (poly("a", -10, -5, 0, -3.4, 10, -5, 10, 6.4, 0, 8, -10, 6.4),
+        *mirrored(poly("w", 0, -4, 3.4, -6, 9, -5.6, 9, 5.4, 3.4, 5, 0, 7)),
+        *mirrored(*(line("d", 0.6, 2, y, 7.6, y - 0.6) for y in (-2.6, -0.4, 1.8))),
+        line("d", 0.7, 0, -4, 0, 7)),
+    "clock": (*mirrored(line("k", 1.4, 3.6, 6, 6, 9.8), oval("b", 5, -6.6, 3.4, 3.4, 200, 400)),
         disc("a", 0, 0.4, 8.2), disc("w", 0, 0.4, 6.4), line("k", 1.1, 0, -4.2, 0, 0.4, 3, 2),
-        *(line("k", 0.7, x, y + 0.4, 0.8 * x, 0.8 * y + 0.4) for x, y in ((0, -6), (6, 0), (0, 6), (-6, 0))),
-    ),
-    "vase": (
-        *(line("n", 0.7, 0, 0, x, y) for x, y in ((-4.4, -7), (0, -8), (4.4, -7))),
+        *(line("k", 0.7, x, y + 0.4, 0.8 * x, 0.8 * y + 0.4) for x, y in ((0, -6), (6, 0), (0, 6), (-6, 0)))),
+    "vase": (*(line("n", 0.7, 0, 0, x, y) for x, y in ((-4.4, -7), (0, -8), (4.4, -7))),
         *(disc(colour, x, y, 1.9) for colour, x, y in (("r", -4.4, -7), ("y", 0, -8), ("r", 4.4, -7))),
-        poly(
-            "a", -3, -1.8, 3, -1.8, 1.8, 0.6, 4.6, 4, 4.2, 7, 2.2, 10,
-            -2.2, 10, -4.2, 7, -4.6, 4, -1.8, 0.6,
-        ),
-        poly("b", -4.6, 4, 4.6, 4, 4.4, 6, -4.4, 6),
-    ),
+        poly("a", -3, -1.8, 3, -1.8, 1.8, 0.6, 4.6, 4, 4.2, 7, 2.2, 10,
+            -2.2, 10, -4.2, 7, -4.6, 4, -1.8, 0.6),
+        poly("b", -4.6, 4, 4.6, 4, 4.4, 6, -4.4, 6)),
 }  # fmt: skip
-
 
 SUPERSAMPLING = 2  # painted this much larger and averaged, for smooth edges
 OBJECT_SIZE = (0.42, 0.54)  # side of an object's square, as a share of the image's
-MAX_ROTATION = 20.0  # degrees, in both directions: objects stand upright or lie, as usual
-MAX_CLUTTER = 5  # strokes and polygons that are no object
+MAX_ROTATION = 20.0  # degrees, in both directions: no object is upside down
+MAX_CLUTTER = 5  # strokes and polygons that belong to no object
 CLUTTER_SPREAD = 0.3  # side of the square they stay in, as a share of the image's
 QUARTERS = 4  # of the image, at most one object in each
 EDGE = 3  # pixels at least between an object and the edge of the canvas, for the outline and rounding
-
 Colour = tuple[int, int, int]
-
 FIXED_COLOURS: dict[str, Colour] = {
     "k": (32, 32, 38), "d": (84, 86, 94), "g": (150, 154, 162), "w": (248, 248, 245), "m": (150, 100, 56),
     "c": (176, 222, 240), "r": (220, 50, 45), "y": (250, 200, 40), "n": (52, 150, 66),

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from pycocotools.coco import COCO
 from torch import Tensor
 
+from avalanche_agcn.benchmarks import published
 from avalanche_agcn.benchmarks.image_files import ImageOptions, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Crowds, resolve_options
-from avalanche_agcn.benchmarks.published import (
-    LabelTable,
-    SplitLists,
-    benchmark_from_lists,
-    benchmark_from_tables,
-    load_split_lists,
-)
 from avalanche_agcn.benchmarks.split import ClassOrder
 from avalanche_agcn.checks import check_choice, check_fields, fail, read_json
 
@@ -69,12 +57,12 @@ def SplitCOCO(
     With ``protocol="paper"`` the 40 most frequent categories come in 10 experiences of 4, each image appears
     once, and an image has a label if it has an annotation of that category, crowds included. With
     ``"B0-C10"`` and other B protocols all categories come in alphabetical order and images repeat. Every
-    convention is a setting of its own that overrides the protocol's; the table is in ``protocols.py``, and
+    convention is a setting of its own that overrides the protocol's (see ``protocols.py``), and
     ``print(benchmark.protocol)`` shows what is in force. The train images come from ``train2014`` (or 2017),
     the test images from ``val2014``.
 
-    With ``split_lists`` the images of each experience and their labels are exactly the published ones. If the
-    annotation files are there too, the lists are checked against them and ``complete_train_dataset`` is
+    With ``split_lists`` the images of each experience and their labels are exactly the published ones. If
+    there are annotation files too, the lists are checked against them and ``complete_train_dataset`` is
     available.
 
     Args:
@@ -82,18 +70,17 @@ def SplitCOCO(
             image folders ``train2014`` and ``val2014``; or those of 2017. Images are opened when needed.
         protocol: ``"paper"``, or ``"B<n>-C<m>"``: n classes in the first experience if n is not 0, then m
             in each.
-        n_classes: how many of the categories on most train images; the protocol's number if None, or that of
-            the split lists.
-        n_experiences: number of experiences with equally many classes; as in the protocol or the split lists
-            if None.
+        n_classes: the number of categories, those on most train images; by default as in the protocol or the
+            split lists.
+        n_experiences: number of experiences with equally many classes; by default likewise.
         class_order: category names in order of appearance (these are then the classes), numbers that
             reorder the most frequent ones, ``"data"`` (by their ids), ``"alphabetical"``
             or ``"shuffled-3"``, drawn with seed 3.
         split_lists: folder or zip of published split lists, which decide classes, experiences and images.
-        year: 2014 or 2017; by default the one whose annotations are there, 2014 first.
-        crowds: what crowd boxes count for: ``"labels"``, ``"membership"`` or ``"ignore"``; see `Protocol`.
+        year: 2014 or 2017; by default the one whose annotations are found, 2014 first.
+        crowds: what crowd boxes count as: ``"labels"``, ``"membership"`` or ``"ignore"``; see `Protocol`.
         backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
-        seed: fixes everything that is drawn.
+        seed: of all random draws.
         **options: further `ImageOptions` (``image_size``, ``train_transform``, ``validation_size``, …) and
             settings of the `Protocol` (``classes_per_experience``, ``repeat_images``, ``flip``, …).
     """
@@ -105,48 +92,46 @@ def SplitCOCO(
     options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
     options |= {"crowds": crowds, "backbone": backbone, "seed": seed}
     if split_lists is not None:
-        return _from_lists(root, release, *load_split_lists(split_lists, protocol, options))
+        return _from_lists(root, release, *published.load_split_lists(split_lists, protocol, options))
     rules, images = resolve_options(protocol, options, paper_sizes=PAPER_SIZES, without=["difficult"])
     assert rules.crowds is not None
     train, test = (read_coco(root, f"{subset}{release}", rules.crowds) for subset in ("train", "val"))
-    return benchmark_from_tables(root, train, test, rules, images)
+    return published.benchmark_from_tables(root, train, test, rules, images)
 
 
-def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -> LabelTable:
+def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -> published.LabelTable:
     """Image-level labels of ``"train2014"``, ``"val2017"``, …, from COCO's folder; see `read_instances`."""
     path = Path(root) / "annotations" / f"instances_{subset}.json"
     return read_instances(path, folder=f"{subset}/", crowds=crowds)
 
 
-def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -> LabelTable:
-    """Image-level labels from an annotation file of COCO's form; all its categories, in order of their ids.
+def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -> published.LabelTable:
+    """Image-level labels from an annotation file in COCO's format; all its categories, in order of their ids.
 
     Args:
         path: the file.
-        folder: how the names of images begin, with a slash at the end.
-        crowds: what crowd boxes count for; see `Protocol`.
+        folder: prefix of the image names, with a slash at the end.
+        crowds: what crowd boxes count as; see `Protocol`.
     """
     if not path.is_file():
         raise FileNotFoundError(f"There is no annotation file {path}; download it, or correct its name.")
-    coco = COCO()
-    coco.dataset = _checked(read_json(path), path)
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
-        coco.createIndex()
-    n_images, n_boxes = len(coco.imgs), len(coco.anns)
-    if not n_images or not n_boxes:
-        raise ValueError(f"{path} has {n_images} images and {n_boxes} annotations; both are needed.")
-    categories = sorted(coco.cats)
-    try:
-        shown = _label_matrix(coco, categories, coco.catToImgs, path)
-        no_crowds = shown if crowds == "labels" else _label_matrix(coco, categories, _no_crowds(coco), path)
-    except OverflowError:
-        raise ValueError(f"{path} has an id of more than 64 bits; download the annotations again.") from None
-    return LabelTable(
-        files=[f"{folder}{image['file_name']}" for image in coco.imgs.values()],
-        labels=no_crowds,
-        class_names=[coco.cats[category]["name"] for category in categories],
-        membership=shown if crowds == "membership" else None,
-    )
+    content = read_json(path)
+    _check_content(content, path)
+    files = {image["id"]: f"{folder}{image['file_name']}" for image in content["images"]}
+    names = {category["id"]: category["name"] for category in content["categories"]}
+    row_of, column_of = ({number: k for k, number in enumerate(ids)} for ids in (files, sorted(names)))
+
+    def label_matrix(boxes: list[dict[str, Any]]) -> Tensor:
+        labels = torch.zeros(len(row_of), len(column_of), dtype=torch.int8)
+        rows = [row_of[box["image_id"]] for box in boxes]
+        labels[rows, [column_of[box["category_id"]] for box in boxes]] = 1
+        return labels
+
+    boxes = content["annotations"]
+    counted = boxes if crowds == "labels" else [box for box in boxes if not box.get("iscrowd", 0)]
+    membership = label_matrix(boxes) if crowds == "membership" else None
+    class_names = [names[category] for category in column_of]
+    return published.LabelTable([*files.values()], label_matrix(counted), class_names, membership)
 
 
 ENTRIES: dict[str, dict[str, Any]] = {
@@ -154,67 +139,45 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "annotations": {"id": int, "image_id": int, "category_id": int},
     "categories": {"id": int, "name": str},
 }
-"""What is read of COCO's annotation files."""
+"""The fields of COCO's annotation files that are read, and their types."""
 
 
-def _checked(content: Any, path: Path) -> Any:
-    """The content of an annotation file, if it has what is read of it."""
+def _check_content(content: Any, path: Path) -> None:
+    """Check the fields that are read, and that annotations refer to images and categories of the file."""
     check_fields(content, dict.fromkeys(ENTRIES, list), str(path))
-    for part, kinds in ENTRIES.items():
+    for part, types in ENTRIES.items():
         for k, entry in enumerate(content[part]):
-            # First the cheap test: there are hundreds of thousands of annotations.
+            # First a cheap test: there are hundreds of thousands of annotations.
             if type(entry) is not dict or any(
-                type(entry.get(name)) is not kind for name, kind in kinds.items()
+                type(entry.get(name)) is not expected for name, expected in types.items()
             ):
-                check_fields(entry, kinds, f"{path}: {part}[{k}]")
+                check_fields(entry, types, f"{path}: {part}[{k}]")
     for k, image in enumerate(content["images"]):
         check_inside(image["file_name"], f"{path}: images[{k}].file_name")
-    known = {category["id"] for category in content["categories"]}
+    n_images, n_boxes = len(content["images"]), len(content["annotations"])
+    if not n_images or not n_boxes:
+        raise ValueError(f"{path} has {n_images} images and {n_boxes} annotations; both are needed.")
+    images, categories = ({entry["id"] for entry in content[part]} for part in ("images", "categories"))
     for k, box in enumerate(content["annotations"]):
-        if box["category_id"] not in known:
+        if box["image_id"] not in images:
+            fail(f"{path}: annotations[{k}].image_id", "the id of an image", box["image_id"])
+        if box["category_id"] not in categories:
             fail(f"{path}: annotations[{k}].category_id", "the id of a category", box["category_id"])
-    return content
-
-
-def _label_matrix(
-    coco: COCO, categories: Sequence[int], images: Mapping[int, Sequence[int]], path: Path
-) -> Tensor:
-    """[images, categories] int8 of 0 and 1, from the ids of the images of each category."""
-    ids = np.fromiter(coco.imgs, dtype=np.int64, count=len(coco.imgs))
-    rank = ids.argsort()
-    labels = np.zeros((len(ids), len(categories)), dtype=np.int8)
-    for column, category in enumerate(categories):
-        shown = np.array(images.get(category, []), dtype=np.int64)
-        # The row of each id, by binary search; an unknown id finds the row of another one.
-        rows = rank[np.searchsorted(ids, shown, sorter=rank).clip(max=len(ids) - 1)]
-        unknown = shown[ids[rows] != shown]
-        if unknown.size:
-            raise ValueError(f"{path} has annotations for image id {unknown[0]}, but no such image.")
-        labels[rows, column] = 1
-    return torch.from_numpy(labels)
-
-
-def _no_crowds(coco: COCO) -> Mapping[int, list[int]]:
-    """Ids of the images with a box of each category that is not a crowd."""
-    images: dict[int, list[int]] = defaultdict(list)
-    for box in coco.anns.values():
-        if not box.get("iscrowd", 0):
-            images[box["category_id"]].append(box["image_id"])
-    return images
 
 
 def _find_release(root: Path, year: int | None) -> int | None:
-    """The year whose annotation files are there."""
+    """The year whose annotation files exist; None if there are none."""
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}; give the one with COCO's `annotations`.")
     check_choice("year", year, [None, *YEARS])
-    candidates = YEARS if year is None else (year,)
-    there = [y for y in candidates if (root / "annotations" / f"instances_train{y}.json").is_file()]
-    return there[0] if there else None
+    for release in YEARS if year is None else (year,):
+        if (root / "annotations" / f"instances_train{release}.json").is_file():
+            return release
+    return None
 
 
 def _from_lists(
-    root: Path, release: int | None, lists: SplitLists, images: ImageOptions
+    root: Path, release: int | None, lists: published.SplitLists, images: ImageOptions
 ) -> MultiLabelBenchmark:
     labels: Tensor | None = None
     if release is None:
@@ -231,11 +194,13 @@ def _from_lists(
         labels = torch.cat([train.labels, val.labels])
     shared = slice(-len("000000000073.jpg"), None)  # the part of a file name that both releases have
     rows = {file[shared]: row for row, file in enumerate(files)}
-    return benchmark_from_lists(root, lists, files, lambda image: rows[image[shared]], names, labels, images)
+    return published.benchmark_from_lists(
+        root, lists, files, lambda image: rows[image[shared]], names, labels, images
+    )
 
 
 def _file_2014(image: str) -> str:
     match = re.fullmatch(r"COCO_(train2014|val2014)_\d{12}\.jpg", image)
     if match is None:
-        raise ValueError(f"The split lists do not fit COCO: {image!r} is no file name of its 2014 release.")
+        raise ValueError(f"The split lists do not fit COCO: {image!r} is not a file of its 2014 release.")
     return f"{match[1]}/{image}"

@@ -13,16 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated, check_readable, is_outside
+from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated, check_inside, check_readable
 from avalanche_agcn.benchmarks.published import LabelTable
 
 FILE_COLUMNS = {"file", "files", "filename", "file_name", "image", "images", "image_name", "path", "photo"}
 LABEL_COLUMNS = re.compile(r"(label|tag|class|classe|category|categorie)s?[ _]?\d*")
-"""A header such as ``labels`` or ``label2`` is of a column with names of classes, not of a class."""
+"""Headers such as ``labels`` or ``label2``, of a column with names of classes instead of a class."""
 IMAGE_FILE = re.compile(r".+\.(jpe?g|png|gif|bmp|tiff?|webp)", re.IGNORECASE)
 VALUES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
-MAX_NAME = 200  # characters of a label; more are a cell that was not split
-OUTSIDE = "is not below the folder of images; write names relative to it"
+MAX_NAME = 200  # characters of a label; a longer one is a cell that was not split
+Log = Callable[[str], None]
 EACH_CELL = ""
 SEPARATOR_NAMES = {EACH_CELL: "each in a cell", " ": "separated by spaces"}
 
@@ -30,14 +30,9 @@ SEPARATOR_NAMES = {EACH_CELL: "each in a cell", " ": "separated by spaces"}
 class Row(NamedTuple):
     """A row of a CSV file; the first has number 1, as in a spreadsheet."""
 
-    path: Path
+    place: str  # "labels.csv, row 7"
     number: int
     cells: list[str]
-
-    @property
-    def place(self) -> str:
-        """File and number, as messages name them."""
-        return f"{self.path}, row {self.number}"
 
     def error(self, text: str) -> ValueError:
         """An error about this row."""
@@ -49,7 +44,7 @@ class PhotoLabels(NamedTuple):
 
     table: LabelTable
     layout: str
-    """What the file was taken for, in words."""
+    """The file and the layout that was recognised, in words."""
     places: list[str]
     """Where each photo is named: ``"labels.csv, row 7"``."""
 
@@ -62,11 +57,11 @@ def multilabel_csv(
     separator: str | None = None,
     truncated: Truncated = "warn",
     check_images: bool = True,
-    log: Callable[[str], None] = print,
+    log: Log = print,
 ) -> ImageFiles:
     """Photos with labels from a CSV file, for `multilabel_benchmark`.
 
-    The file has one row per photo, in one of two layouts, which its header tells:
+    The file has one row per photo, in one of two layouts, recognised by the header:
 
     - ``file,labels`` and rows such as ``beach.jpg,person;dog``: names separated by semicolons, pipes, commas
       or spaces;
@@ -77,10 +72,10 @@ def multilabel_csv(
         images: folder that the file names are relative to.
         class_names: classes in the order of the columns of ``targets``, such as those of the train file for
             the test file. By default names in alphabetical order, or the columns of the file.
-        separator: what separates names in a cell; found out from the file if None.
+        separator: between the names in a cell; detected if None.
         truncated: what to do with a truncated photo; see `ImageFiles`.
-        check_images: whether to open all photos now, so that broken ones are found before training begins.
-        log: receives one line that says what the file was taken for.
+        check_images: whether to open all photos now, so that broken ones are found before training.
+        log: receives one line about the layout that was recognised.
 
     Raises:
         OSError: if photos cannot be opened; names rows and files.
@@ -91,14 +86,9 @@ def multilabel_csv(
 
 
 def open_photos(
-    images: str | os.PathLike,
-    read: PhotoLabels,
-    *,
-    truncated: Truncated = "warn",
-    log: Callable[[str], None] = print,
-    check_images: bool = True,
+    images: str | os.PathLike, read: PhotoLabels, *, truncated: Truncated, log: Log, check_images: bool = True
 ) -> ImageFiles:
-    """The photos of labels that were read, after a line about these; see `multilabel_csv`."""
+    """The photos of labels that were read; logs one line about these. See `multilabel_csv`."""
     files, targets, names, _ = read.table
     n_unlabelled = int((~targets.any(1)).sum())
     without = f", {n_unlabelled} without any label" if n_unlabelled else ""
@@ -125,9 +115,12 @@ def read_csv(
         raise header.error("there is a header but no image; add a row for each image")
     k = next((k for k, name in enumerate(header.cells) if name.lower() in FILE_COLUMNS), 0)
     files = _file_names(rows, k)
+    # From here on, rows are without the names of the files.
     header, *rows = (row._replace(cells=row.cells[:k] + row.cells[k + 1 :]) for row in (header, *rows))
     known = None if class_names is None else list(class_names)
-    if _has_names(header, rows):
+    values = {value.lower() for row in rows for value in row.cells if value}
+    one_column_of_names = len(header.cells) == 1 and not values <= VALUES.keys()
+    if one_column_of_names or all(LABEL_COLUMNS.fullmatch(name.lower()) for name in header.cells):
         labels, names, layout = _from_names(rows, known, separator)
     else:
         labels, names, layout = _from_columns(header, rows, known)
@@ -140,8 +133,7 @@ def _file_names(rows: Sequence[Row], column: int) -> list[str]:
         file = row.cells[column] if column < len(row.cells) else ""
         if not file or not file.isprintable():
             raise row.error(f"expected the name of an image file, got {_short(file)}")
-        if is_outside(file):
-            raise row.error(f"{_short(file)} {OUTSIDE}")
+        check_inside(file, f"{row.place}: the file")
         file = file.replace("\\", "/")
         if file in found:
             raise row.error(f"{_short(file)} is already in row {found[file]}; write all labels in one row")
@@ -149,21 +141,13 @@ def _file_names(rows: Sequence[Row], column: int) -> list[str]:
     return list(found)
 
 
-# The functions below take rows without the names of the files.
-
-
-def _has_names(header: Row, rows: Sequence[Row]) -> bool:
-    """Whether rows have names of classes, not a 0 or 1 for each."""
-    if all(LABEL_COLUMNS.fullmatch(name.lower()) for name in header.cells):
-        return True
-    values = {value.lower() for row in rows for value in row.cells}
-    return len(header.cells) == 1 and not values - {""} <= VALUES.keys()
-
-
 def _from_names(
     rows: Sequence[Row], classes: list[str] | None, separator: str | None
 ) -> tuple[Tensor, list[str], str]:
-    separator = _find_separator(rows) if separator is None else separator
+    if separator is None:
+        cells = [cell for row in rows for cell in row.cells]
+        default = EACH_CELL if any(len(row.cells) > 1 for row in rows) else " "
+        separator = next((sign for sign in ";|," if any(sign in cell for cell in cells)), default)
     names = [_names(row, separator) for row in rows]
     classes = sorted({name for own in names for name in own}) if classes is None else classes
     column_of = {name: column for column, name in enumerate(classes)}
@@ -219,20 +203,12 @@ def _values(row: Row, header: Row) -> list[int]:
     return [VALUES[cell.lower()] for cell in row.cells]
 
 
-def _find_separator(rows: Sequence[Row]) -> str:
-    """What separates names: a character found in cells; nothing where several cells have a name each."""
-    for sign in ";|,":
-        if any(sign in cell for row in rows for cell in row.cells):
-            return sign
-    return EACH_CELL if any(len(row.cells) > 1 for row in rows) else " "
-
-
 def _is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
 def _read_rows(path: Path) -> list[Row]:
-    """Rows that are not blank, their cells without the spaces around them."""
+    """Rows that are not blank, with stripped cells."""
     text = _read_text(path)
     first_line = text.lstrip().partition("\n")[0]
     delimiter = next((sign for sign in "\t,;" if sign in first_line), ",")
@@ -242,10 +218,11 @@ def _read_rows(path: Path) -> list[Row]:
     try:
         for number, cells in enumerate(reader, 1):
             if any(stripped := [cell.strip() for cell in cells]):
-                rows.append(Row(path, number, stripped))
+                rows.append(Row(f"{path}, row {number}", number, stripped))
     except csv.Error as error:
-        reason = f"a cell is too long ({csv.field_size_limit()} characters are the limit)"
-        reason = reason if "field limit" in str(error) else str(error)
+        reason = str(error)
+        if "field limit" in reason:
+            reason = f"a cell is too long ({csv.field_size_limit()} characters are the limit)"
         raise ValueError(f"{path}, row {number + 1}: {reason}; is a quotation mark missing?") from None
     if not rows:
         raise ValueError(f"{path}, row 1: the file is empty; write a header and a row for each image.")
@@ -258,12 +235,12 @@ def _read_text(path: Path) -> str:
     content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig")
-        begin = content.find(b"\0")
-        if begin < 0:
+        position = content.find(b"\0")
+        if position < 0:
             return text
     except UnicodeDecodeError as error:
-        begin = error.start
-    row = content[:begin].count(b"\n") + 1
+        position = error.start
+    row = content[:position].count(b"\n") + 1
     raise ValueError(f"{path}, row {row}: this is not text in UTF-8; save the file as CSV in UTF-8.")
 
 

@@ -1,4 +1,4 @@
-"""Experiences of a multi-label stream: their targets, what strategies ask them, and checks of strategies.
+"""Experiences of a multi-label stream, their targets, and checks of the strategies that train on them.
 
 A cell of a target is 0, 1 or unlabelled. It is stored as a code in one byte (6.6 MB for the 82,783 training
 images of COCO's 80 classes) and read as float32, NaN where unlabelled.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,33 +29,26 @@ UNLABELLED = -1
 
 def encode(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
     """Targets of 0, 1 and NaN as int8 codes."""
-    targets = _as_matrix(targets)
-    if targets.ndim != 2:
-        raise ValueError(
-            f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
-            f"{tuple(targets.shape)}; torch.nn.functional.one_hot makes one of class indices."
-        )
-    unlabelled, positive = targets.isnan(), targets == 1
-    wrong = ~(positive | (targets == 0) | unlabelled)
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        raise ValueError(
-            f"targets must be 0 or 1 (NaN where unlabelled), but are {targets[row, column].item()} for "
-            f"image {row}, class {column}."
-        )
-    return positive.to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
-
-
-def _as_matrix(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
-    """The targets as a tensor; lists of labels, of any length each, are no matrix."""
     try:
-        return torch.as_tensor(targets)
+        matrix = torch.as_tensor(targets)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"targets must be a matrix [images, classes] of 0 and 1, not lists of labels such as "
             f"{list(targets[0])!r} ({error}): set targets[image, class] = 1 in torch.zeros(n_images, "
             "n_classes), or write a CSV file for multilabel_csv."
         ) from None
+    if matrix.ndim != 2:
+        raise ValueError(
+            f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
+            f"{tuple(matrix.shape)}; torch.nn.functional.one_hot makes one of class indices."
+        )
+    unlabelled, positive = matrix.isnan(), matrix == 1
+    wrong = ~(positive | (matrix == 0) | unlabelled)
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        cell = f"{matrix[row, column].item()} for image {row}, class {column}"
+        raise ValueError(f"targets must be 0 or 1 (NaN where unlabelled), but are {cell}.")
+    return positive.to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
 
 
 def decode(codes: Tensor) -> Tensor:
@@ -62,24 +56,12 @@ def decode(codes: Tensor) -> Tensor:
     return codes.float().masked_fill_(codes == UNLABELLED, float("nan"))
 
 
-def mask_columns(codes: Tensor, own: range, *, outside: int = UNLABELLED) -> Tensor:
-    """A copy of the codes, [N, C], with the code ``outside`` in all but the experience's own columns."""
-    masked = torch.full_like(codes, outside)
-    masked[:, own.start : own.stop] = codes[:, own.start : own.stop]
-    return masked
-
-
 class MultiLabelAttribute(DataAttribute):
     """Avalanche's ``DataAttribute`` for targets with several labels per image.
 
     The base class hashes each sample's value, and a multi-hot row has no hash. Here the values are the
     classes: ``uniques`` are the columns with at least one positive, ``val_to_idx`` lists a column's positive
-    samples and ``count`` their number.
-
-    Args:
-        data: [N, C] tensor or array of 0, 1 and NaN.
-        name: name under which the dataset offers the attribute.
-        use_in_getitem: whether the dataset appends the row to each sample.
+    samples and ``count`` their number. ``data`` is an [N, C] tensor or array of 0, 1 and NaN.
 
     Example:
         >>> targets = MultiLabelAttribute(torch.tensor([[1, 0, 1], [0, 0, 1]]))
@@ -92,24 +74,20 @@ class MultiLabelAttribute(DataAttribute):
     def __init__(
         self, data: Tensor | np.ndarray, name: str = "targets", use_in_getitem: bool = False
     ) -> None:
-        self._set(encode(data), name, use_in_getitem)
+        self.codes, self.name, self.use_in_getitem = encode(data), name, use_in_getitem
 
     @classmethod
     def from_codes(
         cls, codes: Tensor, name: str = "targets", use_in_getitem: bool = False
     ) -> MultiLabelAttribute:
         """An attribute that holds ``codes`` themselves, neither checked nor copied."""
-        new = cls.__new__(cls)
-        new._set(codes, name, use_in_getitem)
+        new = cls(torch.empty(0, 0), name, use_in_getitem)
+        new.codes = codes
         return new
-
-    def _set(self, codes: Tensor, name: str, use_in_getitem: bool) -> None:
-        self.codes, self.name, self.use_in_getitem = codes, name, use_in_getitem
-        self._val_to_idx: dict[int, list[int]] | None = None
 
     @property
     def data(self) -> Tensor:
-        """All targets, float32 [N, C], NaN where unlabelled; a new tensor at each call."""
+        """All targets, float32 [N, C], NaN where unlabelled; a new tensor on each access."""
         return decode(self.codes)
 
     def __len__(self) -> int:
@@ -138,62 +116,50 @@ class MultiLabelAttribute(DataAttribute):
         positives = (self.codes == 1).sum(0).tolist()
         return {column: n for column, n in enumerate(positives) if n}
 
-    @property
+    @cached_property
     def val_to_idx(self) -> dict[int, list[int]]:
         """Positions of the positives of each class that has one."""
-        if self._val_to_idx is None:
-            count = self.count
-            _, rows = (self.codes == 1).T.nonzero(as_tuple=True)  # sorted by column
-            parts = rows.split(list(count.values()))
-            self._val_to_idx = {column: part.tolist() for column, part in zip(count, parts, strict=True)}
-        return self._val_to_idx
+        count = self.count
+        _, rows = (self.codes == 1).T.nonzero(as_tuple=True)  # sorted by column
+        parts = rows.split(list(count.values()))
+        return {column: part.tolist() for column, part in zip(count, parts, strict=True)}
 
     def subset(self, indices: Sequence[int] | Tensor) -> MultiLabelAttribute:
         """The rows at ``indices``, in that order."""
         if not isinstance(indices, (Tensor, np.ndarray, list)):
             indices = list(indices)
-        return self._with(self.codes[torch.as_tensor(indices, dtype=torch.long)])
+        rows = self.codes[torch.as_tensor(indices, dtype=torch.long)]
+        return self.from_codes(rows, self.name, self.use_in_getitem)
 
     def concat(self, other: DataAttribute) -> MultiLabelAttribute:
-        """These rows followed by those of ``other``, which must have the same name and width."""
+        """These rows followed by those of ``other``, which must have the same name and classes."""
         if len(other) == 0:
             return self
-        if not isinstance(other, MultiLabelAttribute) or other.name != self.name:
-            raise ValueError(f"Cannot append {other!r} to {self!r}: give both the same type and name.")
-        if other.codes.shape[1] != self.codes.shape[1]:
+        same_type = isinstance(other, MultiLabelAttribute) and other.name == self.name
+        if not same_type or other.codes.shape[1] != self.codes.shape[1]:
             raise ValueError(
-                f"Cannot append {other!r} to {self!r}: give both the same classes, those of one benchmark."
+                f"Cannot append {other!r} to {self!r}: give both the same type, name and classes."
             )
-        return self._with(torch.cat([self.codes, other.codes]))
-
-    def _with(self, codes: Tensor) -> MultiLabelAttribute:
-        return self.from_codes(codes, self.name, self.use_in_getitem)
+        return self.from_codes(torch.cat([self.codes, other.codes]), self.name, self.use_in_getitem)
 
 
 class MultiLabelExperience(DatasetExperience):
     """Images of one experience and the block of target columns it owns.
 
+    As in Avalanche, ``classes_in_this_experience``, ``previous_classes``, ``classes_seen_so_far`` and
+    ``future_classes`` are lists of columns.
+
     Attributes:
-        classes_in_this_experience: the experience's own columns.
-        previous_classes: columns of all earlier experiences.
-        classes_seen_so_far: columns of this and all earlier experiences.
-        future_classes: columns of all later experiences.
         n_classes_seen: length of ``classes_seen_so_far``. Avalanche's ``with_classes_timeline`` replaces the
-            four lists by what the labels show, which for test images includes later classes; not this number.
+            four lists by the classes found in the labels, which for test images include later ones, but does
+            not change this number.
         n_own_classes: length of ``classes_in_this_experience``, likewise.
         task_labels: ``[0]``. Without it Avalanche's train loader gives every process all images and ignores
             the dataset's ``collate_fn``.
-        task_label: 0, likewise.
-
-    Args:
-        dataset: the images with their targets.
-        current_experience: position in the stream.
-        own_columns: the columns this experience adds.
-        n_classes: number of columns of a target.
     """
 
     def __init__(
-        self, *, dataset: AvalancheDataset, current_experience: int, own_columns: range, n_classes: int
+        self, dataset: AvalancheDataset, current_experience: int, own_columns: range, *, n_classes: int
     ) -> None:
         super().__init__(dataset=dataset, current_experience=current_experience)
         self.classes_in_this_experience = list(own_columns)
@@ -207,8 +173,8 @@ class MultiLabelExperience(DatasetExperience):
     def dataset(self) -> AvalancheDataset:
         """The images; a strategy that reads them is checked first: metrics, criterion, normalisation.
 
-        Avalanche gives benchmarks no hook, and a strategy without anything of this package would silently
-        report the accuracy of argmaxes, or a loss of NaN.
+        Avalanche has no hook for benchmarks, and one of its own strategies would silently report the accuracy
+        of argmaxes, or a loss of NaN.
         """
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_locals.get("self") is self:  # Avalanche's attribute access
@@ -231,7 +197,7 @@ def origin_of(experience: Any) -> Any:
 
 
 def count_seen(experience: CLExperience) -> int:
-    """Number of classes seen up to and including an experience, or the one it is a piece of."""
+    """Number of classes seen up to and including an experience, or the one it was cut from."""
     experience = origin_of(experience)
     classes = getattr(experience, "classes_seen_so_far", None)
     if classes is None:
@@ -251,7 +217,7 @@ def count_seen(experience: CLExperience) -> int:
 
 
 def check_whole_experience(experience: Any, method: str) -> None:
-    """Check that an experience is not a piece of one, for methods that work at an experience's end."""
+    """Check that an experience is not a piece of one, for methods that need all its images at its end."""
     if origin_of(experience) is not experience:
         raise ValueError(
             f"{method} sums up each experience at its end, but this is a piece of one, of "
@@ -261,23 +227,20 @@ def check_whole_experience(experience: Any, method: str) -> None:
 
 
 def check_no_skipped_experience(experience: Any, n_counted: int, counter: str) -> None:
-    """Check that ``counter``, which counted classes batch by batch, was there in all earlier experiences."""
-    n_seen, n_own = count_seen(experience), _count_labelled(experience)
-    if n_own is not None and n_seen - n_counted > n_own:
+    """Check that ``counter``, which counts classes batch by batch, was active in all earlier experiences."""
+    origin, n_seen = origin_of(experience), count_seen(experience)
+    if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
+        n_own = origin.n_own_classes
+    elif len(targets := getattr(experience.dataset, "targets", [])):
+        n_own = int((~torch.as_tensor(targets[0]).isnan()).sum())
+    else:
+        return
+    if n_seen - n_counted > n_own:
         raise ValueError(
             f"{n_seen} classes were seen so far, {n_own} of them in this experience, but {counter} has "
             f"counted {n_counted}: train on all experiences with this plugin, or load its state_dict with "
             "that of the model."
         )
-
-
-def _count_labelled(experience: Any) -> int | None:
-    """Number of classes that the images of an experience are labelled for; None without images."""
-    origin = origin_of(experience)
-    if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
-        return origin.n_own_classes
-    targets: Any = getattr(experience.dataset, "targets", ())
-    return int((~torch.as_tensor(targets[0]).isnan()).sum()) if len(targets) else None
 
 
 # Modules of avalanche.evaluation.metrics that compare argmaxes, and what to use instead.
@@ -295,9 +258,8 @@ COMPLETE_LABELS = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MultiLabelSoftMarginLoss
 def check_no_argmax_metrics(source: Any) -> None:
     """Reject metrics that take the argmax of multi-hot targets, and so silently give meaningless numbers.
 
-    Avalanche's accuracy does this, and every metric that is built on it; ``default_evaluator`` contains it.
-    The metrics of this package call this function before training and evaluation, and so do experiences when
-    a strategy reads their images. The ``source`` is a strategy, an `EvaluationPlugin` or a list of metrics.
+    Avalanche's accuracy does this, and so does every metric built on it; ``default_evaluator`` contains it.
+    The ``source`` is a strategy, an `EvaluationPlugin` or a list of metrics.
     """
     evaluator = getattr(source, "evaluator", source)
     for metric in getattr(evaluator, "metrics", evaluator):
@@ -312,20 +274,15 @@ def check_no_argmax_metrics(source: Any) -> None:
 
 
 def check_criterion(criterion: Any, *, complete: bool = False) -> None:
-    """Reject losses of PyTorch that cannot work on multi-hot targets, all of them labelled or not."""
+    """Reject PyTorch's losses that do not work on multi-hot targets, of which all are labelled or not."""
     if isinstance(criterion, ONE_LABEL) or (isinstance(criterion, COMPLETE_LABELS) and not complete):
         why = "is for one label per image" if isinstance(criterion, ONE_LABEL) else "is NaN where unlabelled"
-        raise ValueError(
-            f"{type(criterion).__name__} {why}: pass criterion=PartialBCEWithLogitsLoss(), of "
-            "avalanche_agcn.training."
-        )
+        fix = "pass criterion=PartialBCEWithLogitsLoss(), of avalanche_agcn.training"
+        raise ValueError(f"{type(criterion).__name__} {why}: {fix}.")
 
 
 def check_normalisation(model: Any, transform: Transform | None) -> None:
-    """Warn of images that are normalised otherwise than those that the network's weights were trained on.
-
-    Only models with a ``backbone`` of `create_backbone` are checked.
-    """
+    """Warn if images are normalised differently from those a backbone of `create_backbone` was trained on."""
     backbone: Any = getattr(getattr(model, "module", model), "backbone", None)
     step = find_normalisation(transform)
     if step is None or not getattr(backbone, "pretrained", False):

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from avalanche_agcn.checks import check_choice
+from avalanche_agcn.checks import check_choice, check_fields, check_range, fail
 
 Transform = Callable[[Any], Any]
 RGB = tuple[float, float, float]
@@ -30,11 +30,10 @@ Truncated = Literal["warn", "error"]
 PAPER_IMAGE_SIZE = 448
 """Input size of the AGCN paper's experiments."""
 IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
-"""Of each colour of images between 0 and 1; what torchvision's weights were trained with."""
+"""Per channel, of images in [0, 1]; torchvision's weights were trained with it."""
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
-MAX_NAMED = 10  # of the images that cannot be opened
-
+MAX_NAMED = 10  # images that an error lists
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -62,10 +61,10 @@ def paper_transforms(
 
     Args:
         image_size: side of the square; None leaves the size unchanged.
-        train_transform: in place of the paper's.
-        eval_transform: in place of the paper's.
+        train_transform: replaces the paper's.
+        eval_transform: replaces the paper's.
         flip: whether training flips images.
-        mean: of each colour, for the normalisation.
+        mean: per channel, of images in [0, 1].
         std: likewise.
     """
     resize = [] if image_size is None else [v2.Resize((image_size, image_size), antialias=True)]
@@ -78,40 +77,26 @@ def paper_transforms(
     }
 
 
-def normalisation(
-    backbone: Any = None, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
-) -> dict[str, Any]:
-    """Mean and deviation for `paper_transforms`: those given, else the backbone's, else ImageNet's."""
-    found = {
-        "mean": getattr(backbone, "mean", IMAGENET_MEAN) if mean is None else mean,
-        "std": getattr(backbone, "std", IMAGENET_STD) if std is None else std,
-    }
-    for name, values in found.items():
-        if len(values) != 3 or not np.isfinite(values).all() or (name == "std" and min(values) <= 0):
-            raise ValueError(f"{name} must be a number for each of three colours, but is {values}.")
-    return found
-
-
 def find_normalisation(transform: Transform | None) -> Any:
-    """The normalisation among the steps of a transform of torchvision; None if there is none."""
+    """The normalisation among the steps of a torchvision transform; None if there is none."""
     steps = getattr(transform, "transforms", [transform])
     return next((step for step in steps if isinstance(step, (v1.Normalize, v2.Normalize))), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """How the image files of a data set are read: options that all its benchmarks have.
+    """How the image files of a data set are read: options of all benchmarks of image files.
 
     Attributes:
         image_size: side of the default transforms' output; the protocol's if None.
-        train_transform: in place of the protocol's (square, flip, normalisation).
-        eval_transform: in place of the protocol's (square, normalisation).
+        train_transform: replaces the protocol's (square, flip, normalisation).
+        eval_transform: replaces the protocol's (square, normalisation).
         backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
-        mean: of each colour of images between 0 and 1, in place of the backbone's.
+        mean: per channel, of images in [0, 1]; replaces the backbone's.
         std: likewise.
         truncated: what to do with a truncated image file; see `ImageFiles`.
         validation_size: number of train images (or their share, if below 1) held out at random.
-        seed: fixes everything that is drawn.
+        seed: of all random draws.
     """
 
     image_size: int | None = None
@@ -126,24 +111,28 @@ class ImageOptions:
 
     @classmethod
     def take_from(cls, options: dict[str, Any]) -> ImageOptions:
-        """Take these options out of others."""
+        """Remove these options from a dictionary of options, and return them."""
         return cls(**{field.name: options.pop(field.name) for field in fields(cls) if field.name in options})
 
     def transforms(self, image_size: int | None, *, flip: bool = True) -> dict[str, Any]:
         """A protocol's transforms, or those given instead; see `paper_transforms`."""
-        colours = normalisation(self.backbone, self.mean, self.std)
+        colours: dict[str, Any] = {
+            "mean": getattr(self.backbone, "mean", IMAGENET_MEAN) if self.mean is None else self.mean,
+            "std": getattr(self.backbone, "std", IMAGENET_STD) if self.std is None else self.std,
+        }
+        for name, values in colours.items():
+            if len(values) != 3 or not np.isfinite(values).all() or (name == "std" and min(values) <= 0):
+                raise ValueError(f"{name} must be a number for each of three colours, but is {values}.")
         return paper_transforms(image_size, self.train_transform, self.eval_transform, flip=flip, **colours)
 
 
 class ImageFiles(Dataset):
-    """Images on disk with multi-hot targets.
-
-    A file is opened when its image is read, so that labels can be used without any image.
+    """Images on disk with multi-hot targets; each file is opened when its image is read.
 
     Args:
         root: folder the file names are relative to.
         files: file name of each image.
-        targets: [N, C] matrix of 0 and 1; may be left out where the labels are kept elsewhere.
+        targets: [N, C] matrix of 0 and 1; not needed if the labels are kept elsewhere.
         class_names: names of the columns of ``targets``.
         truncated: what to do with a truncated file: ``"warn"`` and use the part that can be read, or
             ``"error"``.
@@ -160,7 +149,7 @@ class ImageFiles(Dataset):
     ) -> None:
         check_choice("truncated", truncated, Truncated)
         self.root = os.fspath(root)
-        # One array instead of a list of strings: loader workers share its pages instead of copying them.
+        # One array instead of a list of strings: loader workers share its memory instead of copying it.
         self.files = np.array([os.fsencode(file) for file in files])
         self.targets = torch.zeros(len(files), 0) if targets is None else targets
         self.class_names = None if class_names is None else list(class_names)
@@ -170,7 +159,7 @@ class ImageFiles(Dataset):
         return len(self.files)
 
     def image_name(self, index: int) -> str:
-        """Name of the file of image ``index``, relative to the folder."""
+        """File name of image ``index``, relative to the folder."""
         return os.fsdecode(self.files[index])
 
     def path(self, index: int) -> str:
@@ -182,14 +171,12 @@ class ImageFiles(Dataset):
 
 
 def check_readable(images: ImageFiles, places: Sequence[str]) -> None:
-    """Open all images, and raise an OSError with the places, such as ``"labels.csv, row 7"``, of bad ones."""
+    """Open all images; an OSError gives the places, such as ``"labels.csv, row 7"``, of bad ones."""
     if not os.path.isdir(images.root):
         raise FileNotFoundError(f"There is no folder {images.root} of images.")
 
     def reason(k: int) -> str | None:
         try:
-            if not os.path.isfile(images.path(k)):
-                return f"{places[k]}: there is no image {images.path(k)}"
             images[k]
         except OSError as error:
             return f"{places[k]}: {error}".rstrip(".")
@@ -203,27 +190,22 @@ def check_readable(images: ImageFiles, places: Sequence[str]) -> None:
         raise OSError(f"{len(found)} of {len(images)} images cannot be opened: {named}{more}.")
 
 
-def is_outside(file: str) -> bool:
-    """Whether a name, of this or another system, leaves the folder it is relative to.
+def check_inside(file: str, place: str) -> None:
+    """Raise a ValueError if a file name, of this or another system, leaves the folder it is relative to.
 
     Symbolic links within the folder may lead elsewhere: data sets are often laid out by them.
     """
     absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or file.startswith("\\")
-    return bool(absolute) or ".." in re.split(r"[/\\]", file) or "\0" in file
-
-
-def check_inside(file: str, place: str) -> None:
-    """Raise a ValueError if the name of a file, from a place, leaves the folder it is relative to."""
-    if not file or is_outside(file):
-        raise ValueError(f"{place} must be the name of a file within the folder of images, but is {file!r}.")
+    if not file or absolute or ".." in re.split(r"[/\\]", file) or "\0" in file:
+        fail(place, "the name of a file within the folder of images", file)
 
 
 def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:
     """Read an image file as upright RGB.
 
     Grey, 16-bit, palette and CMYK files are converted, transparent parts become white, and the EXIF
-    orientation is applied. Broken EXIF data is ignored. For ``truncated`` see `ImageFiles`. Whatever is wrong
-    with the file is an OSError that names it.
+    orientation is applied. Broken EXIF data is ignored. For ``truncated`` see `ImageFiles`. All errors are
+    OSErrors that name the file.
     """
     try:
         with Image.open(path) as image:
@@ -260,24 +242,16 @@ def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    """An image as `load_image` returns it, from one that is open."""
-    # Not by Pillow's exif_transpose, which copies upright images and rewrites the EXIF data: that fails on
-    # broken tags.
-    turn = UPRIGHT.get(_orientation(image))
-    return _rgb(image if turn is None else image.transpose(turn))
-
-
-def _orientation(image: Image.Image) -> int:
+    """An open image as `load_image` returns it."""
+    # Pillow's exif_transpose copies upright images and rewrites the EXIF data, which fails on broken tags.
     try:
-        return image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # of any type; the image can be used without it
-        return 1
-
-
-def _rgb(image: Image.Image) -> Image.Image:
+        turn = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # of any type; the image can be used without its orientation
+        turn = None
+    image = image if turn is None else image.transpose(turn)
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
-    if image.mode.startswith("I"):  # 16 bits, which Pillow's own conversion would clip at 255
+    if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion clips at 255
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
@@ -285,23 +259,28 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-ARGUMENTS = {
-    "ToImage": (),
-    "ToTensor": (),
-    "ToPureTensor": (),
-    "ToDtype": ("dtype", "scale"),
-    "Resize": ("size", "interpolation", "max_size", "antialias"),
-    "CenterCrop": ("size",),
-    "Normalize": ("mean", "std"),
+STEPS: dict[str, dict[str, Any]] = {
+    "ToImage": {},
+    "ToTensor": {},
+    "ToPureTensor": {},
+    "ToDtype": {"dtype": Literal["float32"], "scale": bool | None},
+    "Resize": {
+        "size": int | list[int] | None,
+        "interpolation": str,
+        "max_size": int | None,
+        "antialias": bool | None,
+    },
+    "CenterCrop": {"size": int | list[int]},
+    "Normalize": {"mean": list[float], "std": list[float]},
 }
-"""Transforms without random numbers, of either version of torchvision's, and their arguments."""
+"""Transforms without random numbers, of either version of torchvision's, and types of their arguments."""
 VERSIONS = {"v1": v1, "v2": v2}
 MAX_SIZE = 4096  # pixels of a side
 Step = dict[str, Any]
 
 
 def describe_transform(transform: Transform | None) -> list[Step] | None:
-    """A transform of torchvision as a list of names and arguments; None if a part of it is not known.
+    """A torchvision transform as a list of names and arguments; None if a part of it is not supported.
 
     Example:
         >>> describe_transform(v2.Compose([v2.ToImage(), v2.Normalize([0.5], [0.25])]))
@@ -312,49 +291,33 @@ def describe_transform(transform: Transform | None) -> list[Step] | None:
         return None if None in parts else [step for part in parts for step in part or []]
     name = type(transform).__name__
     version = next((key for key, of in VERSIONS.items() if type(transform) is getattr(of, name, None)), None)
-    if version is None or name not in ARGUMENTS:
+    if version is None or name not in STEPS:
         return None
-    values = {key: _plain(getattr(transform, key)) for key in ARGUMENTS[name]}
-    return [{"name": f"{version}.{name}", **values}]
+    step: Step = {"name": f"{version}.{name}"}
+    for key in STEPS[name]:
+        value = getattr(transform, key)
+        value = value.value if isinstance(value, Enum) else list(value) if isinstance(value, tuple) else value
+        step[key] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+    return [step]
 
 
 def make_transform(steps: Sequence[Step]) -> Transform:
-    """The transform that `describe_transform` described; a ValueError if a step or a value is not known."""
+    """The inverse of `describe_transform`; a ValueError if a step or a value is not supported."""
     return v2.Compose([_make_step(step) for step in steps])
 
 
 def _make_step(step: Step) -> Transform:
     values = dict(step)
     version, _, name = str(values.pop("name", "")).partition(".")
-    if version not in VERSIONS or name not in ARGUMENTS or set(values) != set(ARGUMENTS[name]):
+    if version not in VERSIONS or name not in STEPS or set(values) != set(STEPS[name]):
         raise ValueError(f"unknown transform {step!r}")
-    for key, value in values.items():
-        if not _is_valid(key, value):
-            raise ValueError(f"{value!r} for {key} of a transform")
+    check_fields(values, STEPS[name], name)
+    for key, most in (("size", MAX_SIZE), ("max_size", MAX_SIZE), ("std", math.inf)):
+        numbers = values.get(key)
+        for number in numbers if isinstance(numbers, list) else [numbers]:
+            check_range(f"{name}.{key}", number, above=0, most=most)
     if "dtype" in values:
         values["dtype"] = getattr(torch, values["dtype"])
     if "interpolation" in values:
         values["interpolation"] = v2.InterpolationMode(values["interpolation"])
     return getattr(VERSIONS[version], name)(**values)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, Enum):
-        return value.value
-    return list(value) if isinstance(value, (list, tuple)) else value
-
-
-def _is_valid(key: str, value: Any) -> bool:
-    if key == "dtype":
-        return value == "float32"
-    if key == "interpolation":
-        return value in [mode.value for mode in v2.InterpolationMode]
-    if key in ("scale", "antialias"):
-        return isinstance(value, bool) or value is None
-    if key in ("mean", "std"):
-        numbers = isinstance(value, list) and all(type(x) in (int, float) and math.isfinite(x) for x in value)
-        return numbers and (key == "mean" or all(x > 0 for x in value))
-    sides = value if isinstance(value, list) else [value]
-    return all(value is None or (type(x) is int and 0 < x <= MAX_SIZE) for x in sides) and len(sides) <= 2

@@ -10,7 +10,6 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
-import numpy as np
 import torch
 from avalanche.benchmarks.scenarios.generic_scenario import CLScenario, EagerCLStream
 from avalanche.benchmarks.utils.classification_dataset import TaskAwareSupervisedClassificationDataset
@@ -27,7 +26,6 @@ from avalanche_agcn.benchmarks.experience import (
     MultiLabelExperience,
     decode,
     encode,
-    mask_columns,
 )
 from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform
 from avalanche_agcn.benchmarks.protocols import Protocol
@@ -35,11 +33,9 @@ from avalanche_agcn.checks import check_whole_number
 
 
 class MultiLabelSource(Interface):
-    """Data a benchmark is made from: ``source[i][0]`` is an image, ``targets`` an N×C matrix of 0 and 1."""
+    """Data of a benchmark: ``source[i][0]`` is an image, ``targets`` an N×C matrix of 0 and 1."""
 
-    @property
-    def targets(self) -> Tensor | np.ndarray | Sequence[Sequence[int]]:
-        """Labels of all images."""
+    targets: Any
 
     def __len__(self) -> int: ...
 
@@ -47,7 +43,7 @@ class MultiLabelSource(Interface):
 
 
 def image_name(source: MultiLabelSource, position: int) -> str:
-    """Name of an image within its source: what ``source.image_name`` returns, or else its number."""
+    """Name of an image within its source: what ``source.image_name`` returns, or its number."""
     named = getattr(source, "image_name", None)
     return str(position) if named is None else named(position)
 
@@ -56,26 +52,21 @@ class Images(NamedTuple):
     """Images of a stream."""
 
     source: MultiLabelSource
-    labels: Tensor
-    """[N, C] int8 of 0 and 1, of all images of the source, columns in order of appearance."""
-    positions: Sequence[Tensor]
-    """For each experience, which images of the source it has."""
+    labels: Tensor  # [N, C] int8 of 0 and 1, of all images of the source, columns in order of appearance
+    positions: Sequence[Tensor]  # of each experience's images in the source
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything ``assemble`` makes a benchmark from: which image goes where, with which labels."""
 
-    train: Images
-    """An image's labels of other experiences are only used for the complete training set."""
-    evaluation: Mapping[str, Images]
-    """The images of the other streams, by stream name."""
+    train: Images  # labels outside of an experience's own columns are only for the complete training set
+    evaluation: Mapping[str, Images]  # by name of the stream
     class_names: Sequence[str]
     protocol: Protocol
     train_transform: Transform | None = None
     eval_transform: Transform | None = None
-    labels_complete: bool = True
-    """Whether the training labels of other experiences are known."""
+    labels_complete: bool = True  # whether the training labels of other experiences are known
 
     @property
     def columns(self) -> list[range]:
@@ -87,12 +78,11 @@ class Plan:
         """The same with only the first ``n`` images of each experience."""
         if n < 1:
             raise ValueError(f"The limit must be at least 1 image per experience, not {n}.")
-
-        def first(images: Images) -> Images:
-            return images._replace(positions=[positions[:n] for positions in images.positions])
-
-        evaluation = {name: first(images) for name, images in self.evaluation.items()}
-        return replace(self, train=first(self.train), evaluation=evaluation)
+        limited = {
+            name: images._replace(positions=[positions[:n] for positions in images.positions])
+            for name, images in (("train", self.train), *self.evaluation.items())
+        }
+        return replace(self, train=limited.pop("train"), evaluation=limited)
 
 
 class MultiLabelBenchmark(CLScenario):
@@ -102,7 +92,7 @@ class MultiLabelBenchmark(CLScenario):
         train_stream: experience t has labels for its own classes only; a target is float32 [n_classes],
             0 or 1 there and NaN elsewhere (0 with ``unlabelled_as_negative``).
         test_stream: experience i has the images that first become relevant at i, with all their labels.
-            Nested test set i is therefore ``test_stream[: i + 1]``, with the classes seen by then.
+            Nested test set i is therefore ``test_stream[: i + 1]``, with the classes seen so far.
         valid_stream: like the test stream, from images held out of training; only with a validation size.
         class_names: name of each column, in order of appearance.
         classes_per_experience: number of columns each experience adds.
@@ -114,14 +104,14 @@ class MultiLabelBenchmark(CLScenario):
         super().__init__(streams)
         for stream in streams:
             stream.benchmark = self  # where metrics find the class names
-        self.plan = plan
-        self.protocol = plan.protocol
+        self.plan, self.protocol = plan, plan.protocol
         self.class_names = list(plan.class_names)
         self.classes_per_experience = [len(own) for own in plan.columns]
+        self.n_classes, self.n_experiences = len(self.class_names), len(self.classes_per_experience)
 
     @cached_property
     def complete_train_dataset(self) -> TaskAwareSupervisedClassificationDataset:
-        """The images of the train stream, each once, with all their labels: for the upper bound."""
+        """The images of the train stream, each once, with all their labels: for joint training."""
         if not self.plan.labels_complete:
             raise ValueError(
                 "The complete training labels are not known: the split lists have each image's labels of its "
@@ -131,21 +121,10 @@ class MultiLabelBenchmark(CLScenario):
         every = torch.cat(list(positions)).unique()
         return _make_dataset(source, every, labels[every], self.plan)
 
-    @property
-    def n_classes(self) -> int:
-        """Number of columns of a target."""
-        return len(self.class_names)
-
-    @property
-    def n_experiences(self) -> int:
-        """Length of each stream."""
-        return len(self.classes_per_experience)
-
     def __repr__(self) -> str:
-        sizes = {name: sum(len(e.dataset) for e in stream) for name, stream in self.streams.items()}
-        images = ", ".join(f"{n} {name}" for name, n in sizes.items())
+        parts = (f"{sum(len(e.dataset) for e in part)} {name}" for name, part in self.streams.items())
         shape = f"{self.n_classes} classes in {self.n_experiences} experiences"
-        return f"{type(self).__name__}({shape}; images: {images})"
+        return f"{type(self).__name__}({shape}; images: {', '.join(parts)})"
 
 
 def multilabel_benchmark(
@@ -172,7 +151,7 @@ def multilabel_benchmark(
     class (``assignment="rarest"``) or of one of its classes drawn at random (``"random"``); an experience
     that this would leave empty gets an image that has one of its labels. With ``repeat_images=True`` it
     returns with every experience it has a label of. Either way only the experience's own columns are
-    labelled; the others are NaN, or 0 with ``unlabelled_as_negative``. Images without any label are left out.
+    labelled; the others are NaN, or 0 with ``unlabelled_as_negative``. Images without any label are skipped.
 
     Args:
         train_dataset: training images with ``targets``, an N×C matrix of 0 and 1.
@@ -180,8 +159,8 @@ def multilabel_benchmark(
         n_experiences: number of experiences with equally many classes.
         classes_per_experience: instead, the number of classes of each: ``[40, 10, 10, 10, 10]`` is the
             protocol written B40-C10 in the literature.
-        class_names: names of the C columns of ``targets``; by default the ``class_names`` of the train
-            dataset if it has any, else ``"class 0"`` and so on.
+        class_names: names of the C columns of ``targets``; by default the train dataset's ``class_names``,
+            or ``"class 0"`` and so on.
         class_order: columns or names in order of appearance, ``"alphabetical"``, or ``"shuffled-3"``, drawn
             with seed 3; by default the order of the columns.
         repeat_images: whether an image returns with every experience it has a label of.
@@ -189,16 +168,16 @@ def multilabel_benchmark(
         unlabelled_as_negative: whether train targets are 0 instead of NaN outside of the experience's own
             columns. Losses then train all other classes seen so far as negatives.
         test_images: ``"seen"`` or ``"all"``; see `Protocol`.
-        long_tail: power of the number of train images per class over its rank: images are left out at random
-            until the class of rank r has at most n_max · r^−``long_tail`` (`draw_long_tail`). None keeps all.
+        long_tail: power law of the number of train images per class: images are removed at random until the
+            class of rank r has at most n_max · r^−``long_tail`` (`draw_long_tail`). None keeps all.
         validation_size: number of images (or their share, if below 1) held out of training at random.
         train_transform: applied to each training image each time it is read.
         eval_transform: applied to each image in evaluation.
-        seed: fixes everything that is drawn: validation images, random assignments, the long tail.
+        seed: of all random draws: validation images, random assignments, the long tail.
 
     Raises:
-        ValueError: if targets, sizes, names or order do not fit; if a class has no positive in training;
-            if no image is left for an experience.
+        ValueError: if targets, sizes, names or order do not fit, a class has no positive in training, or an
+            experience gets no image.
 
     Example:
         >>> from torch.utils.data import TensorDataset
@@ -219,16 +198,9 @@ def multilabel_benchmark(
         test_images=test_images,
         long_tail=long_tail,
     )
-    plan = make_plan(
-        train_dataset,
-        test_dataset,
-        protocol,
-        class_names=class_names,
-        validation_size=validation_size,
-        train_transform=train_transform,
-        eval_transform=eval_transform,
-        seed=seed,
-    )
+    transforms: dict[str, Any] = {"train_transform": train_transform, "eval_transform": eval_transform}
+    drawing: dict[str, Any] = {"validation_size": validation_size, "seed": seed}
+    plan = make_plan(train_dataset, test_dataset, protocol, class_names=class_names, **drawing, **transforms)
     return assemble(plan)
 
 
@@ -254,66 +226,64 @@ def make_plan(
     seed: int = 0,
     train_membership: Tensor | None = None,
     test_membership: Tensor | None = None,
-    train_transform: Transform | None = None,
-    eval_transform: Transform | None = None,
+    **transforms: Any,
 ) -> Plan:
     """Plan a benchmark that follows a protocol; for most arguments see `multilabel_benchmark`.
 
     ``train_membership`` and ``test_membership`` have 0 or 1 for each image and class, like ``targets``: the
-    classes that bring an image into an experience, where these are not its labels.
+    classes that bring an image into an experience, if these are not its labels.
     """
     check_whole_number("seed", seed, 0)
-    train_labels, test_labels = _read_both(train_dataset, test_dataset)
-    protocol = protocol.with_sizes(train_labels.shape[1])
-    sizes = protocol.classes_per_experience
-    assert sizes is not None
-    names = _class_names(class_names, train_dataset, test_dataset, sum(sizes))
+    train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
+    n_train, n_test = train_labels.shape[1], test_labels.shape[1]
+    if n_train != n_test:
+        raise ValueError(f"train has {n_train} classes and test {n_test}; give both the same columns.")
+    protocol = protocol.with_sizes(n_train)
+    names = _class_names(class_names, train_dataset, test_dataset, n_train)
     order = split.resolve_class_order(protocol.class_order, names)
     names = [names[column] for column in order]
     train_members = (train_labels if train_membership is None else train_membership)[:, order]
     test_members = (test_labels if test_membership is None else test_membership)[:, order]
     train_labels, test_labels = train_labels[:, order], test_labels[:, order]
-
+    sizes = protocol.classes_per_experience
+    assert sizes is not None
+    if protocol.test_images == "all":
+        test_members = torch.ones_like(test_members)  # all are relevant from the first experience on
+    evaluation = {"test": Images(test_dataset, test_labels, split.assign_first(test_members, sizes))}
     held_out = _draw_held_out(train_members, validation_size, seed)
     split.check_classes_present(train_labels[~held_out], names)
-    unused = held_out
-    if protocol.long_tail is not None:
-        left = train_labels.masked_fill(held_out[:, None], 0)
-        unused = held_out | ~split.draw_long_tail(left, protocol.long_tail, seed)
-    used = train_members.masked_fill(unused[:, None], 0)  # images that belong nowhere are left out
-    train_positions = _assign_train(used, sizes, protocol, seed)
-    assign = split.assign_all if protocol.test_images == "all" else split.assign_first
-    evaluation = {"test": Images(test_dataset, test_labels, assign(test_members, sizes))}
     if held_out.any():
         valid_positions = split.assign_first(train_members.masked_fill(~held_out[:, None], 0), sizes)
         evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
-    return Plan(
-        train=Images(train_dataset, train_labels, train_positions),
-        evaluation=evaluation,
-        class_names=names,
-        protocol=protocol,
-        train_transform=train_transform,
-        eval_transform=eval_transform,
-    )
+    positions = _assign_train(train_labels, train_members, held_out, protocol, seed)
+    train = Images(train_dataset, train_labels, positions)
+    return Plan(train=train, evaluation=evaluation, class_names=names, protocol=protocol, **transforms)
 
 
-def _assign_train(labels: Tensor, sizes: Sequence[int], protocol: Protocol, seed: int) -> list[Tensor]:
-    """Train images of each experience."""
+def _assign_train(
+    labels: Tensor, members: Tensor, held_out: Tensor, protocol: Protocol, seed: int
+) -> list[Tensor]:
+    """Train images of each experience; those held out or thinned out belong to none."""
+    assert protocol.classes_per_experience is not None
+    unused = held_out
+    if protocol.long_tail is not None:
+        remaining = labels.masked_fill(held_out[:, None], 0)
+        unused = held_out | ~split.draw_long_tail(remaining, protocol.long_tail, seed)
+    used = members.masked_fill(unused[:, None], 0)
     if protocol.repeat_images:
-        return split.assign_repeatedly(labels, sizes)
-    return split.assign_once(labels, sizes, assignment=protocol.assignment or "rarest", seed=seed)
+        return split.assign_repeatedly(used, protocol.classes_per_experience)
+    assignment = protocol.assignment or "rarest"
+    return split.assign_once(used, protocol.classes_per_experience, assignment=assignment, seed=seed)
 
 
 def _class_names(
     given: Sequence[str] | None, train: MultiLabelSource, test: MultiLabelSource, n_classes: int
 ) -> list[str]:
-    """Names of the columns: those given, or those of the datasets, which must be the same, or numbers."""
+    """Names of the columns: those given, else those of the datasets, which must agree, else numbers."""
     if given is None:
         given, others = (getattr(dataset, "class_names", None) for dataset in (train, test))
         if given is not None and others is not None and list(given) != list(others):
-            raise ValueError(
-                f"train has the classes {given} and test {others}; give both the same, in one order."
-            )
+            raise ValueError(f"train has the classes {given} and test {others}; give both the same list.")
     names = [f"class {c}" for c in range(n_classes)] if given is None else [str(name) for name in given]
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ValueError(f"class_names must be {n_classes} different names, one per column, but are {names}.")
@@ -323,34 +293,23 @@ def _class_names(
 def assemble(plan: Plan) -> MultiLabelBenchmark:
     """Make the benchmark of a plan; a ValueError if an experience has no training image."""
     _check_train_images(plan)
-    source, labels, positions = plan.train
-    outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
-    datasets = [
-        _make_dataset(source, images, mask_columns(labels[images], own, outside=outside), plan)
-        for images, own in zip(positions, plan.columns, strict=True)
-    ]
-    streams = [_make_stream("train", datasets, plan.columns)]
-    for name, (source, labels, positions) in plan.evaluation.items():
-        datasets = [_make_dataset(source, images, labels[images], plan).eval() for images in positions]
-        streams.append(_make_stream(name, datasets, plan.columns))
+    streams = []
+    for name, (source, labels, positions) in {"train": plan.train, **plan.evaluation}.items():
+        experiences = []
+        for t, (images, own) in enumerate(zip(positions, plan.columns, strict=True)):
+            codes = labels[images]  # a copy
+            if name == "train":
+                outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
+                codes[:, : own.start] = codes[:, own.stop :] = outside
+            dataset = _make_dataset(source, images, codes, plan)
+            dataset = dataset if name == "train" else dataset.eval()
+            experiences.append(MultiLabelExperience(dataset, t, own, n_classes=len(plan.class_names)))
+        streams.append(EagerCLStream(name, experiences))
     return MultiLabelBenchmark(streams, plan)
 
 
-class _LabelledImages(Dataset):
-    """Some images of a source, opened when they are read, with targets of our own."""
-
-    def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor) -> None:
-        self.source, self.positions, self.codes = source, positions, codes
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
-        return self.source[int(self.positions[index])][0], decode(self.codes[index])
-
-
-class _ImageNames(Dataset[str]):
-    """Names of some images of a source, by which a memory finds its images again."""
+class _ImageNames(Dataset[Any]):
+    """Names of some images of a source, by which a replay memory finds its images again."""
 
     def __init__(self, source: MultiLabelSource, positions: Tensor) -> None:
         self.source, self.positions = source, positions
@@ -358,14 +317,25 @@ class _ImageNames(Dataset[str]):
     def __len__(self) -> int:
         return len(self.positions)
 
-    def __getitem__(self, index: int) -> str:
+    def __getitem__(self, index: int) -> Any:
         return image_name(self.source, int(self.positions[index]))
+
+
+class _LabelledImages(_ImageNames):
+    """The images, opened when they are read, with their targets in a stream."""
+
+    def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor) -> None:
+        super().__init__(source, positions)
+        self.codes = codes
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        return self.source[int(self.positions[index])][0], decode(self.codes[index])
 
 
 def _make_dataset(
     source: MultiLabelSource, positions: Tensor, codes: Tensor, plan: Plan
 ) -> TaskAwareSupervisedClassificationDataset:
-    """An Avalanche dataset of the source's images at ``positions`` with the given targets, all of task 0."""
+    """Avalanche's dataset of the images at ``positions`` with the given targets, all of task 0."""
     return TaskAwareSupervisedClassificationDataset(
         [_LabelledImages(source, positions, codes)],
         data_attributes=[
@@ -377,32 +347,11 @@ def _make_dataset(
     )
 
 
-def _make_stream(
-    name: str, datasets: Sequence[TaskAwareSupervisedClassificationDataset], columns: Sequence[range]
-) -> EagerCLStream:
-    n_classes = columns[-1].stop
-    experiences = [
-        MultiLabelExperience(dataset=dataset, current_experience=t, own_columns=own, n_classes=n_classes)
-        for t, (dataset, own) in enumerate(zip(datasets, columns, strict=True))
-    ]
-    return EagerCLStream(name, experiences)
-
-
-def _read_both(train: MultiLabelSource, test: MultiLabelSource) -> tuple[Tensor, Tensor]:
-    train_labels, test_labels = _read_labels(train, "train"), _read_labels(test, "test")
-    n_train, n_test = train_labels.shape[1], test_labels.shape[1]
-    if n_train != n_test:
-        raise ValueError(f"train has {n_train} classes and test {n_test}; give both the same columns.")
-    return train_labels, test_labels
-
-
 def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
     """The source's targets as int8 codes of 0 and 1, checked."""
     if not hasattr(source, "targets"):
-        kind = type(source).__name__
-        raise ValueError(
-            f"The {which} dataset ({kind}) has no `targets`, [images, classes] of 0 and 1; add it."
-        )
+        name = f"The {which} dataset ({type(source).__name__})"
+        raise ValueError(f"{name} has no `targets`, [images, classes] of 0 and 1; add it.")
     codes = encode(source.targets)
     if (codes == UNLABELLED).any():
         raise ValueError(

@@ -12,17 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avalanche_agcn.benchmarks import published
 from avalanche_agcn.benchmarks.image_files import ImageOptions
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import resolve_options
-from avalanche_agcn.benchmarks.published import (
-    LabelsDisagree,
-    LabelTable,
-    SplitLists,
-    benchmark_from_lists,
-    benchmark_from_tables,
-    load_split_lists,
-)
 from avalanche_agcn.benchmarks.split import ClassOrder
 
 PAPER_SIZES = (21, 7)
@@ -48,24 +41,16 @@ def SplitWIDE(
 
     With ``protocol="paper"`` the 21 most frequent of the 81 concepts come in 7 experiences of 3; for the
     others see ``protocols.py``. Train and test images are those of NUS-WIDE's
-    ``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``; where one of these is missing, all images that
-    the other does not have; where both are, a seeded random share of 40 % is the test set.
+    ``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``; if one of these is missing, all images that
+    are not in the other; if both are, a seeded random share of 40 % is the test set.
 
     With ``split_lists`` the images of each experience and their labels are exactly the published ones. Their
-    columns have no names; where the ground truth files are there, each column gets the name of the concept it
-    agrees with, and ``complete_train_dataset`` is available.
+    columns have no names; if there are ground truth files, each column gets the name of the concept it agrees
+    with, and ``complete_train_dataset`` is available.
 
-    Args:
-        dataset_root: folder with ``ImageList/Imagelist.txt``, ``Groundtruth/AllLabels/Labels_<concept>.txt``
-            and the images under ``Flickr``. Images are opened when needed.
-        protocol: see `SplitCOCO`.
-        n_classes: how many of the concepts on most train images; the protocol's number if None.
-        n_experiences: number of experiences with equally many classes; the protocol's if None.
-        class_order: concepts in order of appearance; ``"data"`` is alphabetical, too.
-        split_lists: folder or zip of published split lists, which decide classes, experiences and images.
-        backbone: network for which images are normalised.
-        seed: fixes everything that is drawn.
-        **options: further ones of `SplitCOCO`.
+    ``dataset_root`` is the folder with ``ImageList/Imagelist.txt``, ``Groundtruth/AllLabels`` with a file
+    ``Labels_<concept>.txt`` for each concept, and the images under ``Flickr``, which are opened when needed.
+    The other arguments and ``options`` are those of `SplitCOCO`; the order ``"data"`` is alphabetical, too.
     """
     root = Path(dataset_root)
     if not root.is_dir():
@@ -74,12 +59,12 @@ def SplitWIDE(
     options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
     options |= {"backbone": backbone, "seed": seed}
     if split_lists is not None:
-        return _from_lists(root, files, *load_split_lists(split_lists, protocol, options))
-    not_here = ["crowds", "difficult"]
-    rules, images = resolve_options(protocol, options, paper_sizes=PAPER_SIZES, without=not_here)
+        return _from_lists(root, files, *published.load_split_lists(split_lists, protocol, options))
+    without = ["crowds", "difficult"]
+    rules, images = resolve_options(protocol, options, paper_sizes=PAPER_SIZES, without=without)
     table = read_nus_wide(root, files)
     train, test = (table.rows(part) for part in _train_and_test(root / "ImageList", files, images.seed))
-    return benchmark_from_tables(root, train, test, rules, images)
+    return published.benchmark_from_tables(root, train, test, rules, images)
 
 
 def read_image_list(path: Path) -> list[str]:
@@ -90,13 +75,13 @@ def read_image_list(path: Path) -> list[str]:
     return ["Flickr/" + line.strip().replace("\\", "/") for line in lines if line.strip()]
 
 
-def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
+def read_nus_wide(root: Path, files: list[str]) -> published.LabelTable:
     """Labels of all concepts, in alphabetical order, for files in the order of the image list."""
     folder = root / LABELS
     paths = sorted(folder.glob("Labels_*.txt"))
     if not paths:
         raise FileNotFoundError(f"{folder} has no Labels_<concept>.txt; unpack NUS-WIDE's Groundtruth there.")
-    return LabelTable(
+    return published.LabelTable(
         files,
         torch.stack([_read_labels(path, len(files)) for path in paths], 1),
         [path.stem.removeprefix("Labels_") for path in paths],
@@ -104,11 +89,16 @@ def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
 
 
 def _read_labels(path: Path, n_images: int) -> Tensor:
-    text = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    content = path.read_bytes()
+    text = np.frombuffer(content, dtype=np.uint8)
     labels = text[text > ord(" ")] - ord("0")
     wrong = (labels > 1).any()
     if len(labels) != n_images or wrong:
-        found = _first_wrong_line(text) if wrong else f"it has {len(labels)} characters"
+        found = f"it has {len(labels)} characters"
+        if wrong:
+            lines = enumerate(content.split(b"\n"), 1)
+            number, line = next((n, line) for n, line in lines if line.strip(b"01 \r\t"))
+            found = f"line {number} is {line.decode(errors='replace').strip()!r}"
         raise ValueError(
             f"{path} must have a line of 0 or 1 for each of the {n_images} images of the image list, "
             f"but {found}; unpack NUS-WIDE's Groundtruth again."
@@ -116,21 +106,18 @@ def _read_labels(path: Path, n_images: int) -> Tensor:
     return torch.from_numpy(labels.view(np.int8))
 
 
-def _first_wrong_line(text: np.ndarray) -> str:
-    """The first line with anything but 0 and 1."""
-    lines = text.tobytes().split(b"\n")
-    number, line = next((n, line) for n, line in enumerate(lines, 1) if line.strip(b"01 \r\t"))
-    return f"line {number} is {line.decode(errors='replace').strip()!r}"
-
-
 def _train_and_test(folder: Path, files: list[str], seed: int) -> tuple[Tensor, Tensor]:
     """[N] bool twice: NUS-WIDE's own train and test images, or a random share of test images."""
-    train, test = (_listed(folder / name, files) for name in ("TrainImagelist.txt", "TestImagelist.txt"))
-    if test is None:
-        drawn = torch.rand(len(files), generator=torch.Generator().manual_seed(seed)) < TEST_SHARE
-        test = drawn if train is None else ~train
-    if train is None:
-        train = ~test
+    found: dict[str, Tensor] = {}
+    for name in ("Train", "Test"):
+        path = folder / f"{name}Imagelist.txt"
+        if path.is_file():
+            listed = set(read_image_list(path))
+            found[name] = torch.tensor([file in listed for file in files])
+    if not found:
+        found["Test"] = torch.rand(len(files), generator=torch.Generator().manual_seed(seed)) < TEST_SHARE
+    train = found["Train"] if "Train" in found else ~found["Test"]
+    test = found.get("Test", ~train)
     both = train & test
     if both.any():
         raise ValueError(
@@ -140,23 +127,17 @@ def _train_and_test(folder: Path, files: list[str], seed: int) -> tuple[Tensor, 
     return train, test
 
 
-def _listed(path: Path, files: list[str]) -> Tensor | None:
-    """[N] bool: which of the images the list has; None if there is no such list."""
-    if not path.is_file():
-        return None
-    listed = set(read_image_list(path))
-    return torch.tensor([file in listed for file in files])
-
-
-def _from_lists(root: Path, files: list[str], lists: SplitLists, images: ImageOptions) -> MultiLabelBenchmark:
+def _from_lists(
+    root: Path, files: list[str], lists: published.SplitLists, images: ImageOptions
+) -> MultiLabelBenchmark:
     lines = range(len(files))  # the lists count them from 0
     make = partial(
-        benchmark_from_lists, root, lists, files, lambda image: lines.index(int(image)), images=images
+        published.benchmark_from_lists, root, lists, files, lambda line: lines.index(int(line)), images=images
     )
     if (root / LABELS).is_dir():
         table = read_nus_wide(root, files)
         try:
             return make(class_names=table.class_names, labels=table.labels)
-        except LabelsDisagree as error:
+        except published.LabelsDisagree as error:
             warnings.warn(f"{str(error).rstrip('.')}; the columns stay without names.", stacklevel=3)
     return make(class_names=[f"concept {column}" for column in range(lists.n_classes)], labels=None)

@@ -1,9 +1,9 @@
-"""Photos of your own as a class-incremental benchmark, with labels of the common tools."""
+"""Your own photos as a class-incremental benchmark, with labels in the formats of common tools."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.coco import read_instances
-from avalanche_agcn.benchmarks.csv_files import OUTSIDE, PhotoLabels, open_photos, read_csv
-from avalanche_agcn.benchmarks.image_files import is_outside
+from avalanche_agcn.benchmarks.csv_files import Log, PhotoLabels, open_photos, read_csv
+from avalanche_agcn.benchmarks.image_files import Truncated, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, resolve_options
 from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
@@ -21,8 +21,7 @@ from avalanche_agcn.benchmarks.voc import read_objects
 from avalanche_agcn.checks import check_range
 
 N_EXPERIENCES = 5
-SPLIT_SEED = 0  # not that of the run: all its seeds are scored on the same test photos
-Log = Callable[[str], None]
+SPLIT_SEED = 0  # not the run's: runs with any seed are scored on the same test photos
 
 
 def SplitPhotos(
@@ -41,26 +40,26 @@ def SplitPhotos(
 ) -> MultiLabelBenchmark:
     """Your own photos, a few of their classes in each experience.
 
-    All photos are opened first, so that broken ones are found before training begins. Classes are divided as
-    equally as possible.
+    All photos are opened first, so that broken ones are found before training. Classes are divided as equally
+    as possible.
 
     Args:
         dataset_root: folder of the photos.
         labels: CSV file (see `multilabel_csv`), COCO annotations (a JSON file, or a folder with one, or with
             one for training and one for validation), or a folder of VOC's XML files.
         test_labels: the same for test photos, in the same folder of photos.
-        test_size: without ``test_labels``, share of the photos of each class to test on, drawn once, whatever
-            the seed.
-        separator: what separates names in a CSV file; found out if None.
+        test_size: without ``test_labels``, share of the photos of each class to test on; the same photos for
+            any seed.
+        separator: between the names in a cell of a CSV file; detected if None.
         protocol: see `SplitCOCO`.
-        n_classes: how many of the most frequent classes; all if None.
-        n_experiences: number of experiences; if None 5, or fewer with less than two classes each.
+        n_classes: number of classes, the most frequent ones; all if None.
+        n_experiences: number of experiences; by default 5, or fewer if there are less than ten classes.
         class_order: names or numbers in order of appearance.
         log: receives one line about the labels, and one that names classes without a test photo.
         **options: further ones of `SplitCOCO`.
 
     Raises:
-        OSError: if photos cannot be opened; names all of them.
+        OSError: if photos cannot be opened; names the first ten.
     """
     reading = {"separator": separator, "truncated": options.get("truncated", "warn"), "log": log}
     train, test = _read_both(Path(dataset_root), Path(labels), test_labels, test_size, reading)
@@ -83,28 +82,29 @@ def read_photos(
     *,
     class_names: Sequence[str] | None = None,
     separator: str | None = None,
-    **options: Any,
+    truncated: Truncated = "warn",
+    log: Log = print,
 ) -> LabelTable:
-    """Labels of any kind that `SplitPhotos` knows, of photos that were all opened; see `multilabel_csv`."""
+    """Labels in any format of `SplitPhotos`, after opening all photos; see `multilabel_csv`."""
     path = Path(labels)
     if path.is_dir() or path.suffix == ".json":
         read = _read_annotations(path, Path(images), class_names)
     else:
         read = read_csv(path, class_names=class_names, separator=separator)
-    open_photos(images, read, **options)
+    open_photos(images, read, truncated=truncated, log=log)
     return read.table
 
 
 def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> Tensor:
-    """Draw test photos, [N] bool, the same share of each class as nearly as possible.
+    """Draw test photos, [N] bool, as nearly as possible the same share of each class.
 
-    Classes are divided one after the other, the rarest first, so that also these have photos on both sides.
+    Classes are divided one after the other, the rarest first, so that these have train and test photos too.
     """
     check_range("test_size", test_size, above=0, below=1)
     generator = torch.Generator().manual_seed(seed)
     is_test = torch.zeros(len(targets), dtype=torch.bool)
     undecided = torch.ones(len(targets), dtype=torch.bool)
-    rest = 0.0  # of a photo, which the next class gets
+    rest = 0.0  # fraction of a photo, carried over to the next class
     for column in targets.sum(0).argsort(stable=True).tolist():
         shown = targets[:, column].bool()
         own = (shown & undecided).nonzero().flatten()
@@ -119,62 +119,48 @@ def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> T
 
 
 def _read_both(
-    root: Path,
-    labels: Path,
-    test_labels: str | os.PathLike | None,
-    test_size: float,
-    options: dict[str, Any],
+    root: Path, labels: Path, test_labels: str | os.PathLike | None, test_size: float, options: dict[str, Any]
 ) -> tuple[LabelTable, LabelTable]:
-    if test_labels is None:
-        labels, test_labels = _find_pair(labels)
+    if test_labels is None:  # COCO's folder has a file for training and one for validation
+        train, val = (sorted(labels.glob(f"instances_{part}*.json")) for part in ("train", "val"))
+        if len(train) == len(val) == 1:
+            labels, test_labels = train[0], val[0]
     photos = read_photos(root, labels, **options)
     if test_labels is not None:
         return photos, read_photos(root, test_labels, class_names=photos.class_names, **options)
     is_test = split_photos(photos.labels, test_size)
     if not is_test.any():
         raise ValueError(
-            f"{test_size=} of {len(is_test)} photos leaves no test photo; use more photos, or test_labels."
+            f"{test_size=} of {len(is_test)} photos leaves no test photo; add photos or test_labels."
         )
     return photos.rows(~is_test), photos.rows(is_test)
 
 
-def _find_pair(labels: Path) -> tuple[Path, Path | None]:
-    """COCO's files for training and validation, where a folder has both."""
-    found = {kind: sorted(labels.glob(f"instances_{kind}*.json")) for kind in ("train", "val")}
-    if len(found["train"]) == len(found["val"]) == 1:
-        return found["train"][0], found["val"][0]
-    return labels, None
-
-
 def _read_annotations(path: Path, images: Path, class_names: Sequence[str] | None) -> PhotoLabels:
-    """From a file of COCO's form, or a folder with one or with files of VOC's form."""
+    """From a JSON file in COCO's format, or a folder with one or with XML files in VOC's format."""
     annotations = sorted(path.glob("*.xml"))
-    if annotations:
-        table, form = _read_xml(annotations), "VOC"
-    else:
-        table, form = _read_coco(_find_json(path), images), "COCO"
-    outside = [file for file in table.files if is_outside(file)]
-    if outside:
-        raise ValueError(f"{path}: {outside[0]!r} {OUTSIDE}.")
+    table = _read_xml(annotations) if annotations else _read_coco(path, images)
     if class_names is not None:
-        table = _in_order(path, table, class_names)
-    return PhotoLabels(table, f"{path}: annotations of {form}'s form", [str(path)] * len(table.files))
-
-
-def _find_json(path: Path) -> Path:
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    if len(files) != 1:
-        raise ValueError(
-            f"{path} has {len(files)} JSON files and no XML file: give a folder of VOC's XML files, a JSON "
-            "file of COCO's form, or a CSV file."
-        )
-    return files[0]
+        unknown = sorted(set(table.class_names) - set(class_names))
+        if unknown:
+            raise ValueError(f"{path} has classes that the train labels do not have: {unknown}; remove them.")
+        labels = torch.zeros(len(table.files), len(class_names), dtype=torch.int8)
+        labels[:, [list(class_names).index(name) for name in table.class_names]] = table.labels
+        table = LabelTable(table.files, labels, list(class_names))
+    layout = f"{path}: annotations in {'VOC' if annotations else 'COCO'}'s format"
+    return PhotoLabels(table, layout, [str(path)] * len(table.files))
 
 
 def _read_coco(path: Path, images: Path) -> LabelTable:
     """Labels of the classes that images show; COCO's own images are in a folder for each part."""
-    part = path.stem.removeprefix("instances_")
-    table = read_instances(path, folder=f"{part}/" if (images / part).is_dir() else "")
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if len(files) != 1:
+        raise ValueError(
+            f"{path} has {len(files)} JSON files and no XML file: give a folder of VOC's XML files, a JSON "
+            "file in COCO's format, or a CSV file."
+        )
+    part = files[0].stem.removeprefix("instances_")
+    table = read_instances(files[0], folder=f"{part}/" if (images / part).is_dir() else "")
     shown = table.labels.any(0).nonzero().flatten()
     return LabelTable(table.files, table.labels[:, shown], [table.class_names[c] for c in shown])
 
@@ -183,15 +169,7 @@ def _read_xml(annotations: Sequence[Path]) -> LabelTable:
     found = [read_objects(path) for path in annotations]
     names = sorted({name for _, objects in found for name, _ in objects})
     labels = torch.zeros(len(found), len(names), dtype=torch.int8)
-    for row, (_, objects) in enumerate(found):
+    for row, (path, (file, objects)) in enumerate(zip(annotations, found, strict=True)):
+        check_inside(file, f"{path}: the filename")
         labels[row, [names.index(name) for name, _ in objects]] = 1
     return LabelTable([file for file, _ in found], labels, names)
-
-
-def _in_order(path: Path, table: LabelTable, class_names: Sequence[str]) -> LabelTable:
-    unknown = sorted(set(table.class_names) - set(class_names))
-    if unknown:
-        raise ValueError(f"{path} has classes that the train labels do not have: {unknown}; remove them.")
-    labels = torch.zeros(len(table.files), len(class_names), dtype=torch.int8)
-    labels[:, [list(class_names).index(name) for name in table.class_names]] = table.labels
-    return LabelTable(table.files, labels, list(class_names))

@@ -1,22 +1,10 @@
-"""Named protocols: which conventions each of the field's ways to split a data set follows.
+"""Named protocols: the conventions by which the literature splits a data set.
 
-===========================  ==================================  =====================================
-setting                      ``"paper"`` (AGCN)                  ``"B<n>-C<m>"`` (KRT, CSC, L3A, …)
-===========================  ==================================  =====================================
-classes                      the most frequent (40 of COCO)      all of the data
-experiences                  equally many classes each (10)      n classes first if n > 0, then m each
-``class_order``              ``"data"``                          ``"alphabetical"``
-``repeat_images``            False                               True
-``unlabelled_as_negative``   False (NaN)                         True (0)
-``test_images``              ``"seen"``                          ``"seen"``
-``crowds`` (COCO)            ``"labels"``                        ``"membership"``
-``difficult`` (VOC)          ``"negative"``                      ``"negative"``
-``image_size``               448                                 224
-``flip``                     True                                False
-===========================  ==================================  =====================================
-
-The programs behind the B protocols do not normalise images, because their network was trained so, and some
-augment them: pass transforms for that.
+``PAPER``, with the defaults of `Protocol`, has those of the AGCN paper: the most frequent classes (40 of
+COCO), equally many in each experience (10 of 4). ``B`` has those of ``"B<n>-C<m>"`` (KRT, CSC, L3A, …): all
+classes of the data, n in the first experience if n > 0, then m in each. The published code of the B protocols
+does not normalise images, because its network was trained so, and some of it augments them: pass transforms
+for that.
 """
 
 from __future__ import annotations
@@ -26,14 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from avalanche_agcn.benchmarks import split
 from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, ImageOptions
-from avalanche_agcn.benchmarks.split import (
-    Assignment,
-    ClassOrder,
-    TestImages,
-    experience_sizes,
-    is_order_of_names,
-)
+from avalanche_agcn.benchmarks.split import TestImages
 from avalanche_agcn.checks import check_choice, check_whole_number
 
 Crowds = Literal["labels", "membership", "ignore"]
@@ -41,30 +24,21 @@ Difficult = Literal["negative", "positive"]
 
 B_PROTOCOL = re.compile(r"B(\d+)-C(\d+)")
 B_IMAGE_SIZE = 224
-"""Input size of the programs of KRT, CSC and L3A."""
+"""Input size of the published code of KRT, CSC and L3A."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """The conventions of a benchmark; printing it gives a line for each.
 
-    A setting of None does not apply to the data.
+    A setting of None does not apply to the data. For those not listed here see `multilabel_benchmark`.
 
     Attributes:
         name: ``"paper"``, ``"B0-C10"``, …, or ``"own"`` for settings without a name.
-        n_classes: number of classes.
-        n_experiences: number of experiences.
-        classes_per_experience: number of classes of each experience.
-        class_order: ``"data"``, as the columns of the data; ``"alphabetical"``; ``"shuffled-3"``, drawn with
-            seed 3; or the order itself, as columns or names.
-        repeat_images: whether a train image returns with every experience it has a label of.
-        assignment: the experience of a train image that appears once; see ``multilabel_benchmark``.
-        unlabelled_as_negative: whether a train target is 0 outside of its experience's own columns, not NaN.
-        test_images: ``"seen"``: test set i has the images with at least one class seen by experience i;
+        test_images: ``"seen"``: test set i has the images with at least one class seen up to experience i;
             ``"all"``: every test set has all images. Both have all labels.
-        long_tail: power law of the number of train images per class; see ``multilabel_benchmark``.
-        crowds: COCO's boxes around many objects. ``"labels"``: they count as any other box;
-            ``"membership"``: they bring an image into an experience but are no labels, so that targets of
+        crowds: COCO's boxes around many objects. ``"labels"``: they count like any other box;
+            ``"membership"``: they bring an image into an experience but are not labels, so that targets of
             all zeros occur; ``"ignore"``: they do not count.
         difficult: label of a VOC class whose objects on an image are all marked difficult.
         image_size: side of the square that whole images are scaled to, without a crop.
@@ -75,9 +49,9 @@ class Protocol:
     n_classes: int | None = None
     n_experiences: int | None = None
     classes_per_experience: Sequence[int] | None = None
-    class_order: ClassOrder = "data"
+    class_order: split.ClassOrder = "data"
     repeat_images: bool = False
-    assignment: Assignment | None = "rarest"
+    assignment: split.Assignment | None = "rarest"
     unlabelled_as_negative: bool = False
     test_images: TestImages = "seen"
     long_tail: float | None = None
@@ -90,15 +64,19 @@ class Protocol:
         for name in ("n_classes", "n_experiences"):
             if getattr(self, name) is not None:
                 check_whole_number(name, getattr(self, name))
-        for name, choices in (("test_images", TestImages), ("crowds", Crowds), ("difficult", Difficult)):
-            check_choice(name, getattr(self, name), [None, *get_args(choices)])
+        choices = {"test_images": TestImages, "crowds": Crowds, "difficult": Difficult}
+        for name, known in choices.items():
+            check_choice(name, getattr(self, name), [None, *get_args(known)])
 
     def __str__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.repeat_images:
             del values["assignment"]
         values = {"protocol": values.pop("name")} | values
-        return "\n".join(f"{name}: {_text(value)}" for name, value in values.items() if value is not None)
+        for name, value in values.items():
+            if isinstance(value, Sequence) and not isinstance(value, str):
+                values[name] = ", ".join(map(str, value))
+        return "\n".join(f"{name}: {value}" for name, value in values.items() if value is not None)
 
     def with_sizes(self, n_classes: int) -> Protocol:
         """The same with its numbers of classes and experiences filled in, for data of that many classes."""
@@ -106,14 +84,13 @@ class Protocol:
         if match and self.n_experiences is None and self.classes_per_experience is None:
             sizes = b_sizes(int(match[1]), int(match[2]), n_classes)
         else:
-            sizes = experience_sizes(n_classes, self.n_experiences, self.classes_per_experience)
+            sizes = split.experience_sizes(n_classes, self.n_experiences, self.classes_per_experience)
         return replace(
             self, n_classes=n_classes, n_experiences=len(sizes), classes_per_experience=tuple(sizes)
         )
 
 
 PAPER = Protocol(name="paper", crowds="labels", difficult="negative", image_size=PAPER_IMAGE_SIZE, flip=True)
-"""The AGCN paper's conventions."""
 B = Protocol(
     class_order="alphabetical",
     repeat_images=True,
@@ -123,27 +100,26 @@ B = Protocol(
     image_size=B_IMAGE_SIZE,
     flip=False,
 )
-"""The conventions of KRT, CSC and L3A."""
 
 
 def resolve_protocol(
-    name: str, *, paper_sizes: tuple[int, int] | None, without: Sequence[str] = (), **explicit: Any
+    name: str, *, paper_sizes: tuple[int, int] | None = None, without: Sequence[str] = (), **explicit: Any
 ) -> Protocol:
-    """The protocol of that name, with explicit settings in place of what it sets.
+    """The protocol of that name; explicit settings override its own.
 
     Args:
         name: ``"paper"`` or ``"B<n>-C<m>"``.
         paper_sizes: numbers of classes and experiences of the paper's benchmark of this data, if it has one.
         without: settings that do not apply to the data.
-        **explicit: settings of `Protocol`; None leaves the protocol's.
+        **explicit: settings of `Protocol`; None keeps the protocol's.
     """
     known = {field.name for field in fields(Protocol)} - {"name", *without}
     unknown = sorted(explicit.keys() - known)
     if unknown:
         raise TypeError(f"There is no setting {', '.join(unknown)} here, only {', '.join(sorted(known))}.")
-    left_out: dict[str, Any] = dict.fromkeys(without)
-    given = left_out | {setting: value for setting, value in explicit.items() if value is not None}
-    if is_order_of_names(given.get("class_order")):
+    given: dict[str, Any] = dict.fromkeys(without)
+    given |= {setting: value for setting, value in explicit.items() if value is not None}
+    if split.is_order_of_names(given.get("class_order")):
         given.setdefault("n_classes", len(given["class_order"]))
     if B_PROTOCOL.fullmatch(name):
         return replace(B, name=name, **given)
@@ -156,17 +132,10 @@ def resolve_protocol(
     return replace(PAPER, **given)
 
 
-def resolve_options(
-    name: str,
-    options: dict[str, Any],
-    *,
-    paper_sizes: tuple[int, int] | None = None,
-    without: Sequence[str] = (),
-) -> tuple[Protocol, ImageOptions]:
-    """The protocol and the image options, from the further arguments of a benchmark."""
+def resolve_options(name: str, options: dict[str, Any], **of_data: Any) -> tuple[Protocol, ImageOptions]:
+    """The protocol and the image options, from the options of a benchmark; see `resolve_protocol`."""
     images = ImageOptions.take_from(options)
-    explicit = options | {"image_size": images.image_size}
-    return resolve_protocol(name, paper_sizes=paper_sizes, without=without, **explicit), images
+    return resolve_protocol(name, **of_data, **options, image_size=images.image_size), images
 
 
 def b_sizes(first: int, step: int, n_classes: int) -> list[int]:
@@ -177,8 +146,3 @@ def b_sizes(first: int, step: int, n_classes: int) -> list[int]:
             f"must be experiences of {step} each; choose other numbers, or pass n_classes=."
         )
     return [first] * (first > 0) + [step] * ((n_classes - first) // step)
-
-
-def _text(value: Any) -> str:
-    is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
-    return ", ".join(map(str, value)) if is_sequence else str(value)

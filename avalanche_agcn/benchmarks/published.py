@@ -2,7 +2,7 @@
 
 The lists of the AGCN paper are ``task{t}/train.csv`` and ``task{t}/test.csv``, without header. A row is an
 image (a file name, or a line number of NUS-WIDE's image list) and then 0 or 1 for each class. ``train.csv``
-has the task's own classes only; ``test.csv`` is cumulative, in images as in classes.
+has the task's own classes only; ``test.csv`` is cumulative in both images and classes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from avalanche_agcn.benchmarks.multilabel import (
     benchmark_of_images,
 )
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.benchmarks.split import choose_classes, own_columns
+from avalanche_agcn.benchmarks.split import choose_classes
 
 MAX_DISAGREEMENT = 0.05
 """A column of a split list is a class of the data if their labels differ on fewer images than this share of
@@ -40,13 +41,11 @@ LIST_FILE = re.compile(r"(?!__MACOSX/)(?:.*/)?task(\d+)/(train|test)\.csv")
 class LabelTable(NamedTuple):
     """Which image of a data set shows which classes."""
 
-    files: list[str]
-    """File of each image, relative to the data set's folder."""
-    labels: Tensor
-    """[images, classes] int8 of 0 and 1."""
+    files: list[str]  # relative to the data set's folder
+    labels: Tensor  # [images, classes] int8 of 0 and 1
     class_names: list[str]
     membership: Tensor | None = None
-    """The same for the classes that bring an image into an experience, where these are not its labels."""
+    """[images, classes]: classes that bring an image into an experience, if these are not its labels."""
 
     def rows(self, keep: Tensor) -> LabelTable:
         """The images where ``keep``, [images] bool, is true; of a table without ``membership``."""
@@ -58,17 +57,14 @@ class ListedImages(NamedTuple):
     """Rows of a split list."""
 
     images: list[str]
-    labels: Tensor
-    """[images, classes] int8 of 0 and 1."""
+    labels: Tensor  # [images, classes] int8 of 0 and 1
 
 
 class SplitLists(NamedTuple):
     """Published lists, in order of their tasks."""
 
-    train: list[ListedImages]
-    """The images of each task, with labels of the task's own classes."""
-    test: list[ListedImages]
-    """The images each task adds to the test set, with labels of all classes."""
+    train: list[ListedImages]  # of each task, with labels of the task's own classes
+    test: list[ListedImages]  # that each task adds to the test set, with labels of all classes
 
     @property
     def classes_per_experience(self) -> list[int]:
@@ -89,7 +85,12 @@ def benchmark_from_tables(
     root: str | os.PathLike, train: LabelTable, test: LabelTable, protocol: Protocol, images: ImageOptions
 ) -> MultiLabelBenchmark:
     """A benchmark of images below ``root``, with the most frequent classes of ``train`` or all of them."""
-    _check_same_classes(train.class_names, test.class_names)
+    for number, (one, other) in enumerate(zip_longest(train.class_names, test.class_names)):
+        if one != other:
+            raise ValueError(
+                "Train and test annotations must have the same categories in the order of their ids, but "
+                f"number {number} is {one!r} in train and {other!r} in test; use annotations of one release."
+            )
     n_classes = len(train.class_names) if protocol.n_classes is None else protocol.n_classes
     chosen = choose_classes(train.class_names, train.labels.sum(0), n_classes, protocol.class_order)
     return benchmark_of_images(
@@ -118,34 +119,33 @@ def benchmark_from_lists(
         root: folder the files are relative to.
         lists: the lists.
         files: the data set's images.
-        row_of: position in ``files`` of an image of the lists; KeyError or ValueError if there is none.
+        row_of: returns the position in ``files`` of an image of the lists; KeyError or ValueError if absent.
         class_names: names of the data set's classes if ``labels`` are given, else of the lists' columns.
-        labels: the data set's own labels, [files, classes]. The lists are checked against them
+        labels: the data set's own labels, [files, classes], if known. The lists are checked against them
             (`LabelsDisagree` otherwise), and the complete training labels come from them.
         images: how images are read.
     """
-    train_rows, test_rows = (
-        [_find_rows(listed.images, row_of) for listed in part] for part in (lists.train, lists.test)
-    )
     train_labels = torch.block_diag(*[listed for _, listed in lists.train])
-    if labels is not None:
-        classes = _match_columns(lists, train_rows, test_rows, labels, class_names)
-        class_names = [class_names[c] for c in classes]
-        is_own = torch.block_diag(*[torch.ones_like(listed) for _, listed in lists.train])
-        train_labels = torch.where(is_own == 1, train_labels, labels[torch.cat(train_rows)][:, classes])
-
-    def listed_images(rows: list[Tensor], labels: Tensor) -> Images:
-        listed = [files[row] for row in torch.cat(rows).tolist()]
-        source = ImageFiles(root, listed, truncated=images.truncated)
-        positions = torch.arange(len(source)).split([len(part) for part in rows])
-        return Images(source, labels, positions)
-
     test_labels = torch.cat([listed for _, listed in lists.test])
+    rows = _find_rows([image for part in lists.train + lists.test for image in part.images], row_of)
+    train_rows, test_rows = rows[: len(train_labels)], rows[len(train_labels) :]
+    if labels is not None:
+        is_own = torch.block_diag(*[torch.ones_like(listed) for _, listed in lists.train])
+        is_known = torch.cat([is_own, torch.ones_like(test_labels)])
+        listed = torch.cat([train_labels, test_labels])
+        classes = _match_columns(listed, is_known, labels[rows], class_names)
+        class_names = [class_names[c] for c in classes]
+        train_labels = torch.where(is_own == 1, train_labels, labels[train_rows][:, classes])
+
+    def listed_images(lists: list[ListedImages], rows: Tensor, labels: Tensor) -> Images:
+        source = ImageFiles(root, [files[row] for row in rows.tolist()], truncated=images.truncated)
+        return Images(source, labels, torch.arange(len(rows)).split([len(part.images) for part in lists]))
+
     sizes = lists.classes_per_experience
     protocol = Protocol(name="published lists", classes_per_experience=sizes, assignment=None)
     plan = Plan(
-        train=listed_images(train_rows, train_labels),
-        evaluation={"test": listed_images(test_rows, test_labels)},
+        train=listed_images(lists.train, train_rows, train_labels),
+        evaluation={"test": listed_images(lists.test, test_rows, test_labels)},
         class_names=class_names,
         labels_complete=labels is not None,
         protocol=protocol.with_sizes(lists.n_classes),
@@ -157,20 +157,19 @@ def benchmark_from_lists(
 def load_split_lists(
     path: str | os.PathLike, protocol: str, options: dict[str, Any]
 ) -> tuple[SplitLists, ImageOptions]:
-    """Split lists and the image options, from arguments of a benchmark that must not contradict the lists."""
+    """Split lists and image options; the arguments of the benchmark must not contradict the lists."""
     images = ImageOptions.take_from(options)
-    asked = {name: options.pop(name, None) for name in ("n_classes", "n_experiences")}
-    settled = options | {"validation_size": images.validation_size, "protocol": protocol != "paper"}
-    contradicting = [name for name, value in settled.items() if value]
+    sizes = {name: options.pop(name, None) for name in ("n_classes", "n_experiences")}
+    others = options | {"validation_size": images.validation_size, "protocol": protocol != "paper"}
+    contradicting = [name for name, value in others.items() if value]
     if contradicting:
         raise ValueError(f"split_lists decide which image goes where; leave out {', '.join(contradicting)}.")
     lists = read_split_lists(path)
     listed = {"n_classes": lists.n_classes, "n_experiences": len(lists.train)}
-    for name, value in asked.items():
+    for name, value in sizes.items():
         if value not in (None, listed[name]):
-            raise ValueError(
-                f"{name}={value} contradicts the split lists, which have {listed[name]}; leave it out."
-            )
+            have = f"the split lists, which have {listed[name]}"
+            raise ValueError(f"{name}={value} contradicts {have}; leave it out.")
     return lists, images
 
 
@@ -183,15 +182,22 @@ def read_split_lists(path: str | os.PathLike) -> SplitLists:
     if missing:
         raise FileNotFoundError(f"{path} lacks {missing}; every task needs a train.csv and a test.csv.")
     train, test = (
-        [_parse(texts[t, kind], f"{path}: task{t}/{kind}.csv") for t in range(n_tasks)]
-        for kind in ("train", "test")
+        [_parse(texts[t, part], f"{path}: task{t}/{part}.csv") for t in range(n_tasks)]
+        for part in ("train", "test")
     )
-    _check_lists(train, test, path)
+    images = [image for images, _ in train for image in images]
+    if len(set(images)) != len(images):
+        raise ValueError(f"{path}: {len(images) - len(set(images))} train images are listed more than once.")
+    n_seen = accumulate(labels.shape[1] for _, labels in train)
+    for task, ((_, labels), seen) in enumerate(zip(test, n_seen, strict=True)):
+        if labels.shape[1] != seen:
+            found = f"{path}: task{task}/test.csv has {labels.shape[1]} classes"
+            raise ValueError(f"{found}, but the train lists up to it have {seen}.")
     return SplitLists(train, _increments(test, path))
 
 
 def _read_texts(path: Path) -> dict[tuple[int, str], str]:
-    """Text of each list, by task and kind."""
+    """Text of each list, by task and part."""
     files: Mapping[str, Path | zipfile.Path]
     if path.is_dir():
         files = {file.relative_to(path).as_posix(): file for file in path.rglob("*.csv")}
@@ -230,22 +236,8 @@ def _parse(text: str, where: str) -> ListedImages:
     return ListedImages(images, torch.from_numpy(labels.astype(np.int8)))
 
 
-def _check_lists(train: list[ListedImages], test: list[ListedImages], path: Path) -> None:
-    seen = 0
-    for task, ((_, own), (_, nested)) in enumerate(zip(train, test, strict=True)):
-        seen += own.shape[1]
-        if nested.shape[1] != seen:
-            raise ValueError(
-                f"{path}: task{task}/test.csv has {nested.shape[1]} classes, but the train lists up to it "
-                f"have {seen}."
-            )
-    images = [image for images, _ in train for image in images]
-    if len(set(images)) != len(images):
-        raise ValueError(f"{path}: {len(images) - len(set(images))} train images are listed more than once.")
-
-
 def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
-    """What each cumulative test list adds, with the labels of the last list, which has all classes."""
+    """The images each cumulative test list adds, with the labels of the last list, which has all classes."""
     final_images, final_labels = nested[-1]
     position = {image: i for i, image in enumerate(final_images)}
     seen: set[str] = set()
@@ -270,18 +262,6 @@ def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
     return increments
 
 
-def _check_same_classes(train: Sequence[str], test: Sequence[str]) -> None:
-    differing = sorted(set(train) ^ set(test))
-    if differing:
-        raise ValueError(f"Train and test annotations have different categories: only one has {differing}.")
-    for place, (ours, theirs) in enumerate(zip(train, test, strict=True)):
-        if ours != theirs:
-            raise ValueError(
-                "Train and test annotations must have the same categories in the order of their ids, but "
-                f"number {place} is {ours!r} in train and {theirs!r} in test; use annotations of one release."
-            )
-
-
 def _find_rows(images: Sequence[str], row_of: Callable[[str], int]) -> Tensor:
     try:
         return torch.tensor([row_of(image) for image in images], dtype=torch.long)
@@ -292,30 +272,21 @@ def _find_rows(images: Sequence[str], row_of: Callable[[str], int]) -> Tensor:
         ) from None
 
 
-def _match_columns(
-    lists: SplitLists, train_rows: list[Tensor], test_rows: list[Tensor], labels: Tensor, names: Sequence[str]
-) -> list[int]:
-    """For each column of the lists, the class of the data that differs from it on the fewest images."""
-    columns = own_columns(lists.classes_per_experience) + [range(lists.n_classes)] * len(test_rows)
-    differences = torch.zeros(lists.n_classes, labels.shape[1])
-    positives = torch.zeros(lists.n_classes)
-    parts = zip(columns, lists.train + lists.test, train_rows + test_rows, strict=True)
-    for own, (_, listed), rows in parts:
-        here, there = listed.float(), labels[rows].float()
-        # |a ≠ b| = Σa + Σb − 2 Σab for labels of 0 and 1, for all pairs of a column and a class at once.
-        differences[own.start : own.stop] += here.sum(0)[:, None] + there.sum(0) - 2 * here.T @ there
-        positives[own.start : own.stop] += here.sum(0)
-    classes = differences.argmin(1)
-    _check_match(differences.amin(1), positives, classes, names)
-    return classes.tolist()
+def _match_columns(listed: Tensor, is_known: Tensor, labels: Tensor, names: Sequence[str]) -> list[int]:
+    """For each column of the lists, the class of the data that differs from it on the fewest images.
 
-
-def _check_match(differences: Tensor, positives: Tensor, classes: Tensor, names: Sequence[str]) -> None:
+    ``listed`` and ``is_known`` are [images, columns]: 1 for a positive, and where the lists have a label at
+    all. ``labels`` are those of the data, [images, classes].
+    """
+    listed, labels, positives = listed.float(), labels.float(), listed.sum(0)
+    # |a ≠ b| = Σa + Σb − 2 Σab for labels of 0 and 1, for all pairs of a column and a class at once.
+    all_differences = positives[:, None] + (is_known.float() - 2 * listed).T @ labels
+    differences, classes = all_differences.min(1)
     share = differences / positives.clamp(min=1)
     column = int(share.argmax())
     if share[column] > MAX_DISAGREEMENT:
         raise LabelsDisagree(
-            f"The split lists do not fit the data: column {column}, with {int(positives[column])} positives, "
+            f"The split lists do not fit the data: column {column}, with {positives[column]} positives, "
             f"is most like {names[int(classes[column])]!r}, but differs from it on "
             f"{int(differences[column])} images."
         )
@@ -324,3 +295,4 @@ def _check_match(differences: Tensor, positives: Tensor, classes: Tensor, names:
             "The split lists do not fit the data: two of their columns are most like the same class, among "
             f"{[names[c] for c in classes.tolist()]}."
         )
+    return classes.tolist()

@@ -1,8 +1,8 @@
-"""The embedded benchmark: drawn scenes of several objects, with a known co-occurrence of labels.
+"""The built-in benchmark: drawn scenes of several objects, with a known co-occurrence of labels.
 
-An image shows one of ``SCENE_TYPES``. Given the type, each of its objects is there or not, independently,
+An image shows one of ``SCENE_TYPES``. Given the type, each of its objects is present or not, independently,
 with the probability written beside it; if this gives no object or more than ``MAX_OBJECTS``, the objects
-(not the type) are drawn again. A type has so few objects that every possible set of labels can be listed with
+(not the type) are redrawn. A type has so few objects that every possible set of labels can be listed with
 its exact probability, and every statistic of the model is a sum over that list.
 """
 
@@ -31,7 +31,7 @@ CLASS_NAMES: tuple[str, ...] = tuple(DRAWINGS)
 SIZES = (len(CLASS_NAMES), 10)
 """Classes and experiences, as in Split-COCO."""
 MEAN, STD = (0.68, 0.68, 0.68), (0.22, 0.22, 0.22)
-"""Of the default training images, rounded. Hues are drawn uniformly, so that the channels are alike."""
+"""Of the default training images, rounded; equal for all channels, because hues are uniform."""
 MIN_IMAGE_SIZE = 16
 """Below this an object is less than seven pixels wide."""
 MAX_OBJECTS = 4
@@ -72,7 +72,7 @@ Probabilities = npt.NDArray[np.float64]
 
 
 def true_cooccurrence(class_names: Sequence[str] = CLASS_NAMES) -> Tensor:
-    """P(i | j) of some of ``CLASS_NAMES``, [n_classes, n_classes] float64, unit diagonal."""
+    """Exact P(i | j) of some of ``CLASS_NAMES``, [n_classes, n_classes] float64, unit diagonal."""
     return torch.from_numpy(conditional_probabilities(*label_sets(_check_known(class_names))))
 
 
@@ -85,29 +85,24 @@ def conditional_probabilities(sets: Sets, probability: Probabilities) -> Probabi
 def label_sets(class_names: Sequence[str]) -> tuple[Sets, Probabilities]:
     """List every set of labels an image can have, [S, n_classes], with its exact probability, [S].
 
-    Objects of other classes are left out, and with them the images that would show none of these classes:
-    the probabilities are those of the whole model, given at least one of ``class_names``. A set that several
-    scene types can give has a row for each.
+    Objects of other classes are skipped, and with them the images that would show none of these classes: the
+    probabilities are those of the whole model, given at least one of ``class_names``. A set that is possible
+    in several scene types has a row for each.
     """
-    parts = [_sets_of_type(objects, class_names) for _, objects in SCENE_TYPES.values()]
-    sets = np.concatenate([sets for sets, _ in parts])
-    weights = [weight for weight, _ in SCENE_TYPES.values()]
-    probability = np.concatenate([w * chance for w, (_, chance) in zip(weights, parts, strict=True)])
-    shown = sets.any(axis=1)
-    return sets[shown], probability[shown] / probability[shown].sum()
-
-
-def _sets_of_type(objects: dict[str, float], class_names: Sequence[str]) -> tuple[Sets, Probabilities]:
-    """The sets of one scene type, [2^objects, n_classes], and their probabilities given the type."""
-    present = np.array(list(product((False, True), repeat=len(objects))))  # [2^objects, objects]
-    likely = np.array(list(objects.values()))
-    chance = np.where(present, likely, 1 - likely).prod(axis=1)
-    n_objects = present.sum(axis=1)
-    chance[(n_objects < 1) | (n_objects > MAX_OBJECTS)] = 0
-    # Which object, if any, is each class: [objects, n_classes].
-    column = np.array([[name == other for other in class_names] for name in objects])
-    possible = chance > 0
-    return present[possible] @ column, chance[possible] / chance.sum()
+    sets, probabilities = [], []
+    for weight, objects in SCENE_TYPES.values():
+        present = np.array(list(product((False, True), repeat=len(objects))))  # [2^objects, objects]
+        likely = np.array(list(objects.values()))
+        chance = np.where(present, likely, 1 - likely).prod(axis=1)
+        n_objects = present.sum(axis=1)
+        chance[(n_objects < 1) | (n_objects > MAX_OBJECTS)] = 0
+        # Which object, if any, is each class: [objects, n_classes].
+        column = np.array([[name == other for other in class_names] for name in objects])
+        sets.append(present @ column)
+        probabilities.append(weight * (chance / chance.sum()))
+    every, probability = np.concatenate(sets), np.concatenate(probabilities)
+    possible = (probability > 0) & every.any(axis=1)
+    return every[possible], probability[possible] / probability[possible].sum()
 
 
 def draw_label_sets(sets: Sets, probability: Probabilities, n_images: int, rng: np.random.Generator) -> Sets:
@@ -122,13 +117,10 @@ def draw_label_sets(sets: Sets, probability: Probabilities, n_images: int, rng: 
 
 
 def _check_known(class_names: Sequence[str]) -> list[str]:
-    unknown = [name for name in class_names if name not in DRAWINGS]
-    if unknown or len(set(class_names)) != len(class_names) or not class_names:
-        raise ValueError(
-            f"class_names must be different ones of {list(CLASS_NAMES)}, not {list(class_names)}"
-            + (f"; unknown are {unknown}." if unknown else ".")
-        )
-    return list(class_names)
+    names = list(class_names)
+    if not names or len(set(names)) != len(names) or not DRAWINGS.keys() >= set(names):
+        raise ValueError(f"class_names must be different ones of {list(CLASS_NAMES)}, not {names}.")
+    return names
 
 
 class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
@@ -138,12 +130,10 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
     position and its labels.
 
     Args:
-        n_images: number of images.
         class_names: the classes, some of ``CLASS_NAMES``, in the order of the columns.
         image_size: side of the images in pixels.
         split: ``"train"`` or ``"test"``: different images for the same seed.
-        seed: fixes labels and images.
-        in_memory: whether to paint all images at once and keep them (3 · ``image_size``² bytes each), or each
+        in_memory: whether to paint all images now and keep them (3 · ``image_size``² bytes each), or each
             image whenever it is read. The images are the same.
     """
 
@@ -166,14 +156,17 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
         self._entropy = (seed, get_args(Split).index(split))
         labels = draw_label_sets(*label_sets(self.class_names), n_images, self._rng(0))
         self.targets = torch.from_numpy(labels.astype(np.int8))
-        # A tensor, because loader workers share its memory instead of copying it.
-        self._images: Tensor | None = self._paint_all() if in_memory else None
+        self._images: Tensor | None = None
+        if in_memory:  # in a tensor, which loader workers share instead of copying it
+            self._images = torch.empty(n_images, image_size, image_size, 3, dtype=torch.uint8)
+            for index, pixels in enumerate(self._images.numpy()):
+                pixels[:] = self._paint(index)
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
-        index = range(len(self))[index]  # a negative one counts from the end, one too high ends iteration
+        index = range(len(self))[index]  # supports negative indices; IndexError ends an iteration
         pixels = self._paint(index) if self._images is None else self._images[index].numpy()
         return Image.fromarray(pixels), self.targets[index]
 
@@ -181,12 +174,6 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
         columns = self.targets[index].nonzero().flatten().tolist()
         drawings = [DRAWINGS[self.class_names[column]] for column in columns]
         return paint_scene(drawings, self.image_size, self._rng(1 + index))
-
-    def _paint_all(self) -> Tensor:
-        images = torch.empty(len(self), self.image_size, self.image_size, 3, dtype=torch.uint8)
-        for index, pixels in enumerate(images.numpy()):
-            pixels[:] = self._paint(index)
-        return images
 
     def _rng(self, stream: int) -> np.random.Generator:
         """Independent streams: 0 draws the labels, 1 + i paints image i."""
@@ -199,39 +186,30 @@ class SplitScenes(MultiLabelBenchmark):
     The classes are those of the AGCN paper's Split-COCO in the same order. Each is a drawing that varies in
     place, size, rotation and colours, on a background with clutter. A scene has one to four objects.
 
-    **Labels.** An image shows one of 18 scene types (street, meal, living room, …), whose objects are there
-    with stated probabilities (``SCENE_TYPES``). Person is in 29 % of the images, every other class in 4 to
-    8 %. Strong pairs lie within experiences (spoon and bowl, bicycle and person, laptop
-    and cell phone) and across them (fork and dining table, couch and tv, toilet and sink, tennis racket and
-    sports ball). All label sets can be listed, so that P(i | j) is known exactly: ``true_cooccurrence``.
-
-    **Fewer classes.** Objects of other classes are not drawn, and images with none of the chosen ones do not
-    occur; both leave P(i | j) between the chosen classes unchanged.
-
-    **An image with labels of several experiences** appears once, in the experience of its rarest class, or
-    with ``repeat_images`` in each (``multilabel_benchmark``).
+    An image shows one of 18 scene types (street, meal, living room, …), whose objects are present with stated
+    probabilities (``SCENE_TYPES``). Person is in 29 % of the images, every other class in 4 to 8 %. There are
+    strong pairs within experiences (spoon and bowl, bicycle and person, laptop and cell phone) and across
+    them (fork and dining table, couch and tv, toilet and sink, tennis racket and sports ball). With fewer
+    classes, objects of the others are not drawn, and images that would show no object do not occur; both
+    leave P(i | j) between the chosen classes unchanged. An image with labels of several experiences appears
+    once, in the experience of its rarest class, or with ``repeat_images`` in each.
 
     Args:
         protocol: ``"paper"``, or ``"B<n>-C<m>"`` with the conventions listed in ``protocols.py``.
-        n_classes: number of classes, 1 to 40: the first of ``CLASS_NAMES``; all if None.
+        n_classes: number of classes: the first of ``CLASS_NAMES``; all 40 if None.
         n_experiences: number of experiences with equally many classes; 10 in the paper's protocol if None.
-        n_train: number of training images.
-        n_test: number of test images; never the same as a training image.
         image_size: side of the images in pixels.
         class_order: class names in order of appearance (these are then the classes), numbers that reorder
             the first ``n_classes``, ``"data"`` or ``"alphabetical"``.
-        train_transform: applied to PIL images in training; by default a random flip, unless the protocol has
-            none, and normalisation.
-        eval_transform: the same for evaluation; by default normalisation.
-        seed: fixes labels, images and their experiences.
-        in_memory: whether to paint all images now (under a millisecond each) and keep them, or each image
-            whenever it is read.
+        train_transform: of PIL images; by default the protocol's random flip and normalisation.
+        eval_transform: of PIL images; by default normalisation.
+        seed: of labels, images and their experiences.
+        in_memory: whether to paint all images now (under a millisecond each) or whenever they are read.
         validation_size: number of training images (or their share, if below 1) held out at random.
-        **settings: further settings of the `Protocol`: ``classes_per_experience``, ``repeat_images``,
-            ``assignment``, ``unlabelled_as_negative``, ``test_images``, ``long_tail``, ``flip``.
+        **settings: further settings of the `Protocol`, such as ``classes_per_experience``.
 
     Attributes:
-        true_cooccurrence: [n_classes, n_classes] float64; entry [i, j] = P(i | j) of columns i and j.
+        true_cooccurrence: exact P(i | j) of columns i and j, [n_classes, n_classes] float64.
     """
 
     def __init__(
@@ -251,11 +229,11 @@ class SplitScenes(MultiLabelBenchmark):
         in_memory: bool = True,
         **settings: Any,
     ) -> None:
-        check_whole_number("n_train", n_train, 1)
-        check_whole_number("n_test", n_test, 1)
+        for name, n in (("n_train", n_train), ("n_test", n_test)):
+            check_whole_number(name, n, 1)
         settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
-        not_here = ["crowds", "difficult", "image_size"]
-        rules = resolve_protocol(protocol, paper_sizes=SIZES, without=not_here, **settings)
+        without = ["crowds", "difficult", "image_size"]
+        rules = resolve_protocol(protocol, paper_sizes=SIZES, without=without, **settings)
         first_most_frequent = -torch.arange(len(CLASS_NAMES))
         n_classes = len(CLASS_NAMES) if rules.n_classes is None else rules.n_classes
         # Sorted, not in order of appearance, so that the images are the same in any order.
@@ -264,14 +242,8 @@ class SplitScenes(MultiLabelBenchmark):
         drawing: dict[str, Any] = {"image_size": image_size, "seed": seed, "in_memory": in_memory}
         train = ScenesDataset(n_train, class_names=names, split="train", **drawing)
         test = ScenesDataset(n_test, class_names=names, split="test", **drawing)
-        images = ImageOptions(
-            train_transform=train_transform,
-            eval_transform=eval_transform,
-            mean=MEAN,
-            std=STD,
-            validation_size=validation_size,
-            seed=seed,
-        )
+        transforms: dict[str, Any] = {"train_transform": train_transform, "eval_transform": eval_transform}
+        images = ImageOptions(**transforms, mean=MEAN, std=STD, validation_size=validation_size, seed=seed)
         made = benchmark_of_images(train, test, rules, images, class_names=names)
         super().__init__(list(made.streams.values()), made.plan)
         self.true_cooccurrence = true_cooccurrence(self.class_names)

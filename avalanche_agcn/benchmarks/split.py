@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from types import NoneType
 from typing import Literal
 
 import torch
@@ -23,9 +24,8 @@ def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
     """Raise a ValueError that names the classes without a positive, if there are any."""
     absent = [name for name, shown in zip(class_names, labels.any(0).tolist(), strict=True) if not shown]
     if absent:
-        raise ValueError(
-            f"No training image shows {absent}; use more images, fewer classes or a smaller validation_size."
-        )
+        fix = "use more images, fewer classes or a smaller validation_size"
+        raise ValueError(f"No training image shows {absent}; {fix}.")
 
 
 def experience_sizes(
@@ -37,10 +37,8 @@ def experience_sizes(
         if n_experiences not in (None, len(sizes)):
             raise ValueError(f"{n_experiences=} contradicts classes_per_experience={sizes}; leave one out.")
         if min(sizes, default=0) < 1 or sum(sizes) != n_classes:
-            raise ValueError(
-                f"classes_per_experience={sizes} must be positive and sum to the {n_classes} classes, not "
-                f"to {sum(sizes)}."
-            )
+            must = f"must be positive and sum to the {n_classes} classes, not to {sum(sizes)}"
+            raise ValueError(f"classes_per_experience={sizes} {must}.")
         return sizes
     if n_experiences is None:
         raise ValueError("Pass n_experiences= or classes_per_experience=, to split the classes.")
@@ -64,10 +62,9 @@ def nearly_equal_sizes(n_classes: int, n_experiences: int) -> list[int]:
 def choose_classes(
     names: Sequence[str], counts: Tensor, n_classes: int, class_order: ClassOrder
 ) -> list[int]:
-    """Positions, ascending, of the classes named in ``class_order``, or else of the most frequent ones.
+    """Positions, ascending, of the classes named in ``class_order``, else of the most frequent ones.
 
-    ``counts`` are the numbers of images of each class. Orders of other kinds choose nothing: they order what
-    is chosen.
+    ``counts`` are the numbers of images of each class. An order that does not list names only reorders.
     """
     if not 1 <= n_classes <= len(names):
         raise ValueError(f"{n_classes=} must be between 1 and the {len(names)} classes of the data.")
@@ -82,10 +79,8 @@ def choose_classes(
 
 
 def is_order_of_names(class_order: ClassOrder | None) -> bool:
-    """Whether a class order lists names, which then are the classes."""
-    if class_order is None or isinstance(class_order, str):
-        return False
-    return all(isinstance(c, str) for c in class_order)
+    """Whether a class order lists names, and so chooses the classes."""
+    return not isinstance(class_order, (str, NoneType)) and all(isinstance(c, str) for c in class_order)
 
 
 def resolve_class_order(class_order: ClassOrder, class_names: Sequence[str]) -> list[int]:
@@ -94,17 +89,14 @@ def resolve_class_order(class_order: ClassOrder, class_names: Sequence[str]) -> 
         return _named_order(class_order, class_names)
     column_of = {name: column for column, name in enumerate(class_names)}
     order = [column_of.get(c, -1) if isinstance(c, str) else int(c) for c in class_order]
-    unknown = [c for c, column in zip(class_order, order, strict=True) if not 0 <= column < len(class_names)]
-    if unknown:
+    columns = range(len(class_names))
+    if sorted(order) != list(columns):
+        unknown = [c for c, column in zip(class_order, order, strict=True) if column not in columns]
+        missing = [class_names[c] for c in columns if c not in order]
+        repeated = [class_names[c] for c in columns if order.count(c) > 1]
         raise ValueError(
-            f"class_order has unknown classes {unknown}; known are columns 0 to "
-            f"{len(class_names) - 1}, or the names {list(class_names)}."
-        )
-    missing = [name for column, name in enumerate(class_names) if column not in order]
-    repeated = sorted({class_names[c] for c in order if order.count(c) > 1})
-    if missing or repeated:
-        raise ValueError(
-            f"class_order must have each class once, but {missing} are missing and {repeated} repeated."
+            f"class_order must have each of {list(class_names)} once, or its column, but {unknown} are "
+            f"unknown, {missing} missing and {repeated} repeated."
         )
     return order
 
@@ -130,19 +122,13 @@ def own_columns(sizes: Sequence[int]) -> list[range]:
 
 # The rules below take `labels`, [N, C] of 0 and 1 with columns in order of appearance, and `sizes`, the
 # number of classes of each experience. They return the positions of each experience's images, ascending.
-# All but `assign_all` leave out images without a label.
+# They skip images without a label.
 
 
 def assign_first(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Give each image to the first experience that owns one of its labels."""
     first = _relevance(labels, sizes).to(torch.int8).argmax(1)
     return _positions(first.masked_fill(~labels.any(1), -1), len(sizes))
-
-
-def assign_all(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Give every image, with or without a label, to the first experience."""
-    none = torch.zeros(0, dtype=torch.long)
-    return [torch.arange(len(labels)), *[none] * (len(sizes) - 1)]
 
 
 def assign_repeatedly(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -155,10 +141,9 @@ def assign_once(
 ) -> list[Tensor]:
     """Give each image to exactly one experience that owns one of its labels.
 
-    The experience is that of one of the image's labels: of its rarest one, counted over all of
-    ``labels`` (``"rarest"``; of equally rare ones the first column), or of one drawn at random
-    (``"random"``). Where this leaves an experience empty although images with its labels exist, the
-    fewest possible images, drawn at random, move there.
+    It is the experience of the image's rarest label, counted over all of ``labels`` (``"rarest"``; of equally
+    rare ones the first column), or of one of its labels drawn at random (``"random"``). If this leaves an
+    experience empty although images with its labels exist, the fewest possible images, drawn at random, move.
     """
     check_choice("assignment", assignment, Assignment)
     generator = torch.Generator().manual_seed(seed)
@@ -167,7 +152,7 @@ def assign_once(
     else:
         priority = torch.rand(labels.shape, generator=generator)
     # The label of highest priority decides; argmax takes the first of equal ones. Images without a label
-    # have −inf everywhere, get column 0 for the moment, and are taken out by the mask below.
+    # have −inf everywhere and so get column 0, until the mask below removes them.
     column = priority.masked_fill(labels == 0, -torch.inf).argmax(1)
     experience_of_column = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     owner = experience_of_column[column].masked_fill(~labels.any(1), -1)
@@ -185,12 +170,13 @@ def _positions(owner: Tensor, n_experiences: int) -> list[Tensor]:
 
 
 def _fill_empty(owner: Tensor, relevant: Tensor, generator: torch.Generator) -> None:
-    """Move images until no experience is empty that could have one.
+    """Move images until every experience has one, if it can.
 
-    Where the images of an empty experience all are the only ones of theirs, taking one would empty another
-    experience. Then images move along a chain: each experience on it passes one image on, and the last one
-    has an image to spare. (An augmenting path, as in bipartite matching; the shortest moves the fewest.)
-    ``owner``, [N], is the experience of each image, −1 for none; ``relevant`` is that of `_relevance`.
+    If every image that an empty experience could take is the only one of its owner, taking it would empty
+    another experience. Then images move along a chain: each experience on it passes one image on, and the
+    last one has an image to spare. (An augmenting path, as in bipartite matching; the shortest one moves the
+    fewest images.) ``owner``, [N], is the experience of each image, −1 for none; for ``relevant`` see
+    `_relevance`.
     """
     for empty in range(relevant.shape[1]):
         if (owner == empty).any():
@@ -227,15 +213,11 @@ def long_tail_quotas(counts: Tensor, power: float) -> Tensor:
 
     PRS (Kim et al., 2020) made COCOseq and NUS-WIDEseq by such a power law, to study streams where a few
     classes have most of the images. ``counts`` are the numbers of images of each class, [C]. The class with
-    most images has rank 1; of equal ones the first column comes first. A power of 0 leaves all images. A
-    quota is at least 1 and at most the class's own number; 0 for a class without images.
+    most images has rank 1; of equal ones the first column comes first. A power of 0 keeps all images. A
+    quota is at least 1 and at most the class's own number, so 0 for a class without images.
     """
     check_range("long_tail", power, least=0)
-    order = counts.sort(descending=True, stable=True).indices
-    ranks = torch.empty(len(counts), dtype=torch.float64)
-    ranks[order] = torch.arange(1, len(counts) + 1, dtype=torch.float64)
-    if power == 0:
-        return counts.long()
+    ranks = 1.0 + counts.sort(descending=True, stable=True).indices.argsort().double()
     wanted = (counts.max() * ranks.pow(-power)).round().long().clamp(min=1)
     return torch.minimum(wanted, counts.long())
 
@@ -244,28 +226,23 @@ def draw_long_tail(labels: Tensor, power: float, seed: int = 0) -> Tensor:
     """Which images to keep, [N] bool, so that no class has more than its quota of images.
 
     Images are taken in random order, those of classes with the smallest quotas first, and kept while none of
-    their classes is full. A class that would be left without an image keeps one, above the quota of a class
-    it appears with. Images without a label are kept. The most frequent classes stay below their quotas, since
-    many of their images also show a rarer class that is full.
+    their classes is full. A class that would lose all images keeps one, even if this exceeds the quota of a
+    class it appears with. Images without a label are kept. The most frequent classes stay below their quotas,
+    because many of their images also show a rarer class that is full.
     """
     quotas = long_tail_quotas(labels.sum(0), power)
-    order = _rare_first(labels, quotas, seed)
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    shuffled = shuffled[labels[shuffled].any(1)]
+    # Sorted by the smallest quota of an image's classes, at random within equal quotas.
+    none = torch.iinfo(torch.int64).max
+    smallest = quotas.expand(len(shuffled), -1).masked_fill(labels[shuffled] == 0, none).amin(1)
+    order = shuffled[smallest.sort(stable=True).indices]
     keep = ~labels.any(1)
-    left = quotas.clone()
+    remaining = quotas.clone()
     for image in order.tolist():
-        shown = labels[image].bool()
-        if bool((left[shown] > 0).all()):
+        if bool((remaining[labels[image].bool()] > 0).all()):
             keep[image] = True
-            left -= labels[image]
+            remaining -= labels[image]
     for column in ((quotas > 0) & ~labels[keep].any(0)).nonzero().flatten().tolist():
         keep[order[labels[order, column] == 1][0]] = True
     return keep
-
-
-def _rare_first(labels: Tensor, quotas: Tensor, seed: int) -> Tensor:
-    """Positions of the images with a label, by the smallest quota of their classes, at random within it."""
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    shuffled = shuffled[labels[shuffled].any(1)]
-    none = torch.iinfo(torch.int64).max
-    smallest = quotas.expand(len(shuffled), -1).masked_fill(labels[shuffled] == 0, none).amin(1)
-    return shuffled[smallest.sort(stable=True).indices]

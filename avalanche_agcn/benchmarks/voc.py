@@ -45,26 +45,18 @@ def SplitVOC(
 
     Published results are for ``"B0-C4"``, ``"B5-C3"``, ``"B4-C2"`` and ``"B10-C2"``: all classes in
     alphabetical order, images repeated, labels of other experiences 0. The AGCN paper has no Split-VOC;
-    ``"paper"`` gives its conventions with the ``n_experiences`` that you pass. ``print(benchmark.protocol)``
-    shows what is in force.
+    ``"paper"`` gives its conventions, all classes and the ``n_experiences`` that you pass.
+    ``print(benchmark.protocol)`` shows what is in force.
 
     2007 has its ``trainval`` images for training and ``test`` for testing; 2012, whose test labels are not
     public, ``train`` and ``val``.
 
-    Args:
-        dataset_root: folder with ``VOCdevkit/VOC2007``, or ``VOCdevkit`` or ``VOC2007`` itself, with the
-            official folders ``Annotations``, ``ImageSets/Main`` and ``JPEGImages``. Images are opened when
-            needed; the annotations are only needed where the label files of ``ImageSets/Main`` are missing.
-        protocol: see `SplitCOCO`.
-        n_classes: all if None, also in the protocol ``"paper"``.
-        n_experiences: number of experiences with equally many classes; the protocol's if None.
-        class_order: classes in order of appearance.
-        year: 2007 or 2012.
-        difficult: label of a class whose objects on an image are all marked difficult: ``"negative"`` (they
-            are dropped, as KRT, CSC and L3A do) or ``"positive"``; the protocol's if None.
-        backbone: network for which images are normalised.
-        seed: fixes everything that is drawn.
-        **options: further ones of `SplitCOCO`.
+    ``dataset_root`` is the folder with ``VOCdevkit/VOC2007``, or ``VOCdevkit`` or ``VOC2007`` itself, with
+    the official folders ``Annotations``, ``ImageSets/Main`` and ``JPEGImages``. The annotations are only
+    needed if the label files of ``ImageSets/Main`` are missing; images are opened when needed. ``difficult``
+    is the label of a class whose objects on an image are all marked difficult: ``"negative"`` (they are
+    dropped, as KRT, CSC and L3A do) or ``"positive"``; the protocol's if None. The other arguments and
+    ``options`` are those of `SplitCOCO`.
     """
     check_choice("year", year, [*SUBSETS])
     root = _find_release(Path(dataset_root), year)
@@ -94,7 +86,7 @@ def read_voc(root: Path, subset: str, difficult: Difficult = "negative") -> Labe
 
 
 def _find_release(root: Path, year: int) -> Path:
-    """The folder of a release, from it or one of the two above it."""
+    """The folder of a release, from it or one of its two parents."""
     candidates = [root / "VOCdevkit" / f"VOC{year}", root / f"VOC{year}", root]
     found = [folder for folder in candidates if (folder / "ImageSets" / "Main").is_dir()]
     if not found:
@@ -109,11 +101,10 @@ def _find_release(root: Path, year: int) -> Path:
 def _read_images(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no image set {path}; unpack the part of VOC that has it there.")
-    images = [row[0] for row in _read_rows(path)]  # a label file of another tool may have further columns
-    if not images or len(set(images)) != len(images):
-        raise ValueError(
-            f"{path} must list different images, but lists {len(set(images))} in {len(images)} lines."
-        )
+    images = [row[0] for row in _read_rows(path)]  # other tools may write further columns
+    n, n_lines = len(set(images)), len(images)
+    if n == 0 or n != n_lines:
+        raise ValueError(f"{path} must list different images, but lists {n} in {n_lines} lines.")
     return images
 
 
@@ -122,12 +113,12 @@ def _read_rows(path: Path) -> list[list[str]]:
 
 
 def _read_labels(path: Path, images: list[str]) -> Tensor:
-    """1 where the class is shown, 0 where only difficult objects are, −1 elsewhere; of each image."""
+    """For each image 1 if the class is shown, 0 if all its objects are difficult, otherwise −1."""
     rows = _read_rows(path)
     for number, row in enumerate(rows, 1):
         if len(row) != 2 or row[1] not in ("-1", "0", "1"):
-            wanted = "an image and -1, 0 or 1; unpack VOC again"
-            raise ValueError(f"{path}, line {number}: {' '.join(row)!r} must be {wanted}.")
+            line = f"{path}, line {number}: {' '.join(row)!r}"
+            raise ValueError(f"{line} must be an image and -1, 0 or 1; unpack VOC again.")
     if [image for image, _ in rows] != images:
         raise ValueError(
             f"{path} has {len(rows)} images that are not the {len(images)} of its image set, in their order; "
@@ -152,7 +143,7 @@ def _read_annotations(folder: Path, images: list[str]) -> Tensor:
 
 
 def read_objects(path: Path) -> tuple[str, list[tuple[str, bool]]]:
-    """The image of an XML file of VOC's form, the class of each object, and whether it is difficult."""
+    """The image of an XML file in VOC's format, the class of each object, and whether it is difficult."""
     if not path.is_file():
         raise FileNotFoundError(f"There is neither a label file nor an annotation {path}; unpack VOC again.")
     try:

@@ -27,11 +27,8 @@ def assert_b_protocol(files_of):
         return dict(zip(files, experience.dataset.targets.data.tolist(), strict=True))
 
     def expected(data, names, relevant, labelled):
-        return {
-            file: [float(name in labels & labelled) for name in names]
-            for file, (shown, labels) in data.items()
-            if shown & relevant
-        }
+        data = {file: labels & labelled for file, (shown, labels) in data.items() if shown & relevant}
+        return {file: [float(name in labels) for name in names] for file, labels in data.items()}
 
     def check(benchmark, names, sizes, train, test):
         assert benchmark.class_names == names

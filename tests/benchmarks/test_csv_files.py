@@ -44,10 +44,7 @@ ALL = [[1, 0, 1], [0, 1, 0], [0, 1, 1]]  # of the classes car, dog, person
 @pytest.mark.parametrize(
     ("content", "layout"),
     [
-        (
-            "file,labels\na.jpg,person;car\nb.jpg,dog\nc.png,dog;person\n",
-            "classes, separated by ';'",
-        ),
+        ("file,labels\na.jpg,person;car\nb.jpg,dog\nc.png,dog;person\n", "classes, separated by ';'"),
         ("file,labels\na.jpg,person | car\nb.jpg,dog\nc.png,dog|person|\n", "separated by '|'"),
         ('file,labels\na.jpg,"person, car"\nb.jpg,dog\nc.png,"dog,person"\n', "separated by ','"),
         ("image,tags\na.jpg,person car\nb.jpg,dog\nc.png,dog  person\n", "separated by spaces"),
@@ -87,13 +84,13 @@ BAD = {
     "an empty label": ("file,labels\na.jpg,dog;;cat\n", "row 2: '' cannot be a label"),
     "an unprintable label": ("file,labels\na.jpg,dog;c\x1b[31mat\n", r"row 2: 'c\\x1b\[31mat' cannot be"),
     "a long label": (f"file,labels\na.jpg,{'dog' * 99}\n", "row 2: 'dogdog.*…' cannot be a label"),
-    "an absolute path": ("file,labels\n/etc/passwd,dog\n", "row 2: '/etc/passwd' is not below the folder"),
-    "a Windows path": ("file,labels\nC:\\a.jpg,dog\n", r"row 2: 'C:\\\\a.jpg' is not below the folder"),
-    "an escaping path": (
-        "file,labels\na.jpg,cat\nx/../../a.jpg,dog\n",
-        "row 3: 'x/../../a.jpg' is not",
+    "an absolute path": (
+        "file,labels\n/etc/passwd,dog\n",
+        "row 2: .*within the folder .* is '/etc/pas",
     ),
-    "an escaping path of Windows": ("file,labels\n..\\a.jpg,dog\n", "row 2: .* is not below the folder"),
+    "a Windows path": ("file,labels\nC:\\a.jpg,dog\n", r"row 2: .*within the folder.*, but is 'C:\\\\a.jpg'"),
+    "an escaping path": ("file,labels\na.jpg,cat\nx/../../a.jpg,dog\n", "row 3: .*, but is 'x/../../a.jpg'"),
+    "an escaping path of Windows": ("file,labels\n..\\a.jpg,dog\n", "row 2: .*within the folder of images"),
     "a cell of 10 MB": (f"file,labels\na.jpg,cat\nb.jpg,{'x' * 10**7}\n", "row 3: a cell is too long"),
     "an open quotation mark": ('file,labels\na.jpg,"dog\nb.jpg,cat\n', "row 2: unexpected end of data"),
     "text after a quotation": ('file,labels\na.jpg,"dog"s\n', "row 2: .*expected after"),
@@ -133,7 +130,7 @@ def test_all_images_that_cannot_be_opened_are_listed_at_once(read, photos):
     text = "file,labels\na.jpg,dog\ngone.jpg,dog\ntext.jpg,cat\n"
     with pytest.raises(OSError, match="2 of 3 images cannot be opened") as raised:
         read(text)
-    assert re.search(r"labels.csv, row 3: there is no image .*gone.jpg", str(raised.value))
+    assert re.search(r"labels.csv, row 3: There is no image .*gone.jpg", str(raised.value))
     assert re.search(r"labels.csv, row 4: .*text.jpg is not an image that can be read", str(raised.value))
     assert len(read(text, check_images=False)) == 3
 
@@ -148,12 +145,7 @@ def test_test_labels_follow_the_classes_of_the_train_labels(read, tmp_path):
         read("file,labels\nc.png,cow\n", class_names=train.class_names)
     with pytest.raises(ValueError, match="row 1: only one of train and test labels has car, cow"):
         read("file,person,dog,cow\nc.png,1,0,0\n", class_names=train.class_names)
-
-
-def test_names_with_spaces_need_a_separator(read):
-    text = "file,labels\na.jpg,traffic light\n"
-    assert read(text).class_names == ["light", "traffic"]
-    assert read(text, separator=";").class_names == ["traffic light"]
+    assert read("file,labels\na.jpg,traffic light\n", separator=";").class_names == ["traffic light"]
 
 
 def test_a_benchmark_takes_the_names_of_its_photos(read):
@@ -163,7 +155,7 @@ def test_a_benchmark_takes_the_names_of_its_photos(read):
     other = read("file,labels\na.jpg,cow\n")
     other.targets = torch.ones(1, 3)
     other.class_names = ["dog", "car", "person"]
-    with pytest.raises(ValueError, match="give both the same, in one order"):
+    with pytest.raises(ValueError, match="give both the same list"):
         multilabel_benchmark(data, other, classes_per_experience=[1, 2])
 
 

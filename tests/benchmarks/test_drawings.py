@@ -4,18 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from avalanche_agcn.benchmarks._drawings import (
-    DRAWINGS,
-    FIXED_COLOURS,
-    MAX_ROTATION,
-    OBJECT_SIZE,
-    QUARTERS,
-    SIDE,
-    disc,
-    paint_drawing,
-    paint_scene,
-    random_palette,
-)
+from avalanche_agcn.benchmarks import _drawings
+from avalanche_agcn.benchmarks._drawings import DRAWINGS, OBJECT_SIZE, QUARTERS, disc, paint_scene
 from avalanche_agcn.benchmarks.coco import SPLIT_COCO_CLASSES
 from avalanche_agcn.benchmarks.scenes import MAX_OBJECTS
 
@@ -26,9 +16,9 @@ SPECK = (disc("k", 0, 0, 0.1),)
 
 def paint(drawing, *, centre=(CANVAS / 2, CANVAS / 2), size=OBJECT_SIZE[1] * CANVAS, rotation=0.0, seed=0):
     canvas = Image.new("RGB", (CANVAS, CANVAS), SKY)
-    palette = random_palette(np.random.default_rng(seed))
+    palette = _drawings.random_palette(np.random.default_rng(seed))
     draw = ImageDraw.Draw(canvas)
-    paint_drawing(draw, drawing, centre=centre, size=size, rotation=rotation, palette=palette)
+    _drawings.paint_drawing(draw, drawing, centre=centre, size=size, rotation=rotation, palette=palette)
     return np.asarray(canvas)
 
 
@@ -39,18 +29,18 @@ def painted(pixels):
 def test_drawings_are_split_cocos_classes_in_colours_of_the_palette():
     assert tuple(DRAWINGS) == SPLIT_COCO_CLASSES
     used = {shape.colour for drawing in DRAWINGS.values() for shape in drawing}
-    assert used == set(FIXED_COLOURS) | set("abs")
+    assert used == set(_drawings.FIXED_COLOURS) | set("abs")
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_drawing_fills_its_square_is_visible_and_stays_inside_the_image(name):
     points = np.concatenate([shape.points for shape in DRAWINGS[name]])
-    assert abs(points).max() <= SIDE / 2
-    assert np.ptp(points, axis=0).max() >= 0.75 * SIDE  # not a speck
+    assert abs(points).max() <= _drawings.SIDE / 2
+    assert np.ptp(points, axis=0).max() >= 0.75 * _drawings.SIDE  # not a speck
     size = OBJECT_SIZE[0] * CANVAS
     # The thinnest (fork, spoon) cover a tenth of their square.
     assert painted(paint(DRAWINGS[name], size=size)).sum() >= 0.1 * size**2
-    for rotation in (-MAX_ROTATION, 0, MAX_ROTATION):
+    for rotation in (-_drawings.MAX_ROTATION, 0, _drawings.MAX_ROTATION):
         whole = painted(paint(DRAWINGS[name], rotation=rotation)).sum()
         for centre in [(0, 0), (CANVAS, 0), (0, CANVAS), (CANVAS, CANVAS)]:
             mask = painted(paint(DRAWINGS[name], centre=centre, rotation=rotation))

@@ -63,17 +63,11 @@ def cases(draw):
     assume(labels[0].any(0).all())
     members = [own | draw_labels(draw, *shape) for own in labels] if draw(st.booleans()) else None
     names = draw(st.permutations("abcdefghijkl"[: shape[1]]))
-    settings = {
-        "classes_per_experience": sizes,
-        "class_order": draw(st.just("alphabetical") | st.permutations(range(shape[1]))),
-        "test_images": draw(st.sampled_from(["seen", "all"])),
-    }
-    return (
-        labels,
-        members,
-        names,
-        settings | {name: draw(st.booleans()) for name in ("repeat_images", "unlabelled_as_negative")},
-    )
+    settings = {name: draw(st.booleans()) for name in ("repeat_images", "unlabelled_as_negative")}
+    settings["classes_per_experience"] = sizes
+    settings["class_order"] = draw(st.just("alphabetical") | st.permutations(range(shape[1])))
+    settings["test_images"] = draw(st.sampled_from(["seen", "all"]))
+    return labels, members, names, settings
 
 
 def make(labels, members, names, settings, seed):
@@ -156,14 +150,12 @@ def test_validation_images_leave_training_and_are_fully_labelled(seed, size):
 
 
 def test_seed_fixes_what_is_drawn():
-    data = drawn_images(100, 6, positives=0.6)
+    data, parts = drawn_images(100, 6, positives=0.6), []
     options = {"n_experiences": 3, "assignment": "random", "validation_size": 20}
-
-    def split(seed):
+    for seed in (1, 1, 2):
         benchmark = multilabel_benchmark(data, data, seed=seed, **options)
-        return [images_of(e.dataset) for e in [*benchmark.train_stream, *benchmark.valid_stream]]
-
-    assert split(1) == split(1) != split(2)
+        parts.append([images_of(e.dataset) for e in [*benchmark.train_stream, *benchmark.valid_stream]])
+    assert parts[0] == parts[1] != parts[2]
 
 
 def test_images_are_opened_when_they_are_read_and_transforms_follow_the_mode():
@@ -231,13 +223,10 @@ def test_avalanche_buffers_keep_images_with_their_own_columns(benchmark, policy)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_avalanche_loaders_and_concatenation_keep_the_masks(benchmark, workers):
     first, second = (benchmark.train_stream[t].dataset for t in (0, 1))
-    batches = list(TaskBalancedDataLoader(first, batch_size=8, num_workers=workers))
-    assert sum(len(x) for x, _, _ in batches) == len(first)
-    for x, y, t in batches:
-        assert y.shape == (len(x), 6)
-        assert y[:, :2].isfinite().all()
-        assert y[:, 2:].isnan().all()
-        assert not t.any()
+    loader = TaskBalancedDataLoader(first, batch_size=8, num_workers=workers)
+    x, y, t = (torch.cat(parts) for parts in zip(*loader))
+    assert_same(y[x[:, 0, 0, 0].argsort()], first.targets.data)  # images are in ascending order
+    assert not t.any()
     _, y, _ = next(iter(ReplayDataLoader(second, first, batch_size=4, batch_size_mem=4)))
     assert sorted(y.isfinite().int().argmax(1).tolist()) == [0] * 4 + [2] * 4
     both = first.concat(second)
@@ -245,9 +234,8 @@ def test_avalanche_loaders_and_concatenation_keep_the_masks(benchmark, workers):
     assert_same(both[len(first)][1], second[0][1])
 
 
-def test_experience_leads_to_the_benchmark_with_its_class_names(benchmark):
+def test_experience_leads_to_the_benchmark(benchmark):
     assert benchmark.test_stream[:1][0].origin_stream.benchmark is benchmark
-    assert repr(benchmark).startswith("MultiLabelBenchmark(6 classes in 3 experiences; images: 5")
     assert str(benchmark.protocol).splitlines()[:2] == ["protocol: own", "n_classes: 6"]
 
 
@@ -258,17 +246,8 @@ def test_class_without_a_positive_in_its_experience_causes_a_warning():
         multilabel_benchmark(data, data, **names)
 
 
-def without_targets():
-    return TensorDataset(torch.zeros(2))
-
-
-def with_more_targets():
-    data = without_targets()
-    data.targets = torch.eye(3)
-    return data
-
-
-THREE = Images(torch.eye(3))
+THREE, MORE_TARGETS = Images(torch.eye(3)), TensorDataset(torch.zeros(2))
+MORE_TARGETS.targets = torch.eye(3)
 
 
 @pytest.mark.parametrize(
@@ -280,8 +259,8 @@ THREE = Images(torch.eye(3))
         (Images(torch.zeros(0, 3)), THREE, {}, r"train targets are empty: their shape is \(0, 3\)"),
         (Images(torch.eye(3)[:2]), THREE, {}, r"No training image shows \['class 2'\]"),
         (Images(torch.ones(2, 3)), THREE, {}, r"Experience \d \(class \d\) has no training image; use fewer"),
-        (without_targets(), THREE, {}, r"train dataset \(TensorDataset\) has no `targets`"),
-        (with_more_targets(), THREE, {}, "has 2 images but 3 targets"),
+        (TensorDataset(torch.zeros(2)), THREE, {}, r"train dataset \(TensorDataset\) has no `targets`"),
+        (MORE_TARGETS, THREE, {}, "has 2 images but 3 targets"),
         (THREE, THREE, {"validation_size": 3}, "validation_size=3"),
         (THREE, THREE, {"validation_size": -0.5}, "validation_size=-0.5"),
         (THREE, THREE, {"class_names": ["a"]}, "3 different names"),

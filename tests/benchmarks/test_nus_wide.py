@@ -9,14 +9,8 @@ from avalanche_agcn.benchmarks import SplitWIDE
 from avalanche_agcn.benchmarks.published import read_split_lists
 
 # image → its concepts; sky is on 4 images, sun on 3, lake on 2, cat on 1
-IMAGES = {
-    "clouds/0001_11.jpg": "sky sun",
-    "actor/0002_12.jpg": "sky lake",
-    "lake/0003_13.jpg": "lake",
-    "sun/0004_14.jpg": "sky sun cat",
-    "sun/0005_15.jpg": "sun",
-    "misc/0006_16.jpg": "sky",
-}
+IMAGES = {"clouds/0001_11.jpg": "sky sun", "actor/0002_12.jpg": "sky lake", "lake/0003_13.jpg": "lake"}
+IMAGES |= {"sun/0004_14.jpg": "sky sun cat", "sun/0005_15.jpg": "sun", "misc/0006_16.jpg": "sky"}
 TEST = ["sun/0005_15.jpg", "misc/0006_16.jpg"]
 KEEP = {"train_transform": lambda image: image, "eval_transform": lambda image: image}
 LISTS = {  # columns sun | lake; image 0 is the first line of the image list
@@ -25,8 +19,6 @@ LISTS = {  # columns sun | lake; image 0 is the first line of the image list
     "task1/train.csv": ["1,1"],
     "task1/test.csv": ["4,1,0", "2,0,1"],
 }
-
-
 LABELS = "Groundtruth/AllLabels"
 
 
@@ -45,10 +37,6 @@ def make_wide(root, images=IMAGES, concepts=("cat", "lake", "sky", "sun"), test=
     for concept in concepts:
         labels = "".join(f"{int(concept in names.split())}\n" for names in images.values())
         (root / LABELS / f"Labels_{concept}.txt").write_text(labels)
-    return root
-
-
-def paint_images(root):
     for colour, name in enumerate(IMAGES):
         (root / "Flickr" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (40 * colour, 0, 0)).save(root / "Flickr" / name, "png")
@@ -60,7 +48,7 @@ def images_of(experience):
 
 
 def test_files_in_nus_wides_own_format_become_a_benchmark(tmp_path):
-    root = paint_images(make_wide(tmp_path, test=TEST))
+    root = make_wide(tmp_path, test=TEST)
     benchmark = SplitWIDE(root, n_classes=3, n_experiences=3, **KEEP)
     assert benchmark.class_names == ["lake", "sky", "sun"]  # on 2, 3 and 2 train images
     assert sorted(i for e in benchmark.train_stream for i in images_of(e)) == [0, 1, 2, 3]
@@ -74,18 +62,15 @@ def test_files_in_nus_wides_own_format_become_a_benchmark(tmp_path):
 def test_without_lists_of_its_own_a_seeded_share_is_the_test_set(tmp_path, files_of):
     numbers = [f"all/{number:04}_{number}.jpg" for number in range(300)]
     root = make_wide(tmp_path, dict.fromkeys(numbers, "sky sun"), ["sky", "sun"])
-
-    def split(seed):
-        benchmark = SplitWIDE(root, n_classes=2, n_experiences=1, seed=seed)
-        return files_of(benchmark.test_stream[0].dataset)
-
-    assert split(0) == split(0) != split(1)
-    assert abs(len(split(0)) / 300 - 0.4) < 4 * (0.24 / 300) ** 0.5
+    made = [SplitWIDE(root, n_classes=2, n_experiences=1, seed=seed) for seed in (0, 0, 1)]
+    tests = [files_of(benchmark.test_stream[0].dataset) for benchmark in made]
+    assert tests[0] == tests[1] != tests[2]
+    assert abs(len(tests[0]) / 300 - 0.4) < 4 * (0.24 / 300) ** 0.5
 
 
 def test_train_images_are_those_of_the_train_list(tmp_path):
     names = list(IMAGES)
-    root = paint_images(make_wide(tmp_path, test=TEST))
+    root = make_wide(tmp_path, test=TEST)
     write_image_list(root, "TrainImagelist.txt", names[1:4])  # the first image is in neither list
 
     def split():
@@ -103,15 +88,8 @@ def test_train_images_are_those_of_the_train_list(tmp_path):
     assert split() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_default_sizes_are_the_papers(tmp_path):
-    root = make_wide(tmp_path, test=TEST)
-    for sizes, message in (({}, "n_classes=21 must be"), ({"n_classes": 4}, "n_experiences=7 must be")):
-        with pytest.raises(ValueError, match=message):
-            SplitWIDE(root, **sizes)
-
-
 def test_lists_count_lines_from_0_and_get_names_from_the_ground_truth(tmp_path, write_lists):
-    root = paint_images(make_wide(tmp_path / "wide"))
+    root = make_wide(tmp_path / "wide")
     benchmark = SplitWIDE(root, split_lists=write_lists(LISTS), n_classes=2, n_experiences=2, **KEEP)
     assert benchmark.class_names == ["sun", "lake"]
     assert [images_of(e) for e in benchmark.train_stream] == [[0, 3], [1]]
@@ -144,6 +122,7 @@ def test_lists_unlike_or_without_the_ground_truth_have_numbered_columns(tmp_path
         (f"{LABELS}/Labels_sky.txt", "1\n0\n1\n2\n1\n0\n", r"a line of 0 or 1 .*, but line 4 is '2'; unpack"),
         (f"{LABELS}/Labels_sun.txt", "1\r\n\r\n0\r\n-1\r\n1\r\n", "but line 4 is '-1'"),
         ("", None, "no folder .*wide"),
+        ("readme.txt", "", "n_classes=21 must be"),  # the paper's number
     ],
 )
 def test_missing_or_damaged_files_are_named(tmp_path, file, content, message):
@@ -153,7 +132,12 @@ def test_missing_or_damaged_files_are_named(tmp_path, file, content, message):
     else:
         path.unlink() if path.is_file() else shutil.rmtree(path)
     with pytest.raises((FileNotFoundError, ValueError), match=message):
-        SplitWIDE(tmp_path / "wide", n_classes=2, n_experiences=1)
+        SplitWIDE(tmp_path / "wide")
+
+
+def test_default_number_of_experiences_is_the_papers(tmp_path):
+    with pytest.raises(ValueError, match="n_experiences=7 must be"):
+        SplitWIDE(make_wide(tmp_path), n_classes=4)
 
 
 def test_published_lists_match_ground_truth_of_nus_wides_size(shared_data, tmp_path):

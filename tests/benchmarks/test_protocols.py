@@ -7,9 +7,8 @@ from avalanche_agcn.benchmarks.protocols import b_sizes, resolve_protocol
 
 
 def test_sizes_of_the_published_protocols():
-    assert b_sizes(10, 2, 20) == [10, 2, 2, 2, 2, 2]
-    assert b_sizes(5, 3, 20) == [5, 3, 3, 3, 3, 3]
-    assert b_sizes(4, 2, 20) == [4] + 8 * [2]
+    for first, step, n in ((10, 2, 5), (5, 3, 5), (4, 2, 8)):
+        assert b_sizes(first, step, 20) == [first] + n * [step]
     for first, step in ((0, 7), (21, 1), (0, 0)):
         with pytest.raises(ValueError, match=f"'B{first}-C{step}' does not fit 20 classes"):
             b_sizes(first, step, 20)

@@ -21,8 +21,9 @@ LISTS = {
 }
 
 
-def test_rows_become_tasks_with_their_labels(write_lists):
-    lists = read_split_lists(write_lists(LISTS))
+def test_rows_become_tasks_with_their_labels_from_a_folder_or_a_zip(write_lists, tmp_path):
+    folder = write_lists(LISTS)
+    lists = read_split_lists(folder)
     assert lists.classes_per_experience == [2, 1]
     assert [(images, labels.tolist()) for images, labels in lists.train] == [
         (["a.jpg", "b.jpg"], [[1, 0], [0, 1]]),
@@ -32,15 +33,11 @@ def test_rows_become_tasks_with_their_labels(write_lists):
         (["x.jpg"], [[1, 0, 1]]),  # with its label of the later task
         (["y.jpg"], [[0, 0, 1]]),
     ]
-
-
-def test_zip_is_read_like_its_folder(write_lists, tmp_path):
-    folder = write_lists(LISTS)
     with zipfile.ZipFile(tmp_path / "lists.zip", "w") as archive:
         for path in sorted(folder.rglob("*.csv")):
             archive.write(path, path.relative_to(folder))
             archive.writestr(f"__MACOSX/{path.relative_to(folder)}", b"\xff not a list")
-    assert str(read_split_lists(tmp_path / "lists.zip")) == str(read_split_lists(folder))
+    assert str(read_split_lists(tmp_path / "lists.zip")) == str(lists)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +62,9 @@ def test_malformed_lists_are_named(write_lists, name, rows, message):
 
 
 def test_missing_lists_and_two_sets_of_lists_are_named(write_lists, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"has no split lists; expected task0/train.csv"):
-        read_split_lists(tmp_path)
-    with pytest.raises(FileNotFoundError, match="neither a folder nor a zip"):
-        read_split_lists(tmp_path / "absent.zip")
+    for path, message in ((tmp_path, "has no split lists; expected task0"), (tmp_path / "no", "neither a f")):
+        with pytest.raises(FileNotFoundError, match=message):
+            read_split_lists(path)
     folder = write_lists(LISTS | {"other/task1/train.csv": ["c.jpg,1"]})
     for path in (folder, shutil.make_archive(str(tmp_path / "both"), "zip", folder)):
         with pytest.raises(ValueError, match=r"two lists of one task, Split/task1/train\.csv and other"):

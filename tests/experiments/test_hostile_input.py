@@ -195,7 +195,7 @@ def replaced(content, path, value):
         (("annotations", 0, "category_id"), 9, r"annotations\[0\].category_id must be the id"),
         (("images", 0, "file_name"), "../../x", r"images\[0\].file_name must be .*'../../x'"),
         (("images", 0, "id"), "a", r"images\[0\].id must be a whole number, but is 'a'"),
-        (("images", 0, "id"), 2**70, "more than 64 bits"),
+        (("images", 0, "id"), 2**70, "image_id must be the id of an image"),
         ((), DEEP, "nested too deeply"),
     ],
 )
