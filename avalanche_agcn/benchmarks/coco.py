@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
+from pycocotools.coco import COCO
 from torch import Tensor
 
 from avalanche_agcn.benchmarks import published
@@ -115,11 +118,13 @@ def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -
     """
     if not path.is_file():
         raise FileNotFoundError(f"There is no annotation file {path}; download it, or correct its name.")
-    content = read_json(path)
-    _check_content(content, path)
-    files = {image["id"]: f"{folder}{image['file_name']}" for image in content["images"]}
-    names = {category["id"]: category["name"] for category in content["categories"]}
-    row_of, column_of = ({number: k for k, number in enumerate(ids)} for ids in (files, sorted(names)))
+    coco = COCO()
+    coco.dataset = read_json(path)
+    _check_content(coco.dataset, path)
+    with contextlib.redirect_stdout(io.StringIO()):  # createIndex prints its progress
+        coco.createIndex()
+    row_of = {number: row for row, number in enumerate(coco.imgs)}
+    column_of = {number: column for column, number in enumerate(sorted(coco.cats))}
 
     def label_matrix(boxes: list[dict[str, Any]]) -> Tensor:
         labels = torch.zeros(len(row_of), len(column_of), dtype=torch.int8)
@@ -127,11 +132,12 @@ def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -
         labels[rows, [column_of[box["category_id"]] for box in boxes]] = 1
         return labels
 
-    boxes = content["annotations"]
+    boxes = coco.dataset["annotations"]
     counted = boxes if crowds == "labels" else [box for box in boxes if not box.get("iscrowd", 0)]
     membership = label_matrix(boxes) if crowds == "membership" else None
-    class_names = [names[category] for category in column_of]
-    return published.LabelTable([*files.values()], label_matrix(counted), class_names, membership)
+    files = [f"{folder}{image['file_name']}" for image in coco.imgs.values()]
+    class_names = [coco.cats[category]["name"] for category in column_of]
+    return published.LabelTable(files, label_matrix(counted), class_names, membership)
 
 
 ENTRIES: dict[str, dict[str, Any]] = {

@@ -177,6 +177,8 @@ def check_readable(images: ImageFiles, places: Sequence[str]) -> None:
 
     def reason(k: int) -> str | None:
         try:
+            if not os.path.isfile(images.path(k)):  # opening a named pipe would wait for a writer
+                raise FileNotFoundError(f"There is no image file {images.path(k)}")
             images[k]
         except OSError as error:
             return f"{places[k]}: {error}".rstrip(".")
