@@ -115,7 +115,7 @@ def agcn_paper_table() -> Table:
     header += ["here: coco18, frozen", "here: coco18, trained", "paper's stream"]
     rows = []
     for label in TABLE_1["SplitCOCO"]:
-        papers = [f"{TABLE_1[name][label].mAP:.1f}" for name in ("SplitCOCO", "SplitWIDE")]
+        papers = [f"{TABLE_1[name][label][0]:.1f}" for name in ("SplitCOCO", "SplitWIDE")]
         here = [score("mAP", "last")(own[label]) if label in own else "–" for own in (frozen, whole)]
         rows.append([name_of(label), *papers, *here, "not attempted"])
     return Table(header, rows)

@@ -432,15 +432,8 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    git = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty=+",
-        "--abbrev=12",
-    ]  # + if changed
+    # With "+" if files were changed.
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=12"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
