@@ -222,7 +222,8 @@ class Photos:
 
     def select(self, run: Results, part: str) -> list[dict[str, Any]]:
         """``pictures`` or ``worst`` of a run that can be shown, with the index of each photo."""
-        settings, names, shown = run.settings, PICTURES[part].keys() - {"image"}, []
+        settings, shown = run.settings, []
+        names = [name for name in PICTURES[part] if name != "image"]
         scene = (settings.get("seed"), settings.get("validation_size"))  # else a file, the same for all seeds
         for picture in getattr(run, part) or []:
             key = (settings.get("dataset_root") or scene, picture["image"])

@@ -22,9 +22,9 @@ from avalanche_agcn.experiments.results import Results, group_by_label
 
 
 def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
-    """The metric on all classes seen, after each experience: mean over seeds in a band of one deviation.
+    """The metric on all classes seen, after each experience: mean over seeds, with a band of one deviation.
 
-    A method that is evaluated at the end only, such as Multi-Task, is a dashed line across.
+    A method that is evaluated at the end only, such as Multi-Task, is a dashed horizontal line.
     """
     rows: dict[str, list[list[float]]] = {}
     levels: dict[str, list[float]] = {}
@@ -45,23 +45,24 @@ def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
 
 
 def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: Sequence[Results]) -> Figure:
-    """Last mAP by the value of a setting, a curve for each row: mean over seeds in a band of one deviation.
+    """Last mAP by the value of a setting, a curve for each row: mean and deviation over seeds.
 
-    Args:
-        results: with labels such as ``"er, 9 experiences"``: the part before the comma names the row.
-        setting: of the run or of the method.
-        xlabel: what it is.
-        levels: rows without the setting, as horizontal lines, by name.
+    Labels are such as ``"er, 9 experiences"``: the part before the comma names the row. ``levels`` are rows
+    without the setting, drawn as horizontal lines.
     """
+
+    def last(result: Results) -> float:
+        return _fraction(result.summary["mAP"]["last"])
+
     rows: dict[str, dict[float, list[float]]] = {}
     for result in results:
         value = {**result.settings, **result.settings["method_settings"]}[setting]
-        rows.setdefault(result.label.partition(", ")[0], {}).setdefault(value, []).append(_last(result))
+        rows.setdefault(result.label.partition(", ")[0], {}).setdefault(value, []).append(last(result))
     x = sorted(next(iter(rows.values())))
     styles = {name_of(label): style_of(label) or style_of(label.partition(" ")[0]) for label in rows}
     return learning_curve(
         {name_of(label): list(zip(*(own[value] for value in x), strict=True)) for label, own in rows.items()},
-        levels={name: [_last(result) for result in own] for name, own in levels.items()},
+        levels={name: list(map(last, own)) for name, own in levels.items()},
         styles={name: style for name, style in styles.items() if style},
         ylabel="mAP after the last experience (%)",
         x=x,
@@ -85,13 +86,11 @@ def class_precision(results: Sequence[Results]) -> Figure:
 
 
 def correlation(result: Results) -> Figure:
-    """The final correlation matrix of an AGCN run, beside the truth where it is known."""
+    """The final correlation matrix of an AGCN run, beside the true one where it is known."""
     matrices: dict[str, Any] = {f"ACM of {name_of(result.label)}": result.acm}
     title, truth = true_matrix(result)
-    if truth is not None:
-        matrices[title] = truth
     return correlation_heatmap(
-        matrices,
+        matrices if truth is None else matrices | {title: truth},
         class_names=result.class_names,
         block_sizes=result.classes_per_experience,
         title=describe_stream(result),
@@ -99,7 +98,7 @@ def correlation(result: Results) -> Figure:
 
 
 def true_matrix(result: Results) -> tuple[str, Any]:
-    """Title and entries [i][j] = P(i | j) of the true matrix of a run; None if it is not known."""
+    """Title and entries [i][j] = P(i | j) of the true matrix of a run, or None for unknown entries."""
     if result.benchmark == "SplitScenes":
         return "true co-occurrence", true_cooccurrence(result.class_names)
     return "co-occurrence of the train images", result.cooccurrence
@@ -109,7 +108,7 @@ def pictures(result: Results) -> Figure:
     """Test pictures of a run with the labels found at p ≥ 0.7, as more experiences are learned.
 
     Raises:
-        FileNotFoundError: if photos are not where they were when the run was made.
+        FileNotFoundError: if photos have been moved since the run.
         ValueError: if scenes are drawn differently now.
     """
     shown = []
@@ -124,7 +123,7 @@ SCENE_SETTINGS = ("validation_size", "n_train", "n_test", "image_size", "seed")
 
 
 def open_picture(result: Results, picture: Mapping[str, Any]) -> Image.Image:
-    """One of ``result.pictures``: a photo read from the data, or a scene drawn again from the settings."""
+    """Open one of ``result.pictures``: read a photo from the data, or redraw a scene from the settings."""
     if result.benchmark == "SplitScenes":
         return _draw_scene(result, picture)
     root = result.settings.get("dataset_root")
@@ -138,7 +137,7 @@ def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     settings, number = result.settings, picture["image"]
     missing = [name for name in SCENE_SETTINGS if name not in settings]
     if missing:
-        raise ValueError(f"the settings of {result.name} lack {', '.join(missing)} to draw scenes again.")
+        raise ValueError(f"the settings of {result.name} lack {', '.join(missing)} to redraw scenes.")
     held_out = bool(settings["validation_size"])
     scenes = ScenesDataset(
         settings["n_train" if held_out else "n_test"],
@@ -163,7 +162,7 @@ def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
 def describe_stream(result: Results) -> str:
     """Title of a plot: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``.
 
-    A second line says if it is a part of the data only, or if the network was frozen.
+    A second line tells whether only a part of the data was used, and whether the network was frozen.
     """
     what = " (drawn scenes)" if result.benchmark == "SplitScenes" else ""
     n_classes, n_experiences = len(result.class_names), len(result.nested["mAP"])
@@ -181,17 +180,12 @@ def _fraction(percent: float | None) -> float:
     return math.nan if percent is None else percent / 100
 
 
-def _last(result: Results) -> float:
-    return _fraction(result.summary["mAP"]["last"])
-
-
 # Images with the labels found in them as more experiences are learned: the AGCN paper's Fig. 1.
 
-THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels of a higher probability are shown
+THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels with a higher probability are shown
 MAX_COLUMNS = 4
 MAX_LINES = 8  # of a cell; the last one counts those that do not fit
-# Kinds of labels are told apart by a sign as well as by colour.
-SIGNS = {"right": "✓", "missed": "○", "wrong": "✗"}
+SIGNS = {"right": "✓", "missed": "○", "wrong": "✗"}  # for readers who cannot tell the colours apart
 LOOKS = {"right": ("#0072B2", "bold"), "missed": ("#707070", "normal"), "wrong": ("#D55E00", "normal")}
 # Inches: side of an image, height of a line, width of a letter, of the title, height above and below.
 _IMAGE, _LINE, _LETTER, _TITLE, _HEAD, _FOOT = 1.3, 0.16, 0.085, 4.6, 0.9, 0.3
@@ -203,13 +197,13 @@ class LabelledPicture(NamedTuple):
     image: Any  # PIL image or array [H, W, 3]
     labels: Sequence[str]
     scores: Sequence[Sequence[float]]
-    """Row t: the probability of each class seen by experience t; empty if there was no evaluation then."""
+    """Row t: the probability of each class seen after experience t; empty if nothing was evaluated."""
 
 
 def found_labels(
     scores: Sequence[float], labels: Sequence[str], class_names: Sequence[str], threshold: float
 ) -> list[tuple[str, str]]:
-    """Sort the classes that ``scores`` covers into right, missed and wrong; the most probable first."""
+    """Classify the classes that ``scores`` covers as right, missed or wrong; the most probable first."""
     kinds = {(True, True): "right", (False, True): "missed", (True, False): "wrong"}  # (found, true)
     named = sorted(zip(scores, class_names, strict=False), key=lambda pair: -pair[0])
     kind_of = {name: kinds.get((score >= threshold, name in labels)) for score, name in named}
@@ -219,7 +213,7 @@ def found_labels(
 def labelled_pictures(
     pictures: Sequence[LabelledPicture], *, class_names: Sequence[str], title: str = ""
 ) -> Plot:
-    """Draw images, each beside the labels found in it after some experiences, the first and last included.
+    """Draw images, each beside the labels found in it after the first, the last and some other experiences.
 
     All must have been evaluated after the same experiences.
     """
@@ -236,7 +230,7 @@ def labelled_pictures(
     at_end: Counter[str] = Counter()
     for (image_axes, *text_axes), picture in zip(grid, pictures, strict=True):
         image_axes.imshow(np.asarray(picture.image))
-        image_axes.set_anchor("N")  # level with the first label, whatever its shape
+        image_axes.set_anchor("N")  # aligned with the first label, whatever its shape
         found = [found_labels(picture.scores[t], picture.labels, class_names, THRESHOLD) for t in columns]
         for axes, labels in zip(text_axes, found, strict=True):
             _write_labels(axes, labels)
@@ -274,7 +268,7 @@ def _write_labels(axes: Axes, lines: list[tuple[str, str]]) -> None:
 
 def _explain_signs(plot: Plot) -> None:
     """Write the meaning of the signs below the images."""
-    texts = {"right": "right", "wrong": "wrong", "missed": f"missed: learned by then, but p < {THRESHOLD}"}
+    texts = {"right": "right", "wrong": "wrong", "missed": f"missed: already learned, but p < {THRESHOLD}"}
     for k, (kind, text) in enumerate(texts.items()):
         place = {"x": (0.1 + 0.8 * k) / plot.get_figwidth(), "y": 0.1 / plot.get_figheight()}
         _write_sign(plot, kind, text, **place)

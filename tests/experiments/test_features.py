@@ -270,7 +270,7 @@ def test_a_transform_that_does_not_say_what_it_does_is_not_kept(tmp_path, comput
         benchmark = multilabel_benchmark(source, source, n_experiences=2, eval_transform=transform)
         assert computed(benchmark, MeanColours(), tmp_path, log=messages.append) == 6
         assert bool(list(tmp_path.iterdir())) == (transform is None)
-    assert sum("not kept" in message for message in messages) == 1
+    assert sum("not cached" in message for message in messages) == 1
 
 
 def test_the_cache_is_among_the_users(monkeypatch, tmp_path):

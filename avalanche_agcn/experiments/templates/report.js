@@ -398,7 +398,7 @@
       };
       content.append(...title("Found labels", "A label is found if its probability is at or above the threshold. Counts are of all test images after the last experience, added up over seeds. The best threshold has the highest F1 on the test images themselves, which is optimistic."),
         h("div", { class: "tools" }, h("label", {}, "Threshold", slider(.1, .9, .1, state.threshold, (value) => { state.threshold = value; draw(); }), threshold)), table);
-      if (method.pictures.length) content.append(...title("Photos as more is learned", h("span", { class: "right" }, "✓ right"), " · ", h("span", { class: "wrong" }, "✗ wrong"), " · ", h("span", { class: "missed" }, "○ missed: learned by then, but below the threshold"), ". Chosen by their labels alone."),
+      if (method.pictures.length) content.append(...title("Photos as more is learned", h("span", { class: "right" }, "✓ right"), " · ", h("span", { class: "wrong" }, "✗ wrong"), " · ", h("span", { class: "missed" }, "○ missed: already learned, but below the threshold"), ". Chosen by their labels alone."),
         h("div", { class: "tools" }, h("label", {}, "After experience", slider(1, learned, 1, learned, (value) => { after = value - 1; draw(); }), shownAt)), cards);
       draw();
     };
