@@ -1,6 +1,6 @@
-"""What label relations are worth to StreamingRidge: as it estimates them, and counted in all labels.
+"""How much label relations help StreamingRidge: as it estimates them, and counted in all labels.
 
-python runs/coco18/relations.py --data ROOT    # then study.py puts the table on the page
+python runs/coco18/relations.py --data ROOT    # then study.py writes the table to the page
 """
 
 import argparse
@@ -27,7 +27,7 @@ SCORE = "mAP_Last/eval_phase/test_stream"
 
 
 def measure(base: Settings, orders: Sequence[str]) -> list[dict[str, Any]]:
-    """MAP after the last experience for each class order, kind of relations and β, in percent."""
+    """Last mAP for each class order, kind of relations and β, in percent."""
     return [row for order in orders for row in _measure_order(change_settings(base, class_order=order))]
 
 

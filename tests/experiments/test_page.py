@@ -185,13 +185,8 @@ def browser():
         pytest.skip("there is no Chromium with its driver")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
-    for flag in [
-        "headless=new",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-dev-shm-usage",
-        "window-size=1280,900",
-    ]:
+    flags = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1280,900")
+    for flag in flags:
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))

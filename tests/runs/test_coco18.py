@@ -57,7 +57,7 @@ def test_other_parts_use_the_choices_and_ask_for_missing_ones(coco18, studies):
     assert changed["finetuning, 9 experiences"]["lr"] == choices["finetuning"]["settings"]["lr"]
     assert changed["finetuning, 9 experiences"]["n_experiences"] == 9
     with pytest.raises(ValueError, match=r"no settings were chosen for \['finetuning'.*--part frozen first"):
-        coco18["conventions"](coco18["base_settings"](dataset_root="../shared/data/coco18"), {})
+        coco18["PARTS"]["conventions"][1](coco18["base_settings"](dataset_root="../shared/data/coco18"), {})
 
 
 def test_choices_are_the_best_of_as_many_trials_each(studies):
