@@ -25,25 +25,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
+from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
-from avalanche_agcn.benchmarks.multilabel import (
-    Images,
-    MultiLabelBenchmark,
-    MultiLabelSource,
-    assemble,
-    image_name,
-)
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, assemble, image_name
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state
 from avalanche_agcn.experiments.folder import FileDigests, digest, image_bytes, spread
 from avalanche_agcn.models.forward import frozen_copy
-from avalanche_agcn.training.distributed import (
-    from_first_process,
-    in_order_of_images,
-    is_first_process,
-    largest_of_processes,
-    own_share,
-    process_rank,
-)
+from avalanche_agcn.training import distributed
+from avalanche_agcn.training.distributed import from_first_process, is_first_process
 from avalanche_agcn.training.loader import exit_if_orphaned
 
 IMAGES_PER_FILE = 4096
@@ -136,9 +125,7 @@ class _Network:
     def features(self, source: MultiLabelSource, positions: Tensor, folder: Path) -> Tensor:
         """Features of a source's images, from the cache where it has them."""
         if " at 0x" in repr(self.transform):  # a memory address: another transform may have the same one
-            self.log(
-                f"Features are not cached: the transform's repr does not describe it: {self.transform!r}"
-            )
+            self.log(f"Features are not cached: {self.transform!r} does not describe what it does")
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
@@ -195,7 +182,7 @@ class _Network:
     def _read_or_compute(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:
         """Features from their file; if it is missing, the processes of this run write it, and others wait."""
         features = _read(path, len(positions), self.log)
-        if not largest_of_processes(int(features is None)):
+        if not distributed.largest_of_processes(int(features is None)):
             assert features is not None
             return features
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +198,7 @@ class _Network:
     @torch.inference_mode()
     def _compute(self, source: MultiLabelSource, positions: Tensor, bar: tqdm) -> Tensor:
         loader = DataLoader(
-            _Transformed(source, own_share(positions), self.transform),
+            _Transformed(source, distributed.own_share(positions), self.transform),
             batch_size=self.batch_size,
             num_workers=self.num_workers,
             worker_init_fn=exit_if_orphaned,
@@ -220,8 +207,8 @@ class _Network:
         parts = []
         for images in loader:
             parts.append(self.backbone(images.to(self.device)).float().cpu())
-            bar.update(process_rank()[1] * len(images))
-        return in_order_of_images(parts)
+            bar.update(distributed.process_rank()[1] * len(images))
+        return distributed.in_order_of_images(parts)
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -111,10 +111,10 @@ def pictures(result: Results) -> Figure:
         FileNotFoundError: if photos have been moved since the run.
         ValueError: if scenes are drawn differently now.
     """
-    shown = []
+    shown: list[Picture] = []
     for picture in result.pictures or []:
         scores = [[_fraction(p) for p in row] for row in picture["probabilities"]]
-        shown.append(LabelledPicture(open_picture(result, picture), picture["labels"], scores))
+        shown.append((open_picture(result, picture), picture["labels"], scores))
     title = f"{describe_stream(result)}\nlabels found by {name_of(result.label)} at p ≥ {THRESHOLD}"
     return labelled_pictures(shown, class_names=result.class_names, title=title)
 
@@ -186,18 +186,14 @@ THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels with a higher probabili
 MAX_COLUMNS = 4
 MAX_LINES = 8  # of a cell; the last one counts those that do not fit
 SIGNS = {"right": "✓", "missed": "○", "wrong": "✗"}  # for readers who cannot tell the colours apart
-LOOKS = {"right": ("#0072B2", "bold"), "missed": ("#707070", "normal"), "wrong": ("#D55E00", "normal")}
+COLOURS = {"right": "#0072B2", "missed": "#707070", "wrong": "#D55E00"}
 # Inches: side of an image, height of a line, width of a letter, of the title, height above and below.
 _IMAGE, _LINE, _LETTER, _TITLE, _HEAD, _FOOT = 1.3, 0.16, 0.085, 4.6, 0.9, 0.3
 
 
-class LabelledPicture(NamedTuple):
-    """An image, the names of its true classes, and its scores."""
-
-    image: Any  # PIL image or array [H, W, 3]
-    labels: Sequence[str]
-    scores: Sequence[Sequence[float]]
-    """Row t: the probability of each class seen after experience t; empty if nothing was evaluated."""
+Picture = tuple[Any, Sequence[str], Sequence[Sequence[float]]]
+"""An image (PIL or array [H, W, 3]), the names of its true classes, and its scores: row t has the probability
+of each class seen after experience t, and is empty if nothing was evaluated."""
 
 
 def found_labels(
@@ -210,33 +206,29 @@ def found_labels(
     return [(kind, name) for kind in SIGNS for name, own in kind_of.items() if own == kind]
 
 
-def labelled_pictures(
-    pictures: Sequence[LabelledPicture], *, class_names: Sequence[str], title: str = ""
-) -> Plot:
+def labelled_pictures(pictures: Sequence[Picture], *, class_names: Sequence[str], title: str = "") -> Plot:
     """Draw images, each beside the labels found in it after the first, the last and some other experiences.
 
     All must have been evaluated after the same experiences.
     """
-    evaluated = [t for t, row in enumerate(pictures[0].scores) if len(row)] if pictures else []
+    evaluated = [(t, len(row)) for t, row in enumerate(pictures[0][2]) if len(row)] if pictures else []
     if not evaluated:
         raise ValueError("There is no picture to draw; pass at least one that was evaluated.")
     spaced = np.linspace(0, len(evaluated) - 1, min(MAX_COLUMNS, len(evaluated))).round()
     columns = [evaluated[int(k)] for k in spaced]
     plot, grid = _picture_grid(len(pictures), len(columns), longest=max(map(len, class_names)))
     plot.suptitle(title, fontsize=10)
-    for axes, t in zip(grid[0, 1:], columns, strict=True):
-        heading = f"after experience {t + 1}\n{len(pictures[0].scores[t])} classes"
-        axes.set_title(heading, fontsize=8.5, loc="left")
+    for axes, (t, n_classes) in zip(grid[0, 1:], columns, strict=True):
+        axes.set_title(f"after experience {t + 1}\n{n_classes} classes", fontsize=8.5, loc="left")
     at_end: Counter[str] = Counter()
-    for (image_axes, *text_axes), picture in zip(grid, pictures, strict=True):
-        image_axes.imshow(np.asarray(picture.image))
+    for (image_axes, *text_axes), (image, labels, scores) in zip(grid, pictures, strict=True):
+        image_axes.imshow(np.asarray(image))
         image_axes.set_anchor("N")  # aligned with the first label, whatever its shape
-        found = [found_labels(picture.scores[t], picture.labels, class_names, THRESHOLD) for t in columns]
-        for axes, labels in zip(text_axes, found, strict=True):
-            _write_labels(axes, labels)
-        at_end.update(kind for kind, _ in found[-1])
-    _explain_signs(plot)
-    after = ", ".join(str(t + 1) for t in columns)
+        for axes, (t, _) in zip(text_axes, columns, strict=True):
+            found = found_labels(scores[t], labels, class_names, THRESHOLD)
+            _write_labels(axes, found)
+        at_end.update(kind for kind, _ in found)
+    after = ", ".join(str(t + 1) for t, _ in columns)
     counts = ", ".join(f"{at_end[kind]} {kind}" for kind in SIGNS)
     where = f"in {len(pictures)} images after experiences {after}"
     plot.caption = f"labels found at p ≥ {THRESHOLD} {where}: {counts} at the end"
@@ -244,7 +236,7 @@ def labelled_pictures(
 
 
 def _picture_grid(n_pictures: int, n_columns: int, *, longest: int) -> tuple[Plot, np.ndarray]:
-    """Return empty axes [pictures, 1 + columns], large enough for names of ``longest`` letters."""
+    """Empty axes [pictures, 1 + columns] with room for names of ``longest`` letters, above a legend."""
     width = max(1.3, _LETTER * (2 + longest))
     height = max(_IMAGE, _LINE * MAX_LINES) + 0.1
     size = (max(_TITLE, _IMAGE + 0.3 + width * n_columns), _HEAD + height * n_pictures + _FOOT)
@@ -254,6 +246,9 @@ def _picture_grid(n_pictures: int, n_columns: int, *, longest: int) -> tuple[Plo
     grid = plot.subplots(n_pictures, 1 + n_columns, squeeze=False, width_ratios=ratios)
     for axes in grid.flat:
         axes.set_axis_off()
+    legend = {"right": "right", "wrong": "wrong", "missed": f"missed: already learned, but p < {THRESHOLD}"}
+    for k, (kind, text) in enumerate(legend.items()):
+        plot.text((0.1 + 0.8 * k) / size[0], 0.1 / size[1], f"{SIGNS[kind]} {text}", **_style(kind))
     return plot, grid
 
 
@@ -262,18 +257,9 @@ def _write_labels(axes: Axes, lines: list[tuple[str, str]]) -> None:
         more = f"… {len(lines) - MAX_LINES + 1} more"
         lines = [*lines[: MAX_LINES - 1], (lines[MAX_LINES - 1][0], more)]
     for k, (kind, name) in enumerate(lines):
-        place = {"x": 0.0, "y": 1 - (k + 0.5) / MAX_LINES, "transform": axes.transAxes, "va": "center"}
-        _write_sign(axes, kind, name, **place)
+        y, text = 1 - (k + 0.5) / MAX_LINES, f"{SIGNS[kind]} {name}"
+        axes.text(0, y, text, transform=axes.transAxes, va="center", **_style(kind))
 
 
-def _explain_signs(plot: Plot) -> None:
-    """Write the meaning of the signs below the images."""
-    texts = {"right": "right", "wrong": "wrong", "missed": f"missed: already learned, but p < {THRESHOLD}"}
-    for k, (kind, text) in enumerate(texts.items()):
-        place = {"x": (0.1 + 0.8 * k) / plot.get_figwidth(), "y": 0.1 / plot.get_figheight()}
-        _write_sign(plot, kind, text, **place)
-
-
-def _write_sign(where: Axes | Plot, kind: str, text: str, **place: Any) -> None:
-    colour, weight = LOOKS[kind]
-    where.text(s=f"{SIGNS[kind]} {text}", fontsize=8.5, color=colour, weight=weight, **place)
+def _style(kind: str) -> dict[str, Any]:
+    return {"fontsize": 8.5, "color": COLOURS[kind], "weight": "bold" if kind == "right" else "normal"}

@@ -24,14 +24,13 @@ from avalanche_agcn.experiments.results import Results, group_by_label, mean_and
 from avalanche_agcn.experiments.settings import ascii_name
 from avalanche_agcn.experiments.tables import Column, Table, score
 
-FILE_NAMES = {
-    "Table 1": "table-{}",
-    "B protocols' table": "table-stages-{}",
-    "Table 2": "table-2-{}",
-    "Table 3": "table-3-{}",
-    "Variants of ours": "table-variants-{}",
+ENDINGS = {
+    "B protocols' table": "-stages",
+    "Table 2": "-2",
+    "Table 3": "-3",
+    "Variants of ours": "-variants",
 }
-"""Files of tables by caption; {} is the benchmark."""
+"""Parts of the file names of tables, by caption."""
 
 
 def write_report(
@@ -39,13 +38,8 @@ def write_report(
 ) -> None:
     """Print the tables of each stream, write them as Markdown, CSV and LaTeX, and write plots and the page.
 
-    A plot whose pictures cannot be opened is skipped, with a message.
-
-    Args:
-        results: of any streams.
-        out: folder to write to.
-        only: draw the plots with these names and nothing else.
-        stages: also make the table of the B protocols' papers, which results under a B protocol always have.
+    With ``only``, draw the plots with these names and nothing else. ``stages`` also makes the table of the B
+    protocols' papers for other protocols. A plot whose pictures cannot be opened is skipped, with a message.
 
     Raises:
         ValueError: if results are not comparable, or there is no plot of such a name.
@@ -69,9 +63,9 @@ def write_report(
 def _write_tables(results: Sequence[Results], out: Path, benchmark: str, *, stages: bool) -> None:
     for caption, table in tables.all_tables(results, stages=stages).items():
         print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
-        path = out / FILE_NAMES[caption].format(ascii_name(benchmark))
-        for suffix, text in ((".md", table.markdown()), (".csv", table.csv()), (".tex", table.latex())):
-            write_text(path.with_suffix(suffix), text)
+        name = f"table{ENDINGS.get(caption, '')}-{ascii_name(benchmark)}"
+        for form, text in {"md": table.markdown(), "csv": table.csv(), "tex": table.latex()}.items():
+            write_text(out / f"{name}.{form}", text)
     if sentence := verdict(results):
         print(f"{sentence}\n")
     write_text(out / f"classes-{ascii_name(benchmark)}.csv", tables.class_table(results).csv())
@@ -144,14 +138,9 @@ class Part(NamedTuple):
 
 
 def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path, name: str) -> None:
-    """Write the page of a study in Markdown: its text, then tables and plots of each part.
+    """Write the page of a study in Markdown: its text, a template for `fill_in`, then each part.
 
-    Args:
-        out: the file.
-        text: the first section, a template for `fill_in`.
-        parts: the parts by name.
-        figures: folder for the plots.
-        name: prefix of their file names.
+    Plots are written to the folder ``figures``, under file names that begin with ``name``.
 
     Raises:
         ValueError: if the text refers to a score that the results do not have.

@@ -13,8 +13,9 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -412,10 +413,12 @@ def mean_and_deviation(values: Iterable[float | None], *, digits: int = 1) -> st
 
 def describe_environment() -> dict[str, Any]:
     """Package versions, the commit of the checkout if there is one, and the hardware."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=12"]
+    run_git = partial(subprocess.run, git, capture_output=True, text=True, check=True)
     return {
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "commit": _commit(),
+        "packages": {name: _try(partial(version, name)) for name in PACKAGES},
+        "commit": _try(lambda: run_git().stdout.strip()),  # with "+" if files were changed
         "system": platform.system(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
@@ -424,19 +427,10 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def _try(call: Callable[[], str]) -> str | None:
     try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    # With "+" if files were changed.
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=12"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
+        return call()
+    except (PackageNotFoundError, OSError, subprocess.CalledProcessError):
         return None
 
 

@@ -28,9 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument(
-        "--data", metavar="ROOT", help="folder with COCO's folders; if not given, nothing runs"
-    )
+    parser.add_argument("--data", metavar="ROOT", help="folder with COCO's folders; without it nothing runs")
     parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
     parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of results")
     parser.add_argument("--page", type=Path, default=Path("RESULTS.md"), metavar="FILE", help="page to write")

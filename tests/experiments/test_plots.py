@@ -73,7 +73,7 @@ def test_titles_describe_the_stream_and_the_matrices(make):
 
 
 def picture(labels, *scores):
-    return plots.LabelledPicture(np.zeros((8, 6, 3)), labels, scores)
+    return np.zeros((8, 6, 3)), labels, scores
 
 
 @given(st.lists(st.floats(0, 1), max_size=len(WORDS)), st.sets(st.sampled_from(WORDS)), st.floats(0, 1))
@@ -93,8 +93,8 @@ def test_cells_tell_right_missed_and_wrong_by_sign_and_colour():
     plot = plots.labelled_pictures([picture(["cat", "sea"], [0.7], [0.2, 0.9, 0.69])], class_names=WORDS)
     first, second = plot.axes[1:]
     assert (texts(first.texts), texts(second.texts)) == (["✓ cat"], ["○ cat", "✗ dog"])
-    assert [text.get_color() for text in second.texts] == [plots.LOOKS["missed"][0], plots.LOOKS["wrong"][0]]
-    assert len({colour for colour, _ in plots.LOOKS.values()}) == len(set(SIGNS.values())) == 3
+    assert [text.get_color() for text in second.texts] == [plots.COLOURS["missed"], plots.COLOURS["wrong"]]
+    assert len(set(plots.COLOURS.values())) == len(set(SIGNS.values())) == 3
     assert first.get_title(loc="left") == "after experience 1\n1 classes"
     assert second.get_title(loc="left") == "after experience 2\n3 classes"
     assert all(sign in " ".join(texts(plot.texts)) for sign in SIGNS.values())
