@@ -57,16 +57,13 @@ def results(make_result, tmp_path_factory):
     photo = {"image": "1.jpg", "labels": ["person"]}
     made = []
     for (label, last), seed in product(LAST.items(), (0, 1)):
+        settings = {"label": label, "dataset_root": str(root), "method_settings": {"mem_size": 7}}
+        counts = {"found": [[40] * 4, [8] * 4], "right": [[10] * 4, [6] * 4]}
         own = {
-            "benchmark": "SplitCOCO",
-            "settings": {"label": label, "dataset_root": str(root), "method_settings": {"mem_size": 7}},
-            "class_names": NAMES,
-            "per_class_ap": dict(zip(NAMES, (40.0 + 2 * seed, None, 0.0, 100.0))),
+            **{"benchmark": "SplitCOCO", "settings": settings, "class_names": NAMES},
+            "per_class_ap": dict(zip(NAMES, (40.0 + 2 * seed, None, 0.0, 100.0), strict=True)),
             "class_ap": [[50.0, None], [40.0, None, 0.0, 100.0]],
-            "decisions": {
-                **{"thresholds": [0.1, 0.5], "true": [10] * 4},
-                **{"found": [[40] * 4, [8] * 4], "right": [[10] * 4, [6] * 4]},
-            },
+            "decisions": {"thresholds": [0.1, 0.5], "true": [10] * 4, **counts},
             "n_images": {"train": [30, 34], "test": [15, 17]},
             "pictures": [photo | {"probabilities": [[90.0, 60.0], [20.0, 2.0, 71.0, 3.0]]}],
             "worst": [photo | {"class": "person", "error": "missed", "probability": 20.0}],
@@ -127,26 +124,20 @@ def test_each_photo_is_stored_once(written):
 
 def test_photos_that_are_gone_or_have_no_room_are_skipped(results, tmp_path, monkeypatch):
     gone = [replace(one, settings=one.settings | {"dataset_root": str(tmp_path)}) for one in results]
-    write_html(tmp_path / "gone.html", {"a": gone})
-    monkeypatch.setattr(page, "PHOTO_BYTES", 0)
-    write_html(tmp_path / "small.html", {"a": results})
-    for name in ("gone.html", "small.html"):
-        data = read_data(tmp_path / name)
+    for shown, n_bytes in ((gone, page.PHOTO_BYTES), (results, 0)):
+        monkeypatch.setattr(page, "PHOTO_BYTES", n_bytes)
+        write_html(tmp_path / "report.html", {"a": shown})
+        data = read_data(tmp_path / "report.html")
         assert data["photos"] == []
         assert not any(method["pictures"] or method["worst"] for method in data["parts"][0]["methods"])
 
 
 def test_an_unfinished_run_is_shown(results, make_result, tmp_path):
-    running = make_result(
-        "ewc",
-        benchmark="SplitCOCO",
-        settings={"label": "ewc"},
-        class_names=NAMES,
-        nested={metric: [[70.0]] for metric in METRICS},
-        per_class_ap=dict(zip(NAMES, (70.0, 70.0, None, None), strict=True)),
-        acm=[[1.0, 0.5], [0.5, 1.0]],
-        decisions={"thresholds": [0.5], "true": [3, 4], "found": [[2, 2]], "right": [[1, 1]]},
-    )
+    stream = {"benchmark": "SplitCOCO", "class_names": NAMES, "nested": {m: [[70.0]] for m in METRICS}}
+    ap = dict(zip(NAMES, (70.0, 70.0, None, None), strict=True))
+    counts = {"thresholds": [0.5], "true": [3, 4], "found": [[2, 2]], "right": [[1, 1]]}
+    scores = {"per_class_ap": ap, "acm": [[1.0, 0.5], [0.5, 1.0]], "decisions": counts}
+    running = make_result("ewc", settings={"label": "ewc"}, **stream, **scores)
     refresh_page(tmp_path, results, 7, running)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Run 7 of 7, ewc-seed0: 1 of 2 experiences learned." in text

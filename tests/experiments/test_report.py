@@ -9,18 +9,9 @@ from scipy import stats
 from avalanche_agcn.__main__ import main
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.experiments import plots
+from avalanche_agcn.experiments import report as module
 from avalanche_agcn.experiments.methods import ABLATIONS
-from avalanche_agcn.experiments.report import (
-    Part,
-    balance,
-    comparison_table,
-    confidence_interval,
-    fill_in,
-    paired_differences,
-    paired_table,
-    verdict,
-    write_page,
-)
+from avalanche_agcn.experiments.report import Part, balance, fill_in, verdict, write_page
 from avalanche_agcn.experiments.results import METRICS, mean_and_deviation
 from avalanche_agcn.experiments.settings import SMOKE, change_settings, make_settings
 from avalanche_agcn.experiments.tables import table_1
@@ -170,32 +161,32 @@ def make_row(make_result):
 
 def test_the_best_row_is_first_and_time_is_a_ratio(make_row):
     slow = make_row("er + negatives", [[50, 52], [54, 56]], 150.0, {"images": 200, "bytes": 2_500_000})
-    table = comparison_table([*make_row("finetuning", [[40, 41], [42, 43]]), *slow])
+    table = module.comparison_table([*make_row("finetuning", [[40, 41], [42, 43]]), *slow])
     assert [row[0] for row in table.rows] == ["ER + negatives", "Fine-Tuning"]
     assert table.rows[0][1:3] == ["4", "53.0 ± 2.6"]
     assert [row[-3:] for row in table.rows] == [["200", "2.5", "1.5"], ["–", "–", "1.0"]]
     with pytest.raises(ValueError, match="no result of 'finetuning'"):
-        comparison_table(slow)
+        module.comparison_table(slow)
 
 
 def test_differences_are_of_pairs_with_the_same_seed_and_class_order(make_row):
     first, second = make_row("er", [[50, 52], [54, 56]]), make_row("ewc", [[40, 41], [42, 43]])
-    assert paired_differences(first, second[::-1]) == {"data": [10, 11], "shuffled-1": [12, 13]}
-    table = paired_table([*first, *second], ["er"], ["ewc"])
+    assert module.paired_differences(first, second[::-1]) == {"data": [10, 11], "shuffled-1": [12, 13]}
+    table = module.paired_table([*first, *second], ["er"], ["ewc"])
     assert table.rows[0][:3] == ["ER − EWC", "4", "+11.5"]
     assert table.rows[0][4:] == ["10.5 ± 0.7", "12.5 ± 0.7"]
     assert table.header[4:] == ["order data", "order shuffled-1"]
     with pytest.raises(ValueError, match="different seeds or class orders"):
-        paired_differences(first, second[1:])
+        module.paired_differences(first, second[1:])
 
 
 def test_the_interval_is_that_of_a_paired_t_test():
     a, b = [50.0, 52.0, 54.0, 56.0], [40.0, 43.0, 41.0, 44.0]
     expected = stats.ttest_rel(a, b).confidence_interval(0.95)
     differences = [x - y for x, y in zip(a, b, strict=True)]
-    assert confidence_interval(differences) == pytest.approx((expected.low, expected.high))
-    assert confidence_interval([1.0]) == (-math.inf, math.inf)
-    assert confidence_interval([1.0] * 3) == (1.0, 1.0)
+    assert module.confidence_interval(differences) == pytest.approx((expected.low, expected.high))
+    assert module.confidence_interval([1.0]) == (-math.inf, math.inf)
+    assert module.confidence_interval([1.0] * 3) == (1.0, 1.0)
 
 
 def test_ap_of_classes_is_averaged_when_they_are_new_and_at_the_end(make_result):

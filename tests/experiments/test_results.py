@@ -5,16 +5,8 @@ import pytest
 import torch
 
 from avalanche_agcn.benchmarks import SplitScenes
-from avalanche_agcn.experiments.results import (
-    find_results,
-    group_by_label,
-    mean_and_deviation,
-    read_results,
-    read_table,
-    summarise,
-    train_cooccurrence,
-    write_table,
-)
+from avalanche_agcn.experiments import results as module
+from avalanche_agcn.experiments.results import find_results, group_by_label, read_table, write_table
 from avalanche_agcn.experiments.settings import make_settings
 
 AGREED = {"benchmark", "method", "seed", "settings", "class_names", "classes_per_experience", "nested"}
@@ -26,14 +18,14 @@ def test_a_file_has_the_agreed_keys_and_is_read_back(tmp_path, make_result, more
     results = make_result(**more)
     results.write(tmp_path / "results.json")
     assert set(json.loads((tmp_path / "results.json").read_text())) == AGREED | more.keys()
-    assert read_results(tmp_path / "results.json") == results
+    assert module.read_results(tmp_path / "results.json") == results
 
 
 def test_summary_is_as_worked_out_by_hand():
     expected = {"last": 50.0, "nested": 55.0, "average": 65.0}
     expected |= {"forgetting_absolute": 20.0, "forgetting_relative": 25.0}
-    assert summarise({"mAP": [[80.0], [60.0, 50.0]]})["mAP"] == expected
-    once = summarise({"mAP": [[], [60.0, 50.0]]})["mAP"]
+    assert module.summarise({"mAP": [[80.0], [60.0, 50.0]]})["mAP"] == expected
+    once = module.summarise({"mAP": [[], [60.0, 50.0]]})["mAP"]
     assert (once["last"], once["forgetting_absolute"]) == (50.0, None)
 
 
@@ -51,7 +43,7 @@ def test_summary_is_as_worked_out_by_hand():
 )
 def test_a_damaged_or_foreign_file_is_named(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
-    read = read_results if name == "results.json" else read_table
+    read = module.read_results if name == "results.json" else read_table
     with pytest.raises(ValueError, match=f"{name} {message}"):
         read(tmp_path / name)
 
@@ -122,7 +114,7 @@ def test_rows_are_in_the_papers_order_with_variants_after_their_method(make_resu
     ("values", "text"), [([None, 2.0], "2.0"), ([None], "–"), ([-0.01, -0.02], "0.0 ± 0.0")]
 )
 def test_unknown_values_are_skipped(values, text):
-    assert mean_and_deviation(values) == text
+    assert module.mean_and_deviation(values) == text
 
 
 def test_cooccurrence_is_counted_over_the_train_images_once_each():
@@ -130,5 +122,5 @@ def test_cooccurrence_is_counted_over_the_train_images_once_each():
     benchmark = SplitScenes(**small, repeat_images=True)
     targets = benchmark.complete_train_dataset.targets[:]
     expected = torch.stack([(targets[targets[:, j] == 1] == 1).double().mean(0) for j in range(6)], dim=1)
-    torch.testing.assert_close(train_cooccurrence(benchmark.plan), expected)
-    assert train_cooccurrence(replace(benchmark.plan, labels_complete=False)) is None
+    torch.testing.assert_close(module.train_cooccurrence(benchmark.plan), expected)
+    assert module.train_cooccurrence(replace(benchmark.plan, labels_complete=False)) is None

@@ -105,11 +105,10 @@ def test_choices_are_made_again_if_the_trials_would_differ(finished, tmp_path):
     assert set(replace(make_study(), seeds=(5,))._known_choices(tmp_path)) == {"tuned"}
 
 
-def test_entries_that_would_have_one_folder_are_rejected(tmp_path):
+def test_entries_that_would_share_a_folder_are_rejected(tmp_path):
     entries = [Entry(label=label, settings={"method": "finetuning"}) for label in ("a b", "a-b")]
-    study = Study(base=make_settings("scenes", **TINY), entries=entries, trials=1)
     with pytest.raises(ValueError, match="several runs would have the folder a-b-seed0"):
-        study.run(tmp_path)
+        replace(make_study(), entries=entries).run(tmp_path)
 
 
 def test_variants_of_the_registry_change_what_was_chosen_for_the_full_method():
@@ -124,8 +123,7 @@ def test_variants_of_the_registry_change_what_was_chosen_for_the_full_method():
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_run_that_fails_is_named_and_waiting_runs_are_cancelled(tmp_path, jobs):
     broken = Entry(label="broken", settings={"method": "finetuning", "backbone": "nothing"})
-    fixed = Entry(label="fixed", settings={"method": "finetuning"})
-    study = Study(base=make_settings("scenes", **TINY), entries=[broken, fixed], trials=1, seeds=range(8))
+    study = replace(make_study(), entries=[broken, make_study().entries[-1]], seeds=range(8))
     messages: list[str] = []
     with pytest.raises(ValueError, match="There is no backbone 'nothing'"):
         study.run(tmp_path, jobs=jobs, log=messages.append)
