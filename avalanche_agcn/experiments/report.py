@@ -162,22 +162,20 @@ def fill_in(text: str, results: Mapping[str, Iterable[Results]]) -> str:
 
     Scores are named by part, label, metric and kind: ``{{ frozen["agcn + er"].mAP.last }}``.
     """
-    scores: dict[str, dict[str, Any]] = {}
+    scores: dict[str, dict[str, Any]] = {part: {} for part in results}
     for part, own in results.items():
-        scores[part] = {label: _known_scores(group) for label, group in group_by_label(own).items()}
+        for label, group in group_by_label(own).items():
+            scores[part][label] = {
+                metric: {
+                    kind: score(metric, kind)(group) for kind, value in kinds.items() if value is not None
+                }
+                for metric, kinds in group[0].summary.items()
+            }
     template = jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text)
     try:
         return template.render(scores)
     except jinja2.UndefinedError as error:
         raise ValueError(f"the text of the page refers to a score that is not there: {error}.") from None
-
-
-def _known_scores(group: Sequence[Results]) -> dict[str, dict[str, str]]:
-    """Mean and deviation of the scores that are defined, by metric and kind."""
-    return {
-        metric: {kind: score(metric, kind)(group) for kind, value in kinds.items() if value is not None}
-        for metric, kinds in group[0].summary.items()
-    }
 
 
 RUNS: dict[str, Column] = {"runs": lambda group: str(len(group))}

@@ -393,7 +393,7 @@
         threshold.textContent = state.threshold.toFixed(1);
         shownAt.textContent = String(after + 1);
         if (method.decisions) table.replaceChildren(drawDecisions(method, method.decisions.thresholds.findIndex((p) => Math.abs(p - state.threshold) < .01)));
-        cards.replaceChildren(...method.pictures.map(({ photo: place, labels, probabilities: rows }) => photo(place, labels, (rows[after] ?? []).length ? labelList(labels, rows[after]) : h("ul", {}, h("li", { class: "missed" }, "not evaluated then")))));
+        cards.replaceChildren(...method.pictures.map(({ photo: place, labels, probabilities: rows }) => photo(place, labels, (rows[after] ?? []).length ? labelList(labels, rows[after]) : h("ul", {}, h("li", { class: "missed" }, "not evaluated after this experience")))));
         save();
       };
       content.append(...title("Found labels", "A label is found if its probability is at or above the threshold. Counts are of all test images after the last experience, added up over seeds. The best threshold has the highest F1 on the test images themselves, which is optimistic."),
@@ -426,7 +426,7 @@
     }).observe(root);
   };
 
-  // The page: parts, light and dark, loading again while runs go on.
+  // The page: parts, light and dark, reloading while runs continue.
 
   const sections = [...document.querySelectorAll(".part")], tabs = [...document.querySelectorAll('[role="tab"]')], built = new Set();
   const open = (index) => {
