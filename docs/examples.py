@@ -1,4 +1,4 @@
-"""Makes mkdocstrings show an ``Example:`` of a docstring as code."""
+"""A griffe extension that makes mkdocstrings render the ``Example:`` section of a docstring as code."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import griffe
 
 
 class Examples(griffe.Extension):
-    """Renames the section to the name that griffe reads as code."""
+    """Renames the section to ``Examples:``, which griffe parses as code."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Change the docstring of an object."""
+        """Rename the section in the docstring of an object."""
         if obj.docstring is not None:
             obj.docstring.value = obj.docstring.value.replace("\nExample:\n", "\nExamples:\n")

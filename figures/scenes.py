@@ -2,7 +2,7 @@
 
     python figures/scenes.py [--out figures/scenes.png]
 
-The picture is the same every time.
+The result is deterministic.
 """
 
 from __future__ import annotations

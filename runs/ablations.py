@@ -4,8 +4,8 @@
     python runs/ablations.py --seed 0 1 2 --resume
     python runs/ablations.py --data ROOT           # on COCO, with the paper's settings
 
-Takes the options of runs/split_coco.py. Each variant is a row of the table; λ₃ is scaled with `--lambda-gph`,
-whose value stands for the paper's 1e5.
+Takes the options of runs/split_coco.py. Each variant is a row of the table. The paper's values of λ₃ are
+multiplied by `--lambda-gph` / 1e5.
 """
 
 from avalanche_agcn.experiments.cli import main

@@ -1,9 +1,9 @@
-"""Weights of the backbone ``small`` that ship with the package, for comparisons over a frozen network.
+"""Train the weights of the backbone ``small`` that ship with the package, for runs with a frozen backbone.
 
     python runs/pretrain_small.py          # two minutes on one core
 
-It learns to recognise the last 20 of the 40 drawn classes, on scenes of its own seed. The README's first
-command compares methods on the first 20 classes: the network has seen neither their labels nor their scenes.
+It is trained on the last 20 of the 40 drawn classes, on scenes with a seed of its own. The README's first
+command compares methods on the first 20 classes: the backbone has seen neither their labels nor their scenes.
 """
 
 import argparse

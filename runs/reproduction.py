@@ -1,9 +1,9 @@
-"""Write REPRODUCTION.md: what papers report, what repeating it takes, and what was run here.
+"""Write REPRODUCTION.md: the papers' scores, the cost of reproducing them, and the scores of this package.
 
-    python runs/reproduction.py              # the page, from results and measured times
-    python runs/reproduction.py --measure    # measure the time of a training step first, minutes
+    python runs/reproduction.py              # write the page from stored results and times
+    python runs/reproduction.py --measure    # first measure the time of a training step again, in minutes
 
-Scores of this package come from the tables of results in runs/coco18.
+The scores of this package come from the results in runs/coco18, the other scores from the papers.
 """
 
 import argparse

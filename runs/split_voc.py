@@ -5,8 +5,8 @@
     python runs/split_voc.py                                      # without data: drawn scenes
 
 ROOT has `VOCdevkit/VOC2007` with `Annotations`, `ImageSets/Main` and `JPEGImages`. Each method and seed
-leaves `results/<method>-seed<k>/results.json`; a run that was stopped continues with `--resume`.
-The AGCN paper has no results on VOC; those of KRT, CSC and L3A are of another network and 20 epochs.
+writes `results/<method>-seed<k>/results.json`; `--resume` continues interrupted runs.
+The AGCN paper has no results on VOC; those of KRT, CSC and L3A use another network and 20 epochs.
 """
 
 from avalanche_agcn.experiments.cli import main

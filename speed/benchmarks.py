@@ -1,21 +1,17 @@
-"""Speed and memory of the data layer against its peers.
+"""Speed and memory of benchmarks and data loading against pycocotools and torchvision.
 
     python speed/benchmarks.py                       # generated annotations and photos
-    python speed/benchmarks.py --data ROOT           # the photos of ROOT/train2014 instead
+    python speed/benchmarks.py --data ROOT           # the photos in ROOT/train2014 instead
 
-What is compared: building SplitCOCO from annotation files of COCO's size with `pycocotools.coco.COCO`
-reading the same files; the memory of the benchmark's labels with a bound; the time to the first batch and
-the images per second of the loader with torchvision's `CocoDetection` under the same transform. On one
-thread, as in a loader's worker.
+Compares building SplitCOCO from annotation files of COCO's size with `pycocotools.coco.COCO` reading the same
+files, the size of its labels with a bound, and the time to the first batch and per image with torchvision's
+`CocoDetection` and the same transform. On one thread, as in a loader worker.
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
 import io
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,18 +27,9 @@ from avalanche_agcn.benchmarks import SplitCOCO
 from avalanche_agcn.benchmarks.image_files import load_image, paper_transforms
 
 IMAGES, ANNOTATIONS = {"train": 82_783, "val": 40_504}, {"train": 604_907, "val": 291_875}
-"""COCO 2014's own numbers."""
-QUICK = 10  # times fewer annotations and photos for a quick look
+"""Numbers of COCO 2014."""
+QUICK = 10  # --quick has so many times fewer annotations and photos
 BATCH_SIZE = 8
-LABELS_BOUND = 20.0  # MB
-
-
-def main(argv: list[str] | None = None) -> int:
-    options = {
-        "--data": {"type": Path, "help": "folder with train2014/*.jpg to time the loader on"},
-        "--photos": {"type": int, "default": 200, "help": "how many photos to time the loader on"},
-    }
-    return run_script(__doc__, measure, repeats=2, threads=1, options=options, argv=argv)
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
@@ -68,10 +55,8 @@ def measure_building(root: Path, repeats: int, scale: int) -> list[Row]:
     datasets = [e.dataset for s in benchmark.streams.values() for e in s] + [benchmark.complete_train_dataset]
     megabytes = sum(d.targets.codes.numel() * d.targets.codes.element_size() for d in datasets) / 1e6
     return [
-        Row(
-            what="building `SplitCOCO` / `pycocotools`", measured=seconds["ours"] / seconds["peer"], bound=1.3
-        ),
-        Row(what="labels of all its streams", measured=megabytes, bound=LABELS_BOUND, unit=" MB"),
+        Row("building `SplitCOCO` / `pycocotools`", seconds["ours"] / seconds["peer"], 1.3),
+        Row("labels of all its streams", megabytes, 20.0, unit=" MB"),
     ]
 
 
@@ -85,22 +70,17 @@ def measure_loader(root: Path, n_photos: int, arguments: argparse.Namespace) -> 
     assert all_batches(ours) == all_batches(peer) == n_photos
     sides = {"ours": lambda: first_batch(ours), "peer": lambda: first_batch(peer)}
     first = best_times(sides, 10 * arguments.repeats)
-    sides = {"ours": lambda: all_batches(ours), "peer": lambda: all_batches(peer)}
-    every = best_times(
-        sides | {"transform": lambda: sum(len(transform(photo)) for photo in photos)}, arguments.repeats
-    )
+    sides = {
+        "ours": lambda: all_batches(ours),
+        "peer": lambda: all_batches(peer),
+        "transform": lambda: sum(len(transform(photo)) for photo in photos),
+    }
+    every = best_times(sides, arguments.repeats)
+    share, note = every["transform"] / every["ours"], "decoding JPEG is nearly all of the rest"
     return [
-        Row(
-            what="time to the first batch / `CocoDetection`",
-            measured=first["ours"] / first["peer"],
-            bound=1.0,
-        ),
-        Row(what="time per image / `CocoDetection`", measured=every["ours"] / every["peer"], bound=1.0),
-        Row(
-            what="scaling and normalising / time per image",
-            measured=every["transform"] / every["ours"],
-            note="decoding JPEG is nearly all else",
-        ),
+        Row("time to the first batch / `CocoDetection`", first["ours"] / first["peer"], 1.0),
+        Row("time per image / `CocoDetection`", every["ours"] / every["peer"], 1.0),
+        Row("scaling and normalising / time per image", share, note=note),
     ]
 
 
@@ -113,9 +93,8 @@ def all_batches(dataset: Any) -> int:
 
 
 def write_annotations(root: Path, subset: str, n_images: int, n_annotations: int) -> None:
-    """Random annotations with COCO's fields; a polygon has COCO's mean of some 25 points."""
+    """Random annotations with COCO's fields; a polygon has 25 points, about COCO's mean."""
     rng = np.random.default_rng(0)
-    (root / "annotations").mkdir(parents=True, exist_ok=True)
     images, categories = rng.integers(n_images, size=n_annotations), rng.geometric(0.05, n_annotations) % 80
     polygon = rng.uniform(0, 640, 50).round(2).tolist()
     content = {
@@ -132,21 +111,25 @@ def write_annotations(root: Path, subset: str, n_images: int, n_annotations: int
             for n, (image, category) in enumerate(zip(images.tolist(), categories.tolist(), strict=True))
         ],
     }  # fmt: skip
+    write_json(root, subset, content)
+
+
+def write_json(root: Path, subset: str, content: dict[str, Any]) -> None:
+    (root / "annotations").mkdir(parents=True, exist_ok=True)
     (root / "annotations" / f"instances_{subset}2014.json").write_text(json.dumps(content))
 
 
 def write_photos(root: Path, n_photos: int, data: Path | None = None) -> None:
-    """Photos with one label each: copied from a folder, or noise smooth enough to compress as photos do."""
+    """Photos with one label each: copied from a folder, or smooth noise, which compresses like photos."""
     rng = np.random.default_rng(0)
     for subset, n in (("train", n_photos), ("val", 1)):
         (root / f"{subset}2014").mkdir(parents=True)
-        (root / "annotations").mkdir(exist_ok=True)
         content = {
             "images": [{"id": i, "file_name": f"COCO_{subset}2014_{i:012}.jpg"} for i in range(n)],
             "categories": [{"id": c, "name": f"category {c}"} for c in range(4)],
             "annotations": [{"id": i, "image_id": i, "category_id": i % 4} for i in range(n)],
         }
-        (root / "annotations" / f"instances_{subset}2014.json").write_text(json.dumps(content))
+        write_json(root, subset, content)
         found = sorted((data / "train2014").glob("*.jpg"))[:n] if data else []
         for i in range(n):
             path = root / f"{subset}2014" / f"COCO_{subset}2014_{i:012}.jpg"
@@ -158,4 +141,8 @@ def write_photos(root: Path, n_photos: int, data: Path | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    options = {
+        "--data": {"type": Path, "help": "folder with train2014/*.jpg for the loader"},
+        "--photos": {"type": int, "default": 200, "help": "number of photos for the loader"},
+    }
+    raise SystemExit(run_script(__doc__, measure, repeats=2, threads=1, options=options))

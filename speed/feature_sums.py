@@ -1,12 +1,9 @@
-"""Costs of statistics in place of stored images: negatives in AGCN's step, sums, and solving in closed form.
+"""Cost of statistics instead of stored images: negatives in AGCN's step, sums, and the closed-form solution.
 
 python speed/feature_sums.py
 """
 
-from __future__ import annotations
-
 import argparse
-import sys
 from typing import Any
 
 import torch
@@ -28,14 +25,10 @@ SOLVED_WIDTH, SOLVED_CLASSES = 2048, 2000
 
 
 class FilledPlugin(StatisticalNegativesPlugin):
-    """The plugin as it is in the last of six experiences."""
+    """The plugin in the last of six experiences."""
 
     def _gaussians(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         return random_gaussians(N_OLDER)
-
-
-def main(argv: list[str] | None = None) -> int:
-    return run_script(__doc__, measure, repeats=5, argv=argv)
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
@@ -55,34 +48,19 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
 
 
 def measure_step(repeats: int) -> list[Row]:
-    benchmark = noise_benchmark(BATCH)
-    sides: dict[str, Any] = {"without": make_method(AGCN, NETWORK, BATCH)}
+    sides = {"without": make_method(AGCN, NETWORK, BATCH)}
     sides["with"] = make_method(AGCN, NETWORK, BATCH, {"plugins": [FilledPlugin()]})
-    for strategy in sides.values():
-        strategy.train(benchmark.train_stream[0], eval_streams=[])
-    seconds = step_times(sides, dict.fromkeys(sides, benchmark.train_stream[1]), repeats)
-    return [
-        Row(
-            what=f"AGCN's step with negatives of {N_OLDER} older experiences / without",
-            measured=seconds["with"] / seconds["without"],
-            bound=1.15,
-            note="the whole network is trained",
-        )
-    ]
+    seconds = step_times(sides, noise_benchmark(BATCH), repeats)
+    what = f"AGCN's step with negatives of {N_OLDER} older experiences / without"
+    return [Row(what, seconds["with"] / seconds["without"], 1.15, note="the whole network is trained")]
 
 
 def measure_growth(repeats: int) -> list[Row]:
-    sizes = {"few": (N_OLDER, N_NEW), "experiences": (39, N_NEW), "classes": (39, 50)}
-    times = best_times({name: negatives(*size) for name, size in sizes.items()}, repeats)
-    return [
-        Row(
-            what=f"negatives of {sizes[name][0]} older experiences and {sizes[name][1]} new classes / "
-            f"{N_OLDER} and {N_NEW}",
-            measured=times[name] / times["few"],
-            note="eight times the experiences" if name == "experiences" else "and twelve times the classes",
-        )
-        for name in ("experiences", "classes")
-    ]
+    few = (N_OLDER, N_NEW)
+    notes = {(39, N_NEW): "eight times the experiences", (39, 50): "and twelve times the classes"}
+    times = best_times({size: negatives(*size) for size in (few, *notes)}, repeats)
+    what = f"negatives of {{}} older experiences and {{}} new classes / {N_OLDER} and {N_NEW}"
+    return [Row(what.format(*size), times[size] / times[few], note=note) for size, note in notes.items()]
 
 
 def negatives(n_older: int, n_new: int) -> Any:
@@ -99,13 +77,7 @@ def random_gaussians(n: int) -> tuple[Tensor, Tensor, Tensor]:
 def measure_memory() -> list[Row]:
     statistics = random_statistics(WIDTH, [3] * 6)
     stored = sum(tensor.numel() * tensor.element_size() for tensor in statistics.state_dict().values())
-    return [
-        Row(
-            what="bytes of the sums of 6 experiences / T·D²·8",
-            measured=stored / (6 * WIDTH**2 * 8),
-            bound=1.05,
-        )
-    ]
+    return [Row("bytes of the sums of 6 experiences / T·D²·8", stored / (6 * WIDTH**2 * 8), 1.05)]
 
 
 def measure_solution(repeats: int) -> list[Row]:
@@ -115,15 +87,8 @@ def measure_solution(repeats: int) -> list[Row]:
         "with λ given": lambda: solve_ridge(statistics, ridge=3000.0),
     }
     times = best_times(sides, min(repeats, 2))
-    return [
-        Row(
-            what=f"solving {SOLVED_CLASSES} classes of {SOLVED_WIDTH} features, {name}",
-            measured=seconds,
-            bound=10,
-            unit=" s",
-        )
-        for name, seconds in times.items()
-    ]
+    what = f"solving {SOLVED_CLASSES} classes of {SOLVED_WIDTH} features"
+    return [Row(f"{what}, {name}", seconds, 10, unit=" s") for name, seconds in times.items()]
 
 
 def random_statistics(width: int, sizes: list[int], n: int = 3000) -> FeatureStatistics:
@@ -136,4 +101,4 @@ def random_statistics(width: int, sizes: list[int], n: int = 3000) -> FeatureSta
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_script(__doc__, measure, repeats=5))

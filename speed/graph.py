@@ -1,12 +1,9 @@
-"""What ACM, adjacency and GCN cost, in a step and against the number of classes.
+"""Cost of ACM, adjacency and GCN, in a step and by the number of classes.
 
 python speed/graph.py
 """
 
-from __future__ import annotations
-
 import argparse
-import sys
 from collections.abc import Callable
 
 import torch
@@ -22,33 +19,28 @@ SIZES = (40, 200, 1000, 2000)
 SHARE_BOUND = 0.05  # of an AGCN step
 
 
-def main(argv: list[str] | None = None) -> int:
-    return run_script(__doc__, measure, repeats=5, argv=argv)
-
-
 def measure(arguments: argparse.Namespace) -> list[Topic]:
     keep_freed_memory()  # as the runs do
     return [
         Topic(
             "ACM, adjacency and GCN",
             "Forward and backward, against a whole AGCN step at 128 px; then with more classes, where the "
-            "bound is the square of their number: that many relations there are.",
+            "bound grows like the number of relations, the square of the number of classes.",
             [*measure_share(arguments.repeats), *measure_growth(arguments.repeats)],
         ),
-        Topic("Memory of AGCN", "In bytes of tensors.", measure_memory()),
+        Topic("Memory of AGCN", "Bytes of tensors.", measure_memory()),
     ]
 
 
 def measure_share(repeats: int) -> list[Row]:
-    benchmark, rows = noise_benchmark(BATCH), []
+    rows = []
     for network, name in NETWORKS.items():
         strategy = make_method(AGCN, network, BATCH)
-        strategy.train(benchmark.train_stream[0], eval_streams=[])
-        step = step_times({"agcn": strategy}, {"agcn": benchmark.train_stream[1]}, repeats)["agcn"]
+        step = step_times({"agcn": strategy}, noise_benchmark(BATCH), repeats)["agcn"]
         graph = graph_step(N_OLD + N_NEW, strategy.model.backbone.num_features)
         taken = best_times({"graph": graph}, repeats)["graph"]
         what = f"{N_OLD + N_NEW} classes / AGCN step, {name}, batch {BATCH}"
-        rows.append(Row(what=what, measured=taken / step, bound=SHARE_BOUND))
+        rows.append(Row(what, taken / step, SHARE_BOUND))
     return rows
 
 
@@ -60,14 +52,11 @@ def measure_growth(repeats: int) -> list[Row]:
     }
     sides |= {("with the GCN", n): graph_step(n, FEATURES) for n in (SIZES[0], SIZES[-1])}
     seconds = best_times(sides, repeats)
+    few = SIZES[0]
     return [
-        Row(
-            what=f"{what}, {n:,} / {SIZES[0]} classes",
-            measured=taken / seconds[what, SIZES[0]],
-            bound=(n / SIZES[0]) ** 2,
-        )
+        Row(f"{what}, {n:,} / {few} classes", taken / seconds[what, few], (n / few) ** 2)
         for (what, n), taken in seconds.items()
-        if n > SIZES[0]
+        if n > few
     ]
 
 
@@ -80,25 +69,20 @@ def measure_memory() -> list[Row]:
     before = bytes_of(acm.state_dict())
     for _ in range(1000):
         acm.update(targets, soft)
-    after = bytes_of(acm.state_dict())
+    growth, share = bytes_of(acm.state_dict()) / before, extra / bytes_of(strategy.model.state_dict())
     return [
         Row(
-            what="teacher and statistics / model, ResNet-18",
-            measured=extra / bytes_of(strategy.model.state_dict()),
-            bound=1.01,
+            "teacher and statistics / model, ResNet-18",
+            share,
+            1.01,
             note="the teacher is a copy of the model",
         ),
-        Row(
-            what="statistics after 8,000 more images / before",
-            measured=after / before,
-            bound=1.0,
-            note="statistics are sums",
-        ),
+        Row("statistics after 8,000 more images / before", growth, 1.0, note="statistics are sums"),
     ]
 
 
 def matrix_with(n_classes: int) -> tuple[AugmentedCorrelationMatrix, torch.Tensor, torch.Tensor]:
-    """A matrix in its last of ten experiences, and a batch for it."""
+    """A matrix in the last of ten experiences, and a batch for it."""
     acm, n_new = AugmentedCorrelationMatrix(), n_classes // 10
     for t in range(10):
         acm.begin(n_new)
@@ -107,7 +91,7 @@ def matrix_with(n_classes: int) -> tuple[AugmentedCorrelationMatrix, torch.Tenso
 
 
 def graph_step(n_classes: int, features: int) -> Callable[[], None]:
-    """What ACM, adjacency and GCN do in one step, forward and backward."""
+    """The work of ACM, adjacency and GCN in one step, forward and backward."""
     acm, targets, soft = matrix_with(n_classes)
     model = AGCNModel(Precomputed(features), torch.randn(n_classes, WORD_DIMENSION))
     model.set_graph(torch.eye(n_classes))
@@ -125,7 +109,7 @@ def graph_step(n_classes: int, features: int) -> Callable[[], None]:
 
 
 def statistics_step(n_classes: int, preset: str) -> Callable[[], None]:
-    """What ACM and adjacency do in one step."""
+    """The work of ACM and adjacency in one step."""
     acm, targets, soft = matrix_with(n_classes)
 
     def step() -> None:
@@ -136,9 +120,8 @@ def statistics_step(n_classes: int, preset: str) -> Callable[[], None]:
 
 
 def bytes_of(tensors: dict[str, torch.Tensor]) -> int:
-    """Memory of some tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_script(__doc__, measure, repeats=5))

@@ -1,6 +1,4 @@
-"""Shared by the scripts of this folder: timing, rows with their bounds, tables, the command line."""
-
-from __future__ import annotations
+"""Shared by the scripts of this folder: timing, rows with bounds, tables and the command line."""
 
 import argparse
 import gc
@@ -20,17 +18,17 @@ QUICK_REPEATS = 2
 HEADER = "| what | measured | bound | | |\n| --- | ---: | ---: | --- | --- |"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """One measured number.
 
     Attributes:
-        what: what was measured, and against what.
-        measured: the number; a ratio where nothing else is said.
-        bound: what it must not pass, if anything.
-        at_least: whether it must not fall below the bound, instead of rise above.
+        what: what was measured, and what it is compared with.
+        measured: the number; a ratio if there is no unit.
+        bound: upper bound, if any.
+        at_least: whether the bound is a lower bound.
         unit: of both numbers.
-        note: why the bound is what it is, or what to make of the number.
+        note: reason for the bound, or a remark on the number.
     """
 
     what: str
@@ -56,13 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Topic:
-    """Rows that belong together.
-
-    Attributes:
-        title: of their table.
-        about: what is compared, and how.
-        rows: the rows.
-    """
+    """A table: its title, what is compared in it, and its rows."""
 
     title: str
     about: str
@@ -73,41 +65,37 @@ class Topic:
 
 
 Side = TypeVar("Side", bound=Hashable)
-Measure = Callable[[argparse.Namespace], list[Topic]]
 
 
 def run_script(
-    description: str,
-    measure: Measure,
+    description: str | None,
+    measure: Callable[[argparse.Namespace], list[Topic]],
     *,
     repeats: int,
     threads: int | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    argv: Sequence[str] | None = None,
 ) -> int:
-    """Read the command line, measure, print the tables and report whether all bounds hold.
+    """Parse the command line, measure and print the tables; return 1 if a bound is missed, else 0.
 
     Args:
         description: the script's docstring.
-        measure: from arguments (``repeats``, ``quick`` and the script's own) to topics.
-        repeats: how often each side has its turn, if not given.
-        threads: threads of torch, if not given; as torch has it if None.
-        options: further options, with what ``add_argument`` takes.
-        argv: the command line, if not the process's own.
-
-    Returns:
-        1 if a bound is missed, else 0.
+        measure: receives ``repeats``, ``quick`` and the script's own options.
+        repeats: default number of turns of each side.
+        threads: default number of torch's threads; torch's own default if None.
+        options: the script's own options, with the arguments of ``add_argument``.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, help=f"turns of each side; the best counts ({repeats})")
-    parser.add_argument("--threads", type=int, default=threads, help="threads of torch")
-    parser.add_argument("--quick", action="store_true", help="a rough look: few turns, no slow measurement")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, too")
+    parser.add_argument(
+        "--repeats", type=int, help=f"turns of each side; the best counts (default: {repeats})"
+    )
+    parser.add_argument("--threads", type=int, default=threads, help="number of torch's threads")
+    parser.add_argument("--quick", action="store_true", help="rough numbers: few turns, no slow measurements")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
     for name, settings in (options or {}).items():
         parser.add_argument(name, **settings)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args()
     if arguments.repeats is None:
         arguments.repeats = min(repeats, QUICK_REPEATS) if arguments.quick else repeats
     if arguments.threads:
@@ -124,19 +112,19 @@ def run_script(
 
 
 def read_topics(topics: Sequence[Mapping[str, Any]]) -> list[Topic]:
-    """Topics from the plain values that ``--json`` wrote."""
+    """Topics from the values that ``--json`` wrote."""
     return [Topic(t["title"], t["about"], [Row(**row) for row in t["rows"]]) for t in topics]
 
 
 def now() -> float:
-    """A clock: the processor's time on one thread, which other work on the machine does not show in."""
+    """CPU time with one thread, which other processes do not affect; wall-clock time with several."""
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def best_times(
     sides: Mapping[Side, Callable[[], object]], repeats: int, *, clock: Callable[[], float] = now
 ) -> dict[Side, float]:
-    """The shortest time of each side in seconds; they take turns, so that all meet the same load."""
+    """Shortest time of each side in seconds; the sides take turns, so that all see the same load."""
     times: dict[Side, list[float]] = {name: [] for name in sides}
     for _ in range(repeats):
         for name, run in sides.items():
@@ -148,10 +136,10 @@ def best_times(
 
 
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns in a process of its own, for effects on the whole process.
+    """Return the result of a function in a process of its own, to measure effects on a whole process.
 
-    Where processes can be forked the child has all modules already; so nothing may have computed before, as
-    threads of torch do not survive it.
+    On Linux the process is forked, with all modules loaded. Call this before torch computes anything: its
+    threads do not survive a fork.
     """
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     with context.Pool(1) as pool:
@@ -159,5 +147,5 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def number(value: float) -> str:
-    """Three digits, and no exponent."""
+    """Format with three significant digits and no exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

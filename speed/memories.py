@@ -1,15 +1,13 @@
-"""Updates of the replay memories, against a training step and against the size of the memory.
+"""Time to update replay memories, against a training step and by the size of the memory.
 
     python speed/memories.py
 
-80 classes, a memory of 2,000 images, a batch of 8; the step is ResNet-18's at 224 px. On one thread.
+80 classes, 2,000 images in memory, batch size 8; the step is that of ResNet-18 at 224 px. On one thread.
 """
 
-from __future__ import annotations
-
 import argparse
-import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from measure import Row, Topic, best_times, run_script
@@ -23,31 +21,22 @@ from avalanche_agcn.training.storage_policy import OCDMBuffer, OnlineBuffer, PRS
 
 N_CLASSES, BATCH_SIZE, IMAGE_SIZE = 80, 8, 224
 SMALL, LARGE = 2_000, 10_000  # images in memory
-BOUND_UPDATE = 0.05  # of a training step
-BOUND_GROWTH = LARGE / SMALL * 1.25  # linear in the memory, with a quarter for caches
-UPDATES = 25  # a turn
-
-
-def main(argv: list[str] | None = None) -> int:
-    return run_script(__doc__, measure, repeats=4, threads=1, argv=argv)
+BOUND_GROWTH = LARGE / SMALL * 1.25  # linear in the size of the memory, and a quarter more for caches
+UPDATES = 25  # per turn
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
-    sides: dict[str, Callable[[], None]] = {"step": make_step()}
-    kinds = (ReservoirBuffer, PRSBuffer, OCDMBuffer)
-    sides |= {f"{k.__name__} {size}": make_update(k, size) for k in kinds for size in (SMALL, LARGE)}
+    buffers = (ReservoirBuffer, PRSBuffer, OCDMBuffer)
+    sides: dict[Any, Callable[[], None]] = {"step": make_step()}
+    sides |= {(b.__name__, size): make_update(b, size) for b in buffers for size in (SMALL, LARGE)}
     seconds = best_times(sides, arguments.repeats)
     rows = []
-    for kind in (kind.__name__ for kind in kinds):
-        small, large = seconds[f"{kind} {SMALL}"] / UPDATES, seconds[f"{kind} {LARGE}"] / UPDATES
+    for name in (buffer.__name__ for buffer in buffers):
+        small, large = seconds[name, SMALL] / UPDATES, seconds[name, LARGE] / UPDATES
+        growth, note = f"{name}, {LARGE:,} / {SMALL:,} images", "linear, and a quarter for caches"
         rows += [
-            Row(what=f"{kind}, update / step", measured=small / seconds["step"], bound=BOUND_UPDATE),
-            Row(
-                what=f"{kind}, {LARGE:,} / {SMALL:,} images",
-                measured=large / small,
-                bound=BOUND_GROWTH,
-                note="linear, and a quarter for caches",
-            ),
+            Row(f"{name}, update / step", small / seconds["step"], 0.05),
+            Row(growth, large / small, BOUND_GROWTH, note=note),
         ]
     about = (
         f"An update with a batch of {BATCH_SIZE}, {N_CLASSES} classes, {SMALL:,} images in memory, against a "
@@ -69,12 +58,12 @@ def make_step() -> Callable[[], None]:
     return step
 
 
-def make_update(kind: type[OnlineBuffer], max_size: int) -> Callable[[], None]:
-    """Batches flowing into a full memory; every image of the stream is new to it."""
+def make_update(buffer_class: type[OnlineBuffer], max_size: int) -> Callable[[], None]:
+    """A function that adds batches of new images to a full memory."""
     n = max_size + UPDATES * BATCH_SIZE * 40
     data = TensorDataset(torch.zeros(n, 1))
     data.targets = coco_like_labels(n)
-    buffer = kind(max_size)
+    buffer = buffer_class(max_size)
     buffer.open(0, multilabel_benchmark(data, data, n_experiences=1).train_stream[0].dataset)
     for batch in torch.arange(max_size).split(max_size // 4):
         buffer.observe(0, batch)
@@ -88,7 +77,7 @@ def make_update(kind: type[OnlineBuffer], max_size: int) -> Callable[[], None]:
 
 
 def coco_like_labels(n: int) -> Tensor:
-    """1 to 5 labels of long-tailed classes, 3 on average, as in COCO; every image has one."""
+    """1 to 5 labels per image, 3 on average, of long-tailed classes, as in COCO."""
     generator = torch.Generator().manual_seed(0)
     weights = 1 / torch.arange(1, N_CLASSES + 1).float()
     labels = torch.zeros(n, N_CLASSES, dtype=torch.int)
@@ -100,4 +89,4 @@ def coco_like_labels(n: int) -> Tensor:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_script(__doc__, measure, repeats=4, threads=1))

@@ -1,18 +1,15 @@
-"""Where the time of a step goes: by the parts of AGCN's step, and by the operators of a plain one.
+"""Where time is spent: in the parts of AGCN's step, and in the operators of a plain step.
 
 python speed/parts.py
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import statistics
-import sys
 from collections import Counter
 
 from measure import Row, Topic, run_script
-from steps import NETWORKS, Stopwatch, make_method, make_plain, noise_benchmark
+from steps import IMAGE_SIZE, NETWORKS, Stopwatch, make_method, make_plain, noise_benchmark
 from torch.profiler import ProfilerActivity, profile
 
 from avalanche_agcn.experiments.run import keep_freed_memory
@@ -21,13 +18,16 @@ from avalanche_agcn.training import AGCN
 BATCH = 8
 PARTS = {
     "forward": ["until after_forward"],
-    "the teacher's forward": ["plugins after_forward"],
-    "losses": ["until before_backward", "plugins before_backward"],
+    "losses and the teacher's forward": [
+        "plugins after_forward",
+        "until before_backward",
+        "plugins before_backward",
+    ],
     "backward": ["until after_backward"],
     "Adam": ["until after_update"],
     "ACM and adjacency": ["plugins after_training_iteration"],
 }
-"""Of AGCN's step, by the stopwatch's names."""
+"""Parts of AGCN's step, and their names in `Stopwatch.parts`."""
 OPERATORS = {
     "backward of convolutions": "conv.*backward",
     "convolutions": "conv",
@@ -35,41 +35,29 @@ OPERATORS = {
     "activations and pooling, both ways": "relu|hardtanh|clamp|threshold|pool|where",
     "Adam": "_fused_adam_",
 }
-"""Patterns of their names; the first that fits counts."""
-
-
-def main(argv: list[str] | None = None) -> int:
-    return run_script(__doc__, measure, repeats=3, argv=argv)
+"""Patterns of the operators' names; the first match counts."""
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
     keep_freed_memory()  # as the runs do
-    parts: list[Row] = []
-    operators: list[Row] = []
+    parts, operators = [], []
     for network, name in NETWORKS.items():
         parts += shares(name, part_seconds(network, arguments.repeats))
         operators += shares(name, operator_seconds(network))
+    about = f"Batch {BATCH}, {IMAGE_SIZE} px. The GCN is part of forward and backward."
     return [
-        Topic(
-            "Where the time of AGCN's step goes",
-            f"Batch {BATCH}, 128 px. The GCN is in forward and backward.",
-            parts,
-        ),
-        Topic("Where the time of a plain step goes", "The same, by operators.", operators),
+        Topic("Time spent in AGCN's step", about, parts),
+        Topic("Time spent in a plain step", "The same, by operator.", operators),
     ]
 
 
 def shares(network: str, seconds: dict[str, float]) -> list[Row]:
-    """Per cent of the whole."""
     whole = sum(seconds.values())
-    return [
-        Row(what=f"{network}: {what}", measured=100 * taken / whole, unit=" %")
-        for what, taken in seconds.items()
-    ]
+    return [Row(f"{network}: {what}", 100 * taken / whole, unit=" %") for what, taken in seconds.items()]
 
 
 def part_seconds(network: str, repeats: int) -> dict[str, float]:
-    """Seconds of the parts of an AGCN step, medians."""
+    """Median seconds of the parts of AGCN's step."""
     strategy, benchmark = make_method(AGCN, network, BATCH), noise_benchmark(BATCH)
     strategy.train(benchmark.train_stream[0], eval_streams=[])
     watch = Stopwatch(strategy)
@@ -78,11 +66,11 @@ def part_seconds(network: str, repeats: int) -> dict[str, float]:
     parts = {
         part: sum(statistics.median(watch.parts[mark]) for mark in marks) for part, marks in PARTS.items()
     }
-    return parts | {"all else": statistics.median(watch.steps) - sum(parts.values())}
+    return parts | {"other": statistics.median(watch.steps) - sum(parts.values())}
 
 
 def operator_seconds(network: str) -> dict[str, float]:
-    """Seconds of the kinds of operators in some plain steps."""
+    """Time in each group of operators during a few plain steps."""
     strategy, benchmark = make_plain(network, BATCH), noise_benchmark(BATCH)
     strategy.train(benchmark.train_stream[0], eval_streams=[])
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -90,13 +78,10 @@ def operator_seconds(network: str) -> dict[str, float]:
     totals: Counter[str] = Counter(dict.fromkeys(OPERATORS, 0))
     for event in profiler.key_averages():
         if event.key.startswith("aten::"):
-            totals[_kind(event.key)] += event.self_cpu_time_total
+            groups = (name for name, pattern in OPERATORS.items() if re.search(pattern, event.key))
+            totals[next(groups, "other")] += event.self_cpu_time_total
     return dict(totals)
 
 
-def _kind(operator: str) -> str:
-    return next((kind for kind, pattern in OPERATORS.items() if re.search(pattern, operator)), "all else")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_script(__doc__, measure, repeats=3))

@@ -1,15 +1,12 @@
-"""Peak memory of AGCN's step against a plain step, and of keeping freed memory.
+"""Peak memory of AGCN's steps against plain steps, and with freed memory kept by the process.
 
     python speed/peak_memory.py
 
-What a process takes beyond what it had when all modules were loaded; each side in a process of its own.
+Memory of a process beyond that of the loaded modules; each side runs in a process of its own.
 """
-
-from __future__ import annotations
 
 import argparse
 import resource
-import sys
 
 from measure import Row, Topic, in_child, run_script
 from steps import NETWORKS, make_method, make_plain, noise_benchmark
@@ -21,10 +18,6 @@ BATCHES = (8, 32)
 BOUND = 5 / 4  # weights, gradients and Adam's two moments are four copies, the teacher is a fifth
 
 
-def main(argv: list[str] | None = None) -> int:
-    return run_script(__doc__, measure, repeats=1, argv=argv)
-
-
 def measure(arguments: argparse.Namespace) -> list[Topic]:
     rows = []
     for network, name in NETWORKS.items():
@@ -34,29 +27,27 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
             kept = in_child(peak, network, batch, False, True)
             side = f"{name}, batch {batch}"
             rows += [
-                Row(what=f"AGCN's steps / plain steps, {side}", measured=agcn / plain, bound=BOUND),
-                Row(what=f"freed memory kept / given back, {side}", measured=kept / plain),
+                Row(f"AGCN's steps / plain steps, {side}", agcn / plain, BOUND),
+                Row(f"freed memory kept / returned, {side}", kept / plain),
             ]
     about = (
-        "What steps take beyond the loaded modules, at 128 px. Weights, gradients and Adam's two moments are "
-        "four copies and the teacher is a fifth, hence the bound; its maps are freed layer by layer."
+        "Memory of training steps beyond that of the loaded modules, at 128 px. Weights, gradients and "
+        "Adam's two moments are four copies of the network and the teacher is a fifth, hence the bound; the "
+        "teacher's activations are freed layer by layer."
     )
     return [Topic("Peak memory", about, rows)]
 
 
 def peak(network: str, batch: int, agcn: bool, keep: bool) -> float:
-    """Memory of some steps, weights and optimizer included, in the units of the system."""
+    """Peak memory of a few steps, including weights and optimizer, in the unit of `getrusage`."""
     if keep:
         keep_freed_memory()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    settings = {}
-    strategy = (
-        make_method(AGCN, network, batch, **settings) if agcn else make_plain(network, batch, **settings)
-    )
+    strategy = make_method(AGCN, network, batch) if agcn else make_plain(network, batch)
     for experience in noise_benchmark(batch).train_stream:
         strategy.train(experience, eval_streams=[])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_script(__doc__, measure, repeats=1))

@@ -1,15 +1,12 @@
-"""How fast SplitScenes makes its images.
+"""Speed of drawing the images of SplitScenes.
 
     python speed/scenes.py [--images 300]
 
-Painting a scene is compared with training the small network on it, which tells whether images can be made on
-the fly, and with reading it from a JPEG file, which is what a downloaded data set would cost. On one thread.
+Drawing a scene is compared with training the small network on it, which shows whether images can be drawn on
+the fly, and with reading it from a JPEG file, as from a downloaded dataset. On one thread.
 """
 
-from __future__ import annotations
-
 import argparse
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +23,6 @@ from avalanche_agcn.models.backbones import create_backbone
 BATCH_SIZE = 8
 
 
-def main(argv: list[str] | None = None) -> int:
-    options = {"--images": {"type": int, "default": 300, "help": "how many scenes"}}
-    return run_script(__doc__, measure, repeats=3, threads=1, options=options, argv=argv)
-
-
 def measure(arguments: argparse.Namespace) -> list[Topic]:
     dataset = ScenesDataset(arguments.images, in_memory=False)
     with tempfile.TemporaryDirectory() as folder:
@@ -38,39 +30,37 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
         for file, (image, _) in zip(files, dataset, strict=True):
             image.save(file, quality=90)
         sides: dict[str, Callable[[], object]] = {
-            "paint": lambda: [dataset[index] for index in range(len(dataset))],
+            "draw": lambda: [dataset[index] for index in range(len(dataset))],
             "read": lambda: [load_image(file) for file in files],
             "in memory": training(in_memory=True, n_images=arguments.images),
             "on the fly": training(in_memory=False, n_images=arguments.images),
         }
         seconds = best_times(sides, arguments.repeats)
     rows = [
-        Row(what="painting / reading it from JPEG", measured=seconds["paint"] / seconds["read"]),
-        Row(what="painting / training on it", measured=seconds["paint"] / seconds["in memory"]),
-        Row(
-            what="training, painted on the fly / in memory",
-            measured=seconds["on the fly"] / seconds["in memory"],
-        ),
+        Row("drawing / reading it from JPEG", seconds["draw"] / seconds["read"]),
+        Row("drawing / training on it", seconds["draw"] / seconds["in memory"]),
+        Row("training, drawn on the fly / in memory", seconds["on the fly"] / seconds["in memory"]),
     ]
-    about = f"A scene of 64 px, the small network, batch {BATCH_SIZE}, loader and transforms included."
+    about = f"A scene of 64 px, the small network, batch {BATCH_SIZE}, including loader and transforms."
     return [Topic("Drawn scenes", about, rows)]
 
 
 def training(*, in_memory: bool, n_images: int) -> Callable[[], None]:
-    """One pass of the small network over the images, loader and transforms included."""
+    """One epoch of the small network, including loader and transforms."""
     benchmark = SplitScenes(n_train=n_images, n_test=200, in_memory=in_memory)
     backbone = create_backbone("small", pretrained=False)
     model = nn.Sequential(backbone, nn.Linear(backbone.num_features, benchmark.n_classes))
     optimizer = torch.optim.Adam(model.parameters())
 
-    def one_pass() -> None:
+    def one_epoch() -> None:
         for images, targets, _ in DataLoader(benchmark.complete_train_dataset, BATCH_SIZE, shuffle=True):
             optimizer.zero_grad()
             nn.functional.binary_cross_entropy_with_logits(model(images), targets).backward()
             optimizer.step()
 
-    return one_pass
+    return one_epoch
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    options = {"--images": {"type": int, "default": 300, "help": "number of scenes"}}
+    raise SystemExit(run_script(__doc__, measure, repeats=3, threads=1, options=options))

@@ -1,11 +1,10 @@
-"""Steps of Avalanche strategies, timed from within."""
-
-from __future__ import annotations
+"""Timing of the training steps of Avalanche strategies, by plugins."""
 
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,15 +17,16 @@ from torch.optim import Adam
 from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark, multilabel_benchmark
-from avalanche_agcn.models import AGCNModel, Backbone, MultiLabelClassifier, create_backbone
+from avalanche_agcn.models import AGCNModel, MultiLabelClassifier, create_backbone
 from avalanche_agcn.training import AGCN, CSC, PartialBCEWithLogitsLoss
+from avalanche_agcn.training.strategies import TrainsJointly, multi_task_experience
 
 NETWORKS = {"efficientnet_lite0": "EfficientNet-Lite0", "resnet18": "ResNet-18"}
 IMAGE_SIZE = 128
-N_OLD, N_NEW = 36, 4  # Split-COCO's last experience
+N_OLD, N_NEW = 36, 4  # as in Split-COCO's last experience
 N_FIRST = 16  # images of the first experience: enough for a memory to replay from
 WORD_DIMENSION = 300
-STEPS = 3  # a turn
+STEPS = 3  # per turn
 
 HOOKS = (
     "before_training_iteration",
@@ -38,11 +38,11 @@ HOOKS = (
     "after_update",
     "after_training_iteration",
 )
-"""Avalanche's, in the order of a step."""
+"""Avalanche's hooks, in the order of a step."""
 
 
 class Noise(Dataset):
-    """Images of noise: a few for the old classes, then those of the experience that is timed."""
+    """Images of noise: a few of the old classes, then those of the timed experience."""
 
     def __init__(self, n_timed: int) -> None:
         first, classes = torch.arange(N_FIRST)[:, None], torch.arange(N_OLD + N_NEW)
@@ -63,22 +63,15 @@ def noise_benchmark(batch: int) -> MultiLabelBenchmark:
 
 
 def make_plain(network: str, batch: int, **backbone: Any) -> Naive:
-    """Avalanche's own strategy over a linear classifier: what a step is compared with."""
-    model = MultiLabelClassifier(_make_backbone(network, backbone), N_OLD + N_NEW)
-    return Naive(
-        model=model,
-        optimizer=Adam(model.parameters(), lr=1e-4, fused=True),
-        criterion=PartialBCEWithLogitsLoss(),
-        train_mb_size=batch,
-        evaluator=EvaluationPlugin(),
-    )
+    """Avalanche's own strategy with a linear classifier, the baseline of all steps."""
+    return make_method(Naive, network, batch, {"criterion": PartialBCEWithLogitsLoss()}, **backbone)
 
 
 def make_method(
     method: Any, network: str, batch: int, settings: Mapping[str, Any] | None = None, **backbone: Any
 ) -> Any:
-    """A strategy of the package over the same network."""
-    body = _make_backbone(network, backbone)
+    """A strategy with the same network and optimizer."""
+    body = create_backbone(network, **{"channels_last": True, **backbone})  # as in the runs
     if method in (AGCN, CSC):
         model: Any = AGCNModel(body, torch.randn(N_OLD + N_NEW, WORD_DIMENSION))
         optimizer = Adam(model.parameter_groups(), fused=True)
@@ -94,15 +87,11 @@ def make_method(
     )
 
 
-def _make_backbone(network: str, settings: Mapping[str, Any]) -> Backbone:
-    return create_backbone(network, **{"channels_last": True, **settings})  # as in the runs
-
-
 class Stopwatch:
-    """Times what a strategy does between its hooks, without the loading of data.
+    """Times the parts of a strategy's steps, without loading data.
 
-    Two plugins, before and behind all others, note the time at every hook. So a step ends when the last
-    plugin is done, and what plugins do within a hook is told apart from what the strategy does between.
+    Two plugins, the first and the last of the strategy, record the time at every hook. So a step ends after
+    the last plugin, and time spent by plugins within a hook is told apart from time spent between hooks.
     """
 
     def __init__(self, strategy: SupervisedTemplate) -> None:
@@ -127,15 +116,10 @@ class Stopwatch:
 
 
 def step_times(
-    strategies: Mapping[str, Any], experiences: Mapping[str, Any], repeats: int
+    strategies: Mapping[str, Any], benchmark: MultiLabelBenchmark, repeats: int
 ) -> dict[str, float]:
-    """Seconds of a step of each strategy: the median of a turn, and the best of the turns.
-
-    Args:
-        strategies: By name; they have been trained on what comes before.
-        experiences: What each is trained on, again in every turn.
-        repeats: How many turns.
-    """
+    """Seconds per step of each strategy in the second experience: the best turn's median."""
+    experiences = {name: _timed_experience(strategy, benchmark) for name, strategy in strategies.items()}
     watches = {name: Stopwatch(strategy) for name, strategy in strategies.items()}
     times: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeats):
@@ -144,3 +128,14 @@ def step_times(
             strategy.train(experiences[name], eval_streams=[])
             times[name].append(statistics.median(watches[name].steps))
     return {name: min(medians) for name, medians in times.items()}
+
+
+def _timed_experience(strategy: Any, benchmark: MultiLabelBenchmark) -> Any:
+    """The second experience, after training on the first; for joint training, images with all labels."""
+    if isinstance(strategy, TrainsJointly):
+        images = benchmark.complete_train_dataset.subset(range(strategy.train_mb_size * STEPS))
+        return multi_task_experience(
+            SimpleNamespace(complete_train_dataset=images, n_classes=benchmark.n_classes)
+        )
+    strategy.train(benchmark.train_stream[0], eval_streams=[])
+    return benchmark.train_stream[1]

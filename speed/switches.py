@@ -1,18 +1,15 @@
-"""What each switch of speed does, on and off: which should be on by default.
+"""The effect of each performance option, to decide which are on by default.
 
     python speed/switches.py
 
-A plain training step at 128 px with a switch on, divided by the same step with it off. All else is as in the
-runs: channels_last, Adam(fused=True), and freed memory kept. Below 1 is a gain.
+Time of a plain training step at 128 px with an option on, divided by the time with it off; below 1 is faster.
+Everything else is as in the runs: channels_last, Adam(fused=True), and freed memory kept.
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
 import io
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,18 +41,14 @@ SWITCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "frozen BatchNorm folded": ({**FROZEN, "fold_batchnorm": True}, FROZEN),
     "Adam(fused=True)": ({}, {"fused": False}),
 }
-"""What is on, against what is off; settings of `make_step`."""
+"""Settings of `make_step` with the option on and off."""
 SLOW_SWITCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"bf16 autocast": ({"amp": True}, {})}
-"""Tens of times slower where the processor has no instructions for it: few turns, and the small batch."""
-
-
-def main(argv: list[str] | None = None) -> int:
-    return run_script(__doc__, measure, repeats=2, argv=argv)
+"""Tens of times slower on processors without instructions for it: one turn, and only the small batch."""
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
     batches = BATCHES[:1] if arguments.quick else BATCHES
-    rows = measure_kept_memory(1 if arguments.quick else 2)  # in forks, so before anything is computed here
+    rows = measure_kept_memory(1 if arguments.quick else 2)  # forks, so nothing may be computed before
     keep_freed_memory()
     rows += measure_switches(SWITCHES, arguments.repeats, batches)
     rows += measure_switches(SLOW_SWITCHES, 1, BATCHES[:1])
@@ -64,10 +57,10 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
         rows += measure_compile(arguments.repeats)
     rows += measure_workers(arguments.repeats)
     about = (
-        f"A plain step at {IMAGE_SIZE} px with the switch on / off; below 1 is a gain. All else is as in the "
-        "runs: channels_last, Adam(fused=True), freed memory kept."
+        f"A plain step at {IMAGE_SIZE} px with the option on / off; below 1 is faster. Everything else is as "
+        "in the runs: channels_last, Adam(fused=True), freed memory kept."
     )
-    return [Topic("Switches", about, sorted(rows, key=lambda row: row.what.split(",")[0]))]
+    return [Topic("Options", about, sorted(rows, key=lambda row: row.what.split(",")[0]))]
 
 
 def measure_kept_memory(repeats: int) -> list[Row]:
@@ -79,12 +72,12 @@ def measure_kept_memory(repeats: int) -> list[Row]:
                 for _ in range(repeats)
             ]
             on, off = (min(times) for times in zip(*turns, strict=True))
-            rows.append(Row(what=f"freed memory kept, {name}, batch {batch}", measured=on / off))
+            rows.append(Row(f"freed memory kept, {name}, batch {batch}", on / off))
     return rows
 
 
 def seconds_with(keep: bool, network: str, batch: int) -> float:
-    """Seconds of a step, in a process of its own: what is kept cannot be given back."""
+    """Seconds of a step; for a process of its own, because keeping memory cannot be undone."""
     if keep:
         keep_freed_memory()
     return best_times({"step": make_step(network, batch)}, 3)["step"]
@@ -100,7 +93,7 @@ def measure_switches(
             steps = {key: make_step(network, batch, **side) for key, side in used.items()}
             times = best_times(steps, repeats + 1)  # the first turn warms up
             rows += [
-                Row(what=f"{switch}, {name}, batch {batch}", measured=times[str(on)] / times[str(off)])
+                Row(f"{switch}, {name}, batch {batch}", times[str(on)] / times[str(off)])
                 for switch, (on, off) in switches.items()
             ]
     return rows
@@ -118,8 +111,7 @@ def measure_threads(repeats: int, batches: Sequence[int]) -> list[Row]:
             step = make_step(network, batch)
             sides = {n: partial(run_with, n, step) for n in (threads, 1)}
             times = best_times(sides, repeats, clock=time.perf_counter)
-            what = f"threads: {threads} / 1, {name}, batch {batch}"
-            rows.append(Row(what=what, measured=times[threads] / times[1]))
+            rows.append(Row(f"threads: {threads} / 1, {name}, batch {batch}", times[threads] / times[1]))
     torch.set_num_threads(threads)
     return rows
 
@@ -130,19 +122,18 @@ def measure_compile(repeats: int) -> list[Row]:
         steps = {on: make_step(network, BATCHES[0], compile=on) for on in (True, False)}
         try:
             compiling = best_times({True: steps[True]}, 1, clock=time.perf_counter)[True]
-        except RuntimeError as error:  # no C++ compiler, for one
+        except RuntimeError as error:  # for example, no C++ compiler
             print(f"torch.compile does not work here: {error}")
             return rows
         times = best_times(steps, repeats + 1)
         gained = times[False] - times[True]
-        note = f"pays after {compiling / gained:,.0f} steps" if gained > 0 else ""
-        what = f"torch.compile, {name}, batch {BATCHES[0]}"
-        rows.append(Row(what=what, measured=times[True] / times[False], note=note))
+        note = f"pays off after {compiling / gained:,.0f} steps" if gained > 0 else ""
+        rows.append(Row(f"torch.compile, {name}, batch {BATCHES[0]}", times[True] / times[False], note=note))
     return rows
 
 
 def measure_workers(repeats: int) -> list[Row]:
-    """A pass over photos in JPEG files, with and without processes that load them."""
+    """An epoch over photos in JPEG files, with and without loader workers."""
     rows = []
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         write_photos(Path(folder), N_PHOTOS)
@@ -150,18 +141,14 @@ def measure_workers(repeats: int) -> list[Row]:
         photos = SplitCOCO(folder, n_classes=4, n_experiences=1, **transforms).complete_train_dataset
         for network, name in NETWORKS.items():
             train = make_training(network, n_classes=4)
-            sides = {n: partial(one_pass, train, photos, n) for n in (0, 1, os.cpu_count() or 1)}
+            sides = {n: partial(one_epoch, train, photos, n) for n in (0, 1, os.cpu_count() or 1)}
             times = best_times(sides, repeats, clock=time.perf_counter)
-            rows += [
-                Row(what=f"loader workers: {n} / 0, {name}, batch {BATCHES[0]}", measured=times[n] / times[0])
-                for n in sides
-                if n
-            ]
+            what = f"{name}, batch {BATCHES[0]}"
+            rows += [Row(f"loader workers: {n} / 0, {what}", times[n] / times[0]) for n in sides if n]
     return rows
 
 
-def one_pass(train: Callable[[Tensor, Tensor], None], photos: Any, workers: int) -> None:
-    """Train on all photos once."""
+def one_epoch(train: Callable[[Tensor, Tensor], None], photos: Any, workers: int) -> None:
     for images, targets, _ in DataLoader(photos, BATCHES[0], num_workers=workers):
         train(images, targets)
 
@@ -175,7 +162,7 @@ def make_step(network: str, batch: int, **settings: Any) -> Callable[[], None]:
 def make_training(
     network: str, *, n_classes: int = N_CLASSES, fused: bool = True, amp: bool = False, **backbone: Any
 ) -> Callable[[Tensor, Tensor], None]:
-    """A function that trains on a batch."""
+    """A function that takes one training step on a batch."""
     model = MultiLabelClassifier(create_backbone(network, **{"channels_last": True, **backbone}), n_classes)
     optimizer, criterion = Adam(model.parameters(), lr=1e-4, fused=fused), PartialBCEWithLogitsLoss()
 
@@ -190,4 +177,4 @@ def make_training(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_script(__doc__, measure, repeats=2))

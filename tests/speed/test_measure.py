@@ -7,14 +7,14 @@ import pytest
 @pytest.mark.parametrize("measured", [1.3, 1.5])
 def test_a_row_says_whether_its_bound_holds(load, measured, at_least):
     missed = (measured > 1.4) != at_least
-    row = load("measure").Row(what="a", measured=measured, bound=1.4, at_least=at_least, unit="×")
+    row = load("measure").Row("a", measured, 1.4, at_least, "×")
     assert row.missed == missed
     sign, verdict = "≥" if at_least else "≤", "**missed**" if missed else "ok"
     assert str(row) == f"| a | {measured}× | {sign} 1.4× | {verdict} |  |"
 
 
 def test_a_row_without_a_bound_has_no_verdict(load):
-    row = load("measure").Row(what="a", measured=12345.6, note="why")
+    row = load("measure").Row("a", 12345.6, note="why")
     assert (row.missed, str(row)) == (False, "| a | 12,346 |  |  | why |")
 
 
@@ -25,7 +25,7 @@ def test_sides_take_turns_and_the_best_turn_counts(load):
     assert order == ["a", "b", "a", "b"]
 
 
-def test_a_child_is_another_process_and_hands_back_its_value(load):
+def test_in_child_returns_the_result_of_another_process(load):
     assert load("measure").in_child(os.getpid) != os.getpid()
 
 

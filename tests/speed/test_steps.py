@@ -3,12 +3,12 @@ import itertools
 import pytest
 from avalanche.core import SupervisedPlugin
 
-from avalanche_agcn.training import AGCN
+from avalanche_agcn.training import AGCN, FineTuning, MultiTask
 
 
 @pytest.fixture
 def steps(load, monkeypatch):
-    """The module, with small images and a clock that goes on by one whenever it is read."""
+    """The module, with small images and a clock that advances by one whenever it is read."""
     steps = load("steps")
     monkeypatch.setattr(steps, "now", itertools.count().__next__)
     monkeypatch.setattr(steps, "IMAGE_SIZE", 16)
@@ -26,20 +26,27 @@ def test_parts_of_a_step_sum_to_the_step(steps):
 
 
 @pytest.mark.filterwarnings("ignore:No loggers")
-def test_a_plugin_counts_to_the_step_wherever_it_stands(steps):
+def test_a_step_includes_the_time_of_its_last_plugin(steps):
     class Slow(SupervisedPlugin):
         def after_training_iteration(self, strategy, **kwargs):
             for _ in range(100):
                 steps.now()
 
-    benchmark = steps.noise_benchmark(8)
     sides = {name: steps.make_plain("small", 8) for name in ("plain", "slow")}
     sides["slow"].plugins.append(Slow())
-    times = steps.step_times(sides, dict.fromkeys(sides, benchmark.train_stream[1]), repeats=2)
+    times = steps.step_times(sides, steps.noise_benchmark(8), repeats=2)
     assert times["slow"] == times["plain"] + 100
 
 
-def test_timed_experience_has_the_new_classes_alone(steps):
+@pytest.mark.filterwarnings("ignore:No loggers")
+@pytest.mark.parametrize("method", [MultiTask, FineTuning])
+def test_a_turn_has_the_same_number_of_steps_for_joint_training(steps, method):
+    strategy = steps.make_method(method, "small", 8)
+    steps.step_times({"one": strategy}, steps.noise_benchmark(8), repeats=1)
+    assert strategy.clock.train_exp_iterations == steps.STEPS
+
+
+def test_the_second_experience_has_only_the_new_classes(steps):
     benchmark = steps.noise_benchmark(8)
     assert [len(e.dataset) for e in benchmark.train_stream] == [steps.N_FIRST, 8 * steps.STEPS]
     assert [len(e.classes_in_this_experience) for e in benchmark.train_stream] == [steps.N_OLD, steps.N_NEW]
