@@ -25,9 +25,8 @@ N_TRAIN, N_TEST, EPOCHS, BATCH_SIZE, LR = 10_000, 1_000, 4, 64, 2e-3
 
 def main() -> None:
     """Train, print the mAP on test scenes, and write the weights in half precision."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--out", type=Path, default=SMALL_WEIGHTS, metavar="FILE", help="where to write")
     arguments = parser.parse_args()
     torch.manual_seed(SEED)

@@ -29,17 +29,11 @@ GPU_SPEEDUP = 100
 
 
 class Stream(NamedTuple):
-    """Training that a paper's row needs.
-
-    Attributes:
-        data: the data set.
-        network: backbone and input size, a key of the measured times.
-        passes: number of images that pass through training: images × epochs, repeated ones included.
-    """
+    """Training that a paper's row needs."""
 
     data: str
-    network: str
-    passes: int
+    network: str  # backbone and input size, a key of the measured times
+    passes: int  # images × epochs, repeated ones included
 
 
 STREAMS = {
@@ -82,10 +76,9 @@ PUBLISHED = [
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page, after measuring if asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Write the page, after measuring with ``--measure``."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--measure", action="store_true", help="measure steps on this machine first")
     parser.add_argument("--page", type=Path, default=Path("REPRODUCTION.md"), metavar="FILE")
     arguments = parser.parse_args(argv)
@@ -97,12 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_page() -> str:
     """The page, from its template, the results and the measured times."""
-    seconds = json.loads(TIMES.read_text(encoding="utf-8"))
-    tables = {
-        "agcn_paper": agcn_paper_table(),
-        "b_protocols": b_protocols_table(),
-        "cost": cost_table(seconds),
-    }
+    cost = cost_table(json.loads(TIMES.read_text(encoding="utf-8")))
+    tables = {"agcn_paper": agcn_paper_table(), "b_protocols": b_protocols_table(), "cost": cost}
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render({name: table.markdown() for name, table in tables.items()}, speedup=GPU_SPEEDUP)
@@ -115,7 +104,7 @@ def agcn_paper_table() -> Table:
     header += ["here: coco18, frozen", "here: coco18, trained", "paper's stream"]
     rows = []
     for label in TABLE_1["SplitCOCO"]:
-        papers = [f"{TABLE_1[name][label].mAP:.1f}" for name in ("SplitCOCO", "SplitWIDE")]
+        papers = [f"{TABLE_1[name][label][0]:.1f}" for name in ("SplitCOCO", "SplitWIDE")]
         here = [score("mAP", "last")(own[label]) if label in own else "–" for own in (frozen, whole)]
         rows.append([name_of(label), *papers, *here, "not attempted"])
     return Table(header, rows)

@@ -1,10 +1,10 @@
-"""A benchmark of features instead of images, for heads over a network that is not trained.
+"""A benchmark of features instead of images, for heads over a frozen network.
 
-Each image goes through the network once. Its features are kept in files of a few thousand images. The name of
-a file is a digest of what the network computes for a few images in the precision in force, of its weights, of
-the contents of all images, and of the transform's effect on some of them, so that features of something else
-are never found. A process that is killed loses one file at most, and processes that need the same file wait
-for the first to write it.
+Each image goes through the network once. Features are cached in files of a few thousand images. The name of a
+file is a digest of the network's weights, of its output for a few images in the current precision, of the
+contents of all images, and of some transformed images, so that features are never those of something else. A
+process that is killed loses at most one file, and processes that need the same file wait for the first one to
+write it.
 """
 
 from __future__ import annotations
@@ -25,33 +25,22 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
+from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
-from avalanche_agcn.benchmarks.multilabel import (
-    Images,
-    MultiLabelBenchmark,
-    MultiLabelSource,
-    assemble,
-    image_name,
-)
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, assemble, image_name
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state
 from avalanche_agcn.experiments.folder import FileDigests, digest, image_bytes, spread
 from avalanche_agcn.models.forward import frozen_copy
-from avalanche_agcn.training.distributed import (
-    from_first_process,
-    in_order_of_images,
-    is_first_process,
-    largest_of_processes,
-    own_share,
-    process_rank,
-)
+from avalanche_agcn.training import distributed
+from avalanche_agcn.training.distributed import from_first_process, is_first_process
 from avalanche_agcn.training.loader import exit_if_orphaned
 
 IMAGES_PER_FILE = 4096
-N_PROBES = 2  # images, and as many of noise, whose features tell what a network computes
+N_PROBES = 2  # images, and as many of noise, whose features identify what a network computes
 
 
 def default_cache() -> Path:
-    """``avalanche_agcn`` in the user's folder for caches."""
+    """``avalanche_agcn`` in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "avalanche_agcn"
 
 
@@ -65,15 +54,15 @@ def feature_benchmark(
     device: str | torch.device = "cpu",
     log: Callable[[str], None] = print,
 ) -> MultiLabelBenchmark:
-    """The same streams and labels, with the backbone's features in place of images.
+    """The same streams and labels, with the backbone's features instead of images.
 
-    The images are transformed as in evaluation, also those of training: there are no augmentations. Train
-    models over `avalanche_agcn.models.Precomputed` on it.
+    Train images are transformed as in evaluation, too: there are no augmentations. Train models over
+    `avalanche_agcn.models.Precomputed` on it.
 
     Args:
         benchmark: any benchmark of this package.
-        backbone: from images to ``[B, D]``; a copy of it computes in evaluation mode, in the precision that
-            ``torch.autocast`` sets here.
+        backbone: maps images to ``[B, D]``; a copy of it computes in evaluation mode, in the precision that
+            ``torch.autocast`` sets.
         cache: folder for the features; `default_cache` if None.
         batch_size: images that go through the backbone at a time.
         num_workers: processes that load images.
@@ -81,10 +70,10 @@ def feature_benchmark(
         log: receives messages.
 
     Raises:
-        OSError: if an image cannot be opened or the cache not be written.
+        OSError: if an image cannot be opened or the cache cannot be written.
     """
     plan = benchmark.plan
-    own = frozen_copy(backbone).to(device)  # that nobody else changes meanwhile
+    own = frozen_copy(backbone).to(device)  # a copy that nobody else changes meanwhile
     network = _Network(own, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
     folder = default_cache() if cache is None else Path(cache)
     streams = [plan.train, *plan.evaluation.values()]
@@ -105,7 +94,7 @@ def feature_benchmark(
 
 
 class _Features(Dataset):
-    """Features as the images of a benchmark, under the images' names; their labels are in its plan."""
+    """Features in the role of images, with their names; the labels are in the benchmark's plan."""
 
     def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor) -> None:
         self.features, self.source, self.positions = features, source, positions
@@ -124,7 +113,7 @@ class _Features(Dataset):
 
 @dataclass
 class _Network:
-    """A backbone, and everything else that its features depend on beside the images."""
+    """A backbone with everything else that its features depend on, except the images."""
 
     backbone: nn.Module
     transform: Transform | None
@@ -134,9 +123,9 @@ class _Network:
     log: Callable[[str], None]
 
     def features(self, source: MultiLabelSource, positions: Tensor, folder: Path) -> Tensor:
-        """Features of a source's images, from the cache as far as it has them."""
-        if " at 0x" in repr(self.transform):  # another transform may have the same description
-            self.log(f"Features are not kept, since the transform has no description: {self.transform!r}")
+        """Features of a source's images, from the cache where it has them."""
+        if " at 0x" in repr(self.transform):  # a memory address: another transform may have the same one
+            self.log(f"Features are not cached: {self.transform!r} does not describe what it does")
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
@@ -149,7 +138,7 @@ class _Network:
             return torch.cat([read(part, path) for path, part in zip(paths, parts, strict=True)])
 
     def _description(self, source: MultiLabelSource, positions: Tensor) -> Iterable[bytes]:
-        """What the features of any images depend on: the network's weights, and what it computes."""
+        """What features depend on beside the images: the network's weights, and what it computes."""
         versions = (torch.__version__, torchvision.__version__)
         yield from (text.encode() for text in (*versions, repr(self.backbone), repr(self.transform)))
         for name, value in self.backbone.state_dict().items():
@@ -163,7 +152,7 @@ class _Network:
     def _probe(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Features of a few images and of noise, one by one in one thread, so that they repeat exactly.
 
-        They show changes that weights do not: of an attribute, a function, a precision.
+        They reveal changes that the weights do not: of an attribute, a function, or the precision.
         """
         generator = torch.Generator().manual_seed(0)
         noise = [torch.rand(image.shape, generator=generator).to(image.dtype) for image in images]
@@ -177,7 +166,7 @@ class _Network:
     def _names(
         self, source: MultiLabelSource, positions: Tensor, parts: Sequence[Tensor], folder: Path
     ) -> Iterable[str]:
-        """Names of files for parts of the images: the network, the images, and what the transform does."""
+        """File names for parts of the images: digests of the network, the images and the transform."""
         key = digest(self._description(source, positions))
         files = FileDigests(folder, source.root) if isinstance(source, ImageFiles) else None
         for part in parts:
@@ -191,9 +180,9 @@ class _Network:
             files.save()
 
     def _read_or_compute(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:
-        """Features from their file; if it is missing, the processes of this run make it, and others wait."""
+        """Features from their file; if it is missing, the processes of this run write it, and others wait."""
         features = _read(path, len(positions), self.log)
-        if not largest_of_processes(int(features is None)):
+        if not distributed.largest_of_processes(int(features is None)):
             assert features is not None
             return features
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +198,7 @@ class _Network:
     @torch.inference_mode()
     def _compute(self, source: MultiLabelSource, positions: Tensor, bar: tqdm) -> Tensor:
         loader = DataLoader(
-            _Transformed(source, own_share(positions), self.transform),
+            _Transformed(source, distributed.own_share(positions), self.transform),
             batch_size=self.batch_size,
             num_workers=self.num_workers,
             worker_init_fn=exit_if_orphaned,
@@ -218,12 +207,11 @@ class _Network:
         parts = []
         for images in loader:
             parts.append(self.backbone(images.to(self.device)).float().cpu())
-            bar.update(process_rank()[1] * len(images))
-        return in_order_of_images(parts)
+            bar.update(distributed.process_rank()[1] * len(images))
+        return distributed.in_order_of_images(parts)
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    """Shape, type and values of a tensor."""
     values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return f"{tuple(tensor.shape)} {tensor.dtype}\n".encode() + values
 
@@ -252,9 +240,9 @@ def _read(path: Path, n_images: int, log: Callable[[str], None]) -> Tensor | Non
         features = content.get("features") if isinstance(content, dict) else None
         if isinstance(features, Tensor) and features.ndim == 2 and len(features) == n_images:
             return features
-        log(f"{path} does not have features of {n_images} images; they are computed again")
+        log(f"{path} does not have the features of {n_images} images; they are recomputed")
     except FileNotFoundError:
         pass
     except DamagedState as error:
-        log(f"{str(error).rstrip('.')}; its features are computed again")
+        log(f"{str(error).rstrip('.')}; its features are recomputed")
     return None

@@ -9,11 +9,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from itertools import zip_longest
+from itertools import accumulate, product, zip_longest
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
 from avalanche_agcn import __version__
@@ -21,15 +22,15 @@ from avalanche_agcn.evaluation.style import default_style
 from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, name_of, style_of
 from avalanche_agcn.experiments.plots import describe_stream, open_picture, true_matrix
-from avalanche_agcn.experiments.results import METRICS, Results, group_by_label, known
+from avalanche_agcn.experiments.results import METRICS, PICTURES, Results, group_by_label, known
 from avalanche_agcn.experiments.tables import all_tables
 
 PAGE_FILE = "report.html"
 PHOTO_SIDE = 160  # pixels of the longer side
 PHOTO_BYTES = 3_000_000
-"""All photos of a page together; those of later methods are left out."""
+"""Limit for all photos of a page together; those of later methods are skipped."""
 MAX_SHOWN = 12
-"""With more methods than this, curves of ablations are switched off at first."""
+"""With more methods than this, curves of ablations are hidden at first."""
 NOT_SHOWN = {"format", "seed", "label", "method", "method_settings", "packages"}
 
 
@@ -45,9 +46,9 @@ def write_html(
 
     Args:
         path: the file.
-        parts: results of one stream each, by title; a page with several parts has a tab for each.
+        parts: results of one stream each, by title; several parts have a tab each.
         title: heading of the page; that of the first part if None.
-        progress: what is still to be run, in words; the page then loads itself again from time to time.
+        progress: text about the current run; the page then reloads itself from time to time.
         stages: also show the table of the B protocols' papers for other protocols.
 
     Raises:
@@ -79,26 +80,28 @@ def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bo
     groups = group_by_label(map(_padded, results))
     results = [result for group in groups.values() for result in group]
     first = results[0]
+    classes, sizes = first.class_names, first.classes_per_experience
     truths: list[list[list[int]]] = []
     methods = [_method(label, group, k, truths) for k, (label, group) in enumerate(groups.items())]
-    firsts = [(method, group[0]) for method, group in zip(methods, groups.values(), strict=True)]
-    for method, run in firsts:
-        method["pictures"] = photos.shown(run, run.pictures, "labels", "probabilities")
-    for method, run in firsts:  # last, as there may be no room for all
-        method["worst"] = photos.shown(run, run.worst, "class", "error", "labels", "probability")
+    # The worst photos come last, as there may be no room for all.
+    for part in ("pictures", "worst"):
+        for method, group in zip(methods, groups.values(), strict=True):
+            method[part] = photos.select(group[0], part)
     _choose_shown(methods)
     return {
         "title": title,
         "stream": describe_stream(first).replace("\n", ", "),
         "tables": {caption: table._asdict() for caption, table in all_tables(results, stages=stages).items()},
-        "experiences": _experiences(first),
+        "experiences": [
+            classes[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
+        ],
         "runs": results,
         "seconds": sum(result.seconds["total"] for result in results),
         **_describe_runs(groups),
         "data": {
             "title": title,
-            "classes": first.class_names,
-            "sizes": first.classes_per_experience,
+            "classes": classes,
+            "sizes": sizes,
             "metrics": METRICS,
             "methods": methods,
             "truths": truths,
@@ -107,52 +110,46 @@ def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bo
 
 
 def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
-    """Settings that all methods share, those of each alone, and the different environments."""
+    """Settings that all methods share, settings that differ, and the different environments."""
     settings = {name_of(label): _flat(group[0].settings) for label, group in groups.items()}
-    common = next(iter(settings.values()))
-    for own in settings.values():
-        common = {name: value for name, value in common.items() if own.get(name) == value}
-    alone = {
-        name: {key: value for key, value in own.items() if key not in common}
-        for name, own in settings.items()
+    first, *others = settings.values()
+    common = {name: value for name, value in first.items() if all(own.get(name) == value for own in others)}
+    different = {
+        label: {name: value for name, value in own.items() if name not in common}
+        for label, own in settings.items()
     }
     environments: list[dict[str, str]] = []
     for environment in (_flat(result.environment) for group in groups.values() for result in group):
         environments += [] if environment in environments else [environment]
-    return {"common": common, "own": alone, "environments": environments}
+    return {"common": common, "own": different, "environments": environments}
 
 
 def _padded(result: Results) -> Results:
-    """Results with empty rows for the experiences that a run has yet to learn."""
+    """Results with empty rows for experiences that the run has not reached."""
     missing = len(result.classes_per_experience) - len(result.nested[METRICS[0]])
     nested = {metric: [*rows, *([] for _ in range(missing))] for metric, rows in result.nested.items()}
     return replace(result, nested=nested)
 
 
-def _experiences(result: Results) -> list[dict[str, Any]]:
-    """Names of classes, and numbers of images, of each experience."""
-    names, rows = iter(result.class_names), []
-    for t, size in enumerate(result.classes_per_experience):
-        images = {stream: own[t] for stream, own in (result.n_images or {}).items()}
-        rows.append({"classes": [next(names) for _ in range(size)], "images": images})
-    return rows
-
-
 def _method(label: str, group: Sequence[Results], k: int, truths: list[Any]) -> dict[str, Any]:
-    """One row of the tables: means over seeds, in percent."""
-    style = style_of(label) or default_style(k)
+    """Means over the seeds of one label, in percent."""
     own = METHODS.get(group[0].method)
     with_matrix = next((result for result in group if result.acm is not None), None)
     by_class = [[result.per_class_ap.get(name) for result in group] for name in group[0].class_names]
+    nested = {metric: [result.nested[metric] for result in group] for metric in METRICS}
     return {
         "label": label,
         "name": name_of(label),
         "description": own.description if own else "",
-        **style._asdict(),
+        **(style_of(label) or default_style(k))._asdict(),
         "seeds": [result.seed for result in group],
-        "done": [sum(map(bool, result.nested[METRICS[0]])) for result in group],
-        "nested": {metric: _means(result.nested[metric] for result in group) for metric in METRICS},
-        "deviation": {metric: _deviations(group, metric) for metric in METRICS},
+        "done": [sum(map(bool, rows)) for rows in nested[METRICS[0]]],
+        "nested": {metric: _means(matrices) for metric, matrices in nested.items()},
+        # Of the score on all classes seen, after each experience.
+        "deviation": {
+            metric: [_deviation(row[-1] for row in rows if row) for rows in zip(*matrices, strict=True)]
+            for metric, matrices in nested.items()
+        },
         "ap": [_mean(values) for values in by_class],
         "ap_deviation": [_deviation(values) for values in by_class],
         "class_ap": _means(result.class_ap for result in group if result.class_ap),
@@ -168,12 +165,6 @@ def _means(matrices: Iterable[Sequence[Sequence[float | None]]]) -> list[list[fl
     return [[_mean(values) for values in zip_longest(*rows)] for rows in by_row]
 
 
-def _deviations(group: Sequence[Results], metric: str) -> list[float | None]:
-    """Deviation over seeds of the score on all classes seen, after each experience."""
-    by_row = zip(*(result.nested[metric] for result in group), strict=True)
-    return [_deviation(row[-1] for row in rows if row) for rows in by_row]
-
-
 def _mean(values: Iterable[float | None]) -> float | None:
     numbers = known(values)
     return round(statistics.fmean(numbers), 2) if numbers else None
@@ -185,20 +176,17 @@ def _deviation(values: Iterable[float | None]) -> float | None:
 
 
 def _decisions(group: Sequence[Results]) -> dict[str, Any] | None:
-    """Counts of found labels, added up over seeds; 0 for the classes that runs have yet to learn."""
+    """Counts of found labels, summed over seeds; 0 for classes that a run has not reached."""
     own = [result.decisions for result in group if result.decisions]
     if not own:
         return None
-    total: dict[str, Any] = {"thresholds": own[0]["thresholds"]}
-    none = [0] * len(group[0].class_names)
-
-    def add(rows: Iterable[Sequence[int]]) -> list[int]:
-        return [sum(counts) for counts in zip_longest(none, *rows, fillvalue=0)]
-
-    total["true"] = add(counts["true"] for counts in own)
-    for kind in ("found", "right"):
-        total[kind] = [add(rows) for rows in zip(*(counts[kind] for counts in own), strict=True)]
-    return total
+    thresholds, n = own[0]["thresholds"], len(group[0].class_names)
+    shapes = {"true": (n,), "found": (len(thresholds), n), "right": (len(thresholds), n)}
+    total: dict[str, np.ndarray] = {name: np.zeros(shape, dtype=int) for name, shape in shapes.items()}
+    for counts, (name, sums) in product(own, total.items()):
+        added = np.array(counts[name])
+        sums[..., : added.shape[-1]] += added
+    return {"thresholds": thresholds, **{name: sums.tolist() for name, sums in total.items()}}
 
 
 def _per_mille(matrix: Any) -> list[list[int]]:
@@ -206,7 +194,7 @@ def _per_mille(matrix: Any) -> list[list[int]]:
 
 
 def _truth(result: Results, truths: list[Any]) -> dict[str, Any] | None:
-    """Title of the true matrix, and its place among those of the page, which methods share."""
+    """Title of the true matrix, and its index among those of the page, which methods share."""
     title, matrix = true_matrix(result)
     if matrix is None:
         return None
@@ -218,12 +206,11 @@ def _truth(result: Results, truths: list[Any]) -> dict[str, Any] | None:
 
 def _choose_shown(methods: Sequence[dict[str, Any]]) -> None:
     """Mark the methods whose curves are shown at first."""
-    first = METHODS.keys() | VARIANTS.keys() - ABLATIONS.keys()
+    preferred = METHODS.keys() | VARIANTS.keys() - ABLATIONS.keys()
+    labels = [method["label"] for method in methods]
+    shown = preferred.intersection(labels) if len(labels) > MAX_SHOWN else labels
     for method in methods:
-        method["shown"] = len(methods) <= MAX_SHOWN or method["label"] in first
-    if not any(method["shown"] for method in methods):
-        for method in methods[:MAX_SHOWN]:
-            method["shown"] = True
+        method["shown"] = method["label"] in (shown or labels[:MAX_SHOWN])
 
 
 class Photos:
@@ -231,29 +218,24 @@ class Photos:
 
     def __init__(self) -> None:
         self.uris: list[str] = []
-        self._places: dict[tuple[Any, ...], int | None] = {}
-        self._room = PHOTO_BYTES
+        self._indices: dict[tuple[Any, ...], int | None] = {}
 
-    def shown(self, run: Results, pictures: Sequence[Mapping[str, Any]] | None, *names: str) -> Any:
-        """Pictures of a run that can be shown: the place of the photo, and some of what is recorded of it."""
-        places = [(picture, self._place(run, picture)) for picture in pictures or []]
-        return [
-            {"photo": photo, **{name: picture[name] for name in names}}
-            for picture, photo in places
-            if photo is not None
-        ]
-
-    def _place(self, run: Results, picture: Mapping[str, Any]) -> int | None:
-        """Place among the addresses; None if the picture cannot be opened, or there is no room for it."""
-        settings = run.settings
+    def select(self, run: Results, part: str) -> list[dict[str, Any]]:
+        """``pictures`` or ``worst`` of a run that can be shown, with the index of each photo."""
+        settings, shown = run.settings, []
+        names = [name for name in PICTURES[part] if name != "image"]
         scene = (settings.get("seed"), settings.get("validation_size"))  # else a file, the same for all seeds
-        key = (settings.get("dataset_root") or scene, picture["image"])
-        if key not in self._places:
-            self._places[key] = self._add(run, picture)
-        return self._places[key]
+        for picture in getattr(run, part) or []:
+            key = (settings.get("dataset_root") or scene, picture["image"])
+            if key not in self._indices:
+                self._indices[key] = self._add(run, picture)
+            if (index := self._indices[key]) is not None:
+                shown.append({"photo": index, **{name: picture[name] for name in names}})
+        return shown
 
     def _add(self, run: Results, picture: Mapping[str, Any]) -> int | None:
-        if self._room <= 0:
+        """Index of a new photo; None if it cannot be opened, or there is no room for it."""
+        if sum(map(len, self.uris)) >= PHOTO_BYTES:
             return None
         try:
             image = open_picture(run, picture).convert("RGB")
@@ -263,22 +245,13 @@ class Photos:
         file = io.BytesIO()
         image.save(file, "WEBP", quality=60)
         self.uris.append("data:image/webp;base64," + base64.b64encode(file.getvalue()).decode())
-        self._room -= len(self.uris[-1])
         return len(self.uris) - 1
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, str]:
-    """Settings or versions as text, those of the method or of packages among them."""
+    """Settings or versions as text, including those of the method or of packages."""
     flat = {**values, **values.get("method_settings", {}), **values.get("packages", {})}
     return {name: _text(value) for name, value in flat.items() if name not in NOT_SHOWN}
-
-
-def _duration(seconds: float) -> str:
-    """Seconds in words: ``"1 h 05 min"``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
 
 
 def _text(value: Any) -> str:
@@ -286,3 +259,11 @@ def _text(value: Any) -> str:
         return ", ".join(map(_text, value)) or "none"
     words = {None: "none", True: "yes", False: "no"}
     return words[value] if value is None or isinstance(value, bool) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    """``"90 s"``, ``"5 min"``, ``"1 h 05 min"``."""
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,9 +22,9 @@ from avalanche_agcn.experiments.results import Results, group_by_label
 
 
 def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
-    """The metric on all classes seen, after each experience: mean over seeds in a band of one deviation.
+    """The metric on all classes seen, after each experience: mean over seeds, with a band of one deviation.
 
-    A method that is evaluated at the end only, such as Multi-Task, is a dashed line across.
+    A method that is evaluated at the end only, such as Multi-Task, is a dashed horizontal line.
     """
     rows: dict[str, list[list[float]]] = {}
     levels: dict[str, list[float]] = {}
@@ -45,23 +45,24 @@ def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
 
 
 def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: Sequence[Results]) -> Figure:
-    """Last mAP by the value of a setting, a curve for each row: mean over seeds in a band of one deviation.
+    """Last mAP by the value of a setting, a curve for each row: mean and deviation over seeds.
 
-    Args:
-        results: with labels such as ``"er, 9 experiences"``: the part before the comma names the row.
-        setting: of the run or of the method.
-        xlabel: what it is.
-        levels: rows without the setting, as horizontal lines, by name.
+    Labels are such as ``"er, 9 experiences"``: the part before the comma names the row. ``levels`` are rows
+    without the setting, drawn as horizontal lines.
     """
+
+    def last(result: Results) -> float:
+        return _fraction(result.summary["mAP"]["last"])
+
     rows: dict[str, dict[float, list[float]]] = {}
     for result in results:
         value = {**result.settings, **result.settings["method_settings"]}[setting]
-        rows.setdefault(result.label.partition(", ")[0], {}).setdefault(value, []).append(_last(result))
+        rows.setdefault(result.label.partition(", ")[0], {}).setdefault(value, []).append(last(result))
     x = sorted(next(iter(rows.values())))
     styles = {name_of(label): style_of(label) or style_of(label.partition(" ")[0]) for label in rows}
     return learning_curve(
         {name_of(label): list(zip(*(own[value] for value in x), strict=True)) for label, own in rows.items()},
-        levels={name: [_last(result) for result in own] for name, own in levels.items()},
+        levels={name: list(map(last, own)) for name, own in levels.items()},
         styles={name: style for name, style in styles.items() if style},
         ylabel="mAP after the last experience (%)",
         x=x,
@@ -85,13 +86,11 @@ def class_precision(results: Sequence[Results]) -> Figure:
 
 
 def correlation(result: Results) -> Figure:
-    """The final correlation matrix of an AGCN run, beside the truth where it is known."""
+    """The final correlation matrix of an AGCN run, beside the true one where it is known."""
     matrices: dict[str, Any] = {f"ACM of {name_of(result.label)}": result.acm}
     title, truth = true_matrix(result)
-    if truth is not None:
-        matrices[title] = truth
     return correlation_heatmap(
-        matrices,
+        matrices if truth is None else matrices | {title: truth},
         class_names=result.class_names,
         block_sizes=result.classes_per_experience,
         title=describe_stream(result),
@@ -99,7 +98,7 @@ def correlation(result: Results) -> Figure:
 
 
 def true_matrix(result: Results) -> tuple[str, Any]:
-    """Title and entries [i][j] = P(i | j) of the true matrix of a run; None if it is not known."""
+    """Title and entries [i][j] = P(i | j) of the true matrix of a run, or None for unknown entries."""
     if result.benchmark == "SplitScenes":
         return "true co-occurrence", true_cooccurrence(result.class_names)
     return "co-occurrence of the train images", result.cooccurrence
@@ -109,13 +108,13 @@ def pictures(result: Results) -> Figure:
     """Test pictures of a run with the labels found at p ≥ 0.7, as more experiences are learned.
 
     Raises:
-        FileNotFoundError: if photos are not where they were when the run was made.
+        FileNotFoundError: if photos have been moved since the run.
         ValueError: if scenes are drawn differently now.
     """
-    shown = []
+    shown: list[Picture] = []
     for picture in result.pictures or []:
         scores = [[_fraction(p) for p in row] for row in picture["probabilities"]]
-        shown.append(LabelledPicture(open_picture(result, picture), picture["labels"], scores))
+        shown.append((open_picture(result, picture), picture["labels"], scores))
     title = f"{describe_stream(result)}\nlabels found by {name_of(result.label)} at p ≥ {THRESHOLD}"
     return labelled_pictures(shown, class_names=result.class_names, title=title)
 
@@ -124,7 +123,7 @@ SCENE_SETTINGS = ("validation_size", "n_train", "n_test", "image_size", "seed")
 
 
 def open_picture(result: Results, picture: Mapping[str, Any]) -> Image.Image:
-    """One of ``result.pictures``: a photo read from the data, or a scene drawn again from the settings."""
+    """Open one of ``result.pictures``: read a photo from the data, or redraw a scene from the settings."""
     if result.benchmark == "SplitScenes":
         return _draw_scene(result, picture)
     root = result.settings.get("dataset_root")
@@ -138,7 +137,7 @@ def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     settings, number = result.settings, picture["image"]
     missing = [name for name in SCENE_SETTINGS if name not in settings]
     if missing:
-        raise ValueError(f"the settings of {result.name} lack {', '.join(missing)} to draw scenes again.")
+        raise ValueError(f"the settings of {result.name} lack {', '.join(missing)} to redraw scenes.")
     held_out = bool(settings["validation_size"])
     scenes = ScenesDataset(
         settings["n_train" if held_out else "n_test"],
@@ -163,7 +162,7 @@ def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
 def describe_stream(result: Results) -> str:
     """Title of a plot: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``.
 
-    A second line says if it is a part of the data only, or if the network was frozen.
+    A second line tells whether only a part of the data was used, and whether the network was frozen.
     """
     what = " (drawn scenes)" if result.benchmark == "SplitScenes" else ""
     n_classes, n_experiences = len(result.class_names), len(result.nested["mAP"])
@@ -181,68 +180,55 @@ def _fraction(percent: float | None) -> float:
     return math.nan if percent is None else percent / 100
 
 
-def _last(result: Results) -> float:
-    return _fraction(result.summary["mAP"]["last"])
-
-
 # Images with the labels found in them as more experiences are learned: the AGCN paper's Fig. 1.
 
-THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels of a higher probability are shown
+THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels with a higher probability are shown
 MAX_COLUMNS = 4
 MAX_LINES = 8  # of a cell; the last one counts those that do not fit
-# Kinds of labels are told apart by a sign as well as by colour.
-SIGNS = {"right": "✓", "missed": "○", "wrong": "✗"}
-LOOKS = {"right": ("#0072B2", "bold"), "missed": ("#707070", "normal"), "wrong": ("#D55E00", "normal")}
+SIGNS = {"right": "✓", "missed": "○", "wrong": "✗"}  # for readers who cannot tell the colours apart
+COLOURS = {"right": "#0072B2", "missed": "#707070", "wrong": "#D55E00"}
 # Inches: side of an image, height of a line, width of a letter, of the title, height above and below.
 _IMAGE, _LINE, _LETTER, _TITLE, _HEAD, _FOOT = 1.3, 0.16, 0.085, 4.6, 0.9, 0.3
 
 
-class LabelledPicture(NamedTuple):
-    """An image, the names of its true classes, and its scores."""
-
-    image: Any  # PIL image or array [H, W, 3]
-    labels: Sequence[str]
-    scores: Sequence[Sequence[float]]
-    """Row t: the probability of each class seen by experience t; empty if there was no evaluation then."""
+Picture = tuple[Any, Sequence[str], Sequence[Sequence[float]]]
+"""An image (PIL or array [H, W, 3]), the names of its true classes, and its scores: row t has the probability
+of each class seen after experience t, and is empty if nothing was evaluated."""
 
 
 def found_labels(
     scores: Sequence[float], labels: Sequence[str], class_names: Sequence[str], threshold: float
 ) -> list[tuple[str, str]]:
-    """Sort the classes that ``scores`` covers into right, missed and wrong; the most probable first."""
+    """Classify the classes that ``scores`` covers as right, missed or wrong; the most probable first."""
     kinds = {(True, True): "right", (False, True): "missed", (True, False): "wrong"}  # (found, true)
     named = sorted(zip(scores, class_names, strict=False), key=lambda pair: -pair[0])
     kind_of = {name: kinds.get((score >= threshold, name in labels)) for score, name in named}
     return [(kind, name) for kind in SIGNS for name, own in kind_of.items() if own == kind]
 
 
-def labelled_pictures(
-    pictures: Sequence[LabelledPicture], *, class_names: Sequence[str], title: str = ""
-) -> Plot:
-    """Draw images, each beside the labels found in it after some experiences, the first and last included.
+def labelled_pictures(pictures: Sequence[Picture], *, class_names: Sequence[str], title: str = "") -> Plot:
+    """Draw images, each beside the labels found in it after the first, the last and some other experiences.
 
     All must have been evaluated after the same experiences.
     """
-    evaluated = [t for t, row in enumerate(pictures[0].scores) if len(row)] if pictures else []
+    evaluated = [(t, len(row)) for t, row in enumerate(pictures[0][2]) if len(row)] if pictures else []
     if not evaluated:
         raise ValueError("There is no picture to draw; pass at least one that was evaluated.")
     spaced = np.linspace(0, len(evaluated) - 1, min(MAX_COLUMNS, len(evaluated))).round()
     columns = [evaluated[int(k)] for k in spaced]
     plot, grid = _picture_grid(len(pictures), len(columns), longest=max(map(len, class_names)))
     plot.suptitle(title, fontsize=10)
-    for axes, t in zip(grid[0, 1:], columns, strict=True):
-        heading = f"after experience {t + 1}\n{len(pictures[0].scores[t])} classes"
-        axes.set_title(heading, fontsize=8.5, loc="left")
+    for axes, (t, n_classes) in zip(grid[0, 1:], columns, strict=True):
+        axes.set_title(f"after experience {t + 1}\n{n_classes} classes", fontsize=8.5, loc="left")
     at_end: Counter[str] = Counter()
-    for (image_axes, *text_axes), picture in zip(grid, pictures, strict=True):
-        image_axes.imshow(np.asarray(picture.image))
-        image_axes.set_anchor("N")  # level with the first label, whatever its shape
-        found = [found_labels(picture.scores[t], picture.labels, class_names, THRESHOLD) for t in columns]
-        for axes, labels in zip(text_axes, found, strict=True):
-            _write_labels(axes, labels)
-        at_end.update(kind for kind, _ in found[-1])
-    _explain_signs(plot)
-    after = ", ".join(str(t + 1) for t in columns)
+    for (image_axes, *text_axes), (image, labels, scores) in zip(grid, pictures, strict=True):
+        image_axes.imshow(np.asarray(image))
+        image_axes.set_anchor("N")  # aligned with the first label, whatever its shape
+        for axes, (t, _) in zip(text_axes, columns, strict=True):
+            found = found_labels(scores[t], labels, class_names, THRESHOLD)
+            _write_labels(axes, found)
+        at_end.update(kind for kind, _ in found)
+    after = ", ".join(str(t + 1) for t, _ in columns)
     counts = ", ".join(f"{at_end[kind]} {kind}" for kind in SIGNS)
     where = f"in {len(pictures)} images after experiences {after}"
     plot.caption = f"labels found at p ≥ {THRESHOLD} {where}: {counts} at the end"
@@ -250,7 +236,7 @@ def labelled_pictures(
 
 
 def _picture_grid(n_pictures: int, n_columns: int, *, longest: int) -> tuple[Plot, np.ndarray]:
-    """Return empty axes [pictures, 1 + columns], large enough for names of ``longest`` letters."""
+    """Empty axes [pictures, 1 + columns] with room for names of ``longest`` letters, above a legend."""
     width = max(1.3, _LETTER * (2 + longest))
     height = max(_IMAGE, _LINE * MAX_LINES) + 0.1
     size = (max(_TITLE, _IMAGE + 0.3 + width * n_columns), _HEAD + height * n_pictures + _FOOT)
@@ -260,6 +246,9 @@ def _picture_grid(n_pictures: int, n_columns: int, *, longest: int) -> tuple[Plo
     grid = plot.subplots(n_pictures, 1 + n_columns, squeeze=False, width_ratios=ratios)
     for axes in grid.flat:
         axes.set_axis_off()
+    legend = {"right": "right", "wrong": "wrong", "missed": f"missed: already learned, but p < {THRESHOLD}"}
+    for k, (kind, text) in enumerate(legend.items()):
+        plot.text((0.1 + 0.8 * k) / size[0], 0.1 / size[1], f"{SIGNS[kind]} {text}", **_style(kind))
     return plot, grid
 
 
@@ -268,18 +257,9 @@ def _write_labels(axes: Axes, lines: list[tuple[str, str]]) -> None:
         more = f"… {len(lines) - MAX_LINES + 1} more"
         lines = [*lines[: MAX_LINES - 1], (lines[MAX_LINES - 1][0], more)]
     for k, (kind, name) in enumerate(lines):
-        place = {"x": 0.0, "y": 1 - (k + 0.5) / MAX_LINES, "transform": axes.transAxes, "va": "center"}
-        _write_sign(axes, kind, name, **place)
+        y, text = 1 - (k + 0.5) / MAX_LINES, f"{SIGNS[kind]} {name}"
+        axes.text(0, y, text, transform=axes.transAxes, va="center", **_style(kind))
 
 
-def _explain_signs(plot: Plot) -> None:
-    """Write the meaning of the signs below the images."""
-    texts = {"right": "right", "wrong": "wrong", "missed": f"missed: learned by then, but p < {THRESHOLD}"}
-    for k, (kind, text) in enumerate(texts.items()):
-        place = {"x": (0.1 + 0.8 * k) / plot.get_figwidth(), "y": 0.1 / plot.get_figheight()}
-        _write_sign(plot, kind, text, **place)
-
-
-def _write_sign(where: Axes | Plot, kind: str, text: str, **place: Any) -> None:
-    colour, weight = LOOKS[kind]
-    where.text(s=f"{SIGNS[kind]} {text}", fontsize=8.5, color=colour, weight=weight, **place)
+def _style(kind: str) -> dict[str, Any]:
+    return {"fontsize": 8.5, "color": COLOURS[kind], "weight": "bold" if kind == "right" else "normal"}

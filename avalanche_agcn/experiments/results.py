@@ -1,7 +1,7 @@
-"""Results of runs: ``results.json``, tables of many runs, and how results are checked and grouped.
+"""Results of runs: ``results.json`` and tables of many runs, their checks, and how they are grouped.
 
-A run writes all its scores to its ``results.json``, and nothing else is a source of numbers. A study keeps
-the results of its runs in one table, ``results.jsonl``. Files may come from anywhere, so that their content
+A run writes all its scores to its ``results.json``; every number that is shown comes from there. A study
+keeps the results of its runs in one table, ``results.jsonl``. Files may come from anywhere, so their content
 is checked before it is used.
 """
 
@@ -13,8 +13,9 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -58,11 +59,11 @@ class Results:
     classes_per_experience: list[int]
     nested: dict[str, list[list[float | None]]]
     """For each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1 entries,
-    or none if nothing was evaluated then (Multi-Task has the last row only)."""
+    or none if nothing was evaluated (Multi-Task has the last row only)."""
     per_class_ap: dict[str, float | None]
-    """AP of each class after the last experience; None where it has no positive."""
+    """AP of each class after the last experience; None for a class without positives."""
     seconds: dict[str, float]
-    """Time of ``train``, ``eval`` and ``total``."""
+    """Times ``train``, ``eval`` and ``total``."""
     environment: dict[str, Any]
     """Versions, commit and hardware."""
     acm: list[list[float]] | None = None
@@ -70,26 +71,26 @@ class Results:
     cooccurrence: list[list[float]] | None = None
     """P(i | j) among the train images, for AGCN, where all their labels are known."""
     stages: dict[str, list[float | None]] | None = None
-    """What papers of the B protocols report after each experience, by name: mAP, the mean of per-class F1 and
-    OF1, both at p > 0.8; None where nothing was evaluated then."""
+    """Scores that papers of the B protocols report after each experience: mAP, and the mean of per-class F1
+    and OF1 at p > 0.8; None where nothing was evaluated."""
     pictures: list[dict[str, Any]] | None = None
-    """A few test pictures chosen by their labels (`choose_pictures`). Each has ``image``, the number of a
-    drawn scene or the name of a file below the setting ``dataset_root``; ``labels``, the names of what it
-    shows; and ``probabilities``, in percent to two digits: row t for the classes seen by experience t, empty
-    if nothing was evaluated then."""
+    """A few test images chosen by their labels (`choose_pictures`). Each has ``image``, the number of a drawn
+    scene or a file name below the setting ``dataset_root``; the names of its ``labels``; and
+    ``probabilities`` in percent: row t for the classes seen after experience t, empty if nothing was
+    evaluated."""
     worst: list[dict[str, Any]] | None = None
-    """For each class the test pictures in which its probability is most wrong after the last experience:
+    """For each class the test images with the largest errors of its probability after the last experience:
     ``class``, ``error`` (``"missed"`` or ``"wrong"``), ``image``, ``labels`` and ``probability``."""
     decisions: dict[str, list[Any]] | None = None
-    """Counts in all test images after the last experience: ``thresholds`` of the probability, ``true`` labels
-    of each class, and for each threshold the labels ``found`` and those of them that are ``right``."""
+    """Counts over all test images after the last experience: ``thresholds`` of the probability, ``true``
+    labels of each class, and for each threshold the labels ``found`` and how many of them are ``right``."""
     class_ap: list[list[float | None]] | None = None
-    """Row t has the AP of each class seen by experience t, empty if nothing was evaluated then."""
+    """Row t has the AP of each class seen after experience t, empty if nothing was evaluated."""
     n_images: dict[str, list[int]] | None = None
     """Number of images of each experience, by the name of the stream."""
     stored: dict[str, int] | None = None
-    """What the method keeps from one experience to the next, beside the model: ``images``, and the ``bytes``
-    of all else: sums, copies of weights, correlation matrices."""
+    """What the method keeps between experiences beside the model: the number of ``images``, and the ``bytes``
+    of everything else: sums, copies of weights, correlation matrices."""
     data: dict[str, dict[str, str]] | None = None
     """Fingerprint of the data (`data_fingerprint`)."""
     summary: dict[str, dict[str, float | None]] = field(default_factory=dict)
@@ -102,19 +103,18 @@ class Results:
 
     @property
     def label(self) -> str:
-        """Key of this run's row in tables: the method, or a label from the settings."""
+        """Key of the run's row in tables: the label from the settings, or else the method."""
         return self.settings.get("label") or self.method
 
     @property
     def class_order(self) -> str:
-        """Order in which the classes come, ``"data"`` if that of the data."""
+        """Order of the classes; ``"data"`` is the data set's own."""
         return self.settings.get("class_order") or "data"
 
     @property
     def experience_of_class(self) -> list[int]:
-        """Number of the experience that brought each class."""
-        sizes = self.classes_per_experience
-        return np.repeat(np.arange(len(sizes)), sizes).tolist()
+        """Index of the experience that introduced each class."""
+        return [t for t, size in enumerate(self.classes_per_experience) for _ in range(size)]
 
     @property
     def name(self) -> str:
@@ -152,6 +152,7 @@ def read_results(path: str | os.PathLike) -> Results:
 
 
 def _parse(path: str | os.PathLike, content: Any) -> Results:
+    # Without "nested" it is no results.json of any format, which the checks below report.
     if isinstance(content, dict) and "nested" in content:
         check_format(path, content)
     try:
@@ -161,7 +162,7 @@ def _parse(path: str | os.PathLike, content: Any) -> Results:
     return Results(**{name: value for name, value in content.items() if name != "summary"})
 
 
-# What most runs of a study have in common, so that its table has it once; and what the table does not have.
+# Fields that most runs of a study share, which its table has once; and fields that the table does not have.
 _SHARED = (
     *("format", "benchmark", "class_names", "classes_per_experience", "cooccurrence"),
     *("environment", "n_images", "data"),
@@ -170,9 +171,9 @@ _NOT_IN_TABLES = ("pictures", "worst", "decisions", "class_ap", "summary")
 
 
 def write_table(path: Path, results: Sequence[Results]) -> None:
-    """Write the results of many runs: a line for values that runs share, then one for each run with the rest.
+    """Write the results of many runs: a line with shared values, then one line for each run.
 
-    Pictures and details of single classes are left out, and correlation matrices are rounded to four digits.
+    Pictures and details of single classes are omitted; correlation matrices are rounded to four digits.
     """
     shared: dict[str, Any] = {"settings": dict(results[0].settings)}
     records = [{k: v for k, v in vars(result).items() if k not in _NOT_IN_TABLES} for result in results]
@@ -190,11 +191,7 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
 
 
 def read_table(path: Path) -> list[Results]:
-    """Read what `write_table` wrote.
-
-    Raises:
-        ValueError: if the file is damaged, or of another format; the message names it.
-    """
+    """Read a file written by `write_table`; a ValueError names one that is damaged or of another format."""
     try:
         shared, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         whole = [{**shared, **own, "settings": {**shared["settings"], **own["settings"]}} for own in records]
@@ -204,9 +201,9 @@ def read_table(path: Path) -> list[Results]:
 
 
 def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
-    """All results below some folders, but not the trials by which a study chose settings.
+    """All results below some folders, except the trials by which a study chose settings.
 
-    Of a run in a table that has a folder beside the table, too, the folder's results count.
+    The results in a run's own folder replace those of the same run in a table beside it.
 
     Raises:
         FileNotFoundError: if there are none.
@@ -215,8 +212,9 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
     for folder in below:
         if not folder.is_dir():
             raise FileNotFoundError(f"there is no folder {folder} with results; check its name.")
-    files = {path for folder in below for path in folder.rglob(RESULTS_FILE) if not _is_trial(path, folder)}
-    found = {path.parent: read_results(path) for path in sorted(files)}
+    files = {(path, folder) for folder in below for path in folder.rglob(RESULTS_FILE)}
+    runs = {path for path, folder in files if path.relative_to(folder).parts[-3:-2] != (TRIALS_FOLDER,)}
+    found = {path.parent: read_results(path) for path in sorted(runs)}
     for table in sorted({path for folder in below for path in folder.rglob(TABLE_FILE)}):
         for result in read_table(table):
             found.setdefault(table.parent / result.name, result)
@@ -226,11 +224,7 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
     return list(found.values())
 
 
-def _is_trial(path: Path, folder: Path) -> bool:
-    return TRIALS_FOLDER in path.relative_to(folder).parts[-3:-2]
-
-
-# Checks of what a file has. Each fails with the place, the value and what it must be.
+# Checks of the content of a file. An error names the place, the value and what it must be.
 
 MAX_NAME = 200  # characters of a class, label or benchmark
 PICTURE: dict[str, Any] = {"image": int | str, "labels": list[str]}
@@ -238,31 +232,35 @@ PICTURES: dict[str, dict[str, Any]] = {
     "pictures": PICTURE | {"probabilities": list[list[float | None]]},
     "worst": PICTURE | {"class": str, "error": str, "probability": float | None},
 }
-DECISIONS = {"thresholds": list[float], "true": list[int], "found": list[list[int]], "right": list[list[int]]}
-# Least and greatest number in a field, and both in words.
-PERCENT = (0, 100, "percentages between 0 and 100")
-AMOUNT = (0, math.inf, "at least 0")
-BOUNDS: dict[str, tuple[float, float, str]] = {
-    **dict.fromkeys(("nested", "per_class_ap", "stages", "class_ap"), PERCENT),
-    **dict.fromkeys(("acm", "cooccurrence"), (-1e-6, 1 + 1e-6, "probabilities between 0 and 1")),
-    **dict.fromkeys(("seconds", "n_images", "decisions"), AMOUNT),
+COUNTS = {"thresholds": list[float], "true": list[int], "found": list[list[int]], "right": list[list[int]]}
+FIELDS: dict[str, dict[str, Any]] = {
+    "nested": dict.fromkeys(METRICS, list),
+    "seconds": dict.fromkeys(("train", "eval", "total"), float),
+    "stages": dict.fromkeys(StageScores._fields, list),
+    "decisions": COUNTS,
 }
+# Least and greatest number, and both in words.
+PERCENT = (0, 100, "percentages between 0 and 100")
+PROBABILITY = (-1e-6, 1 + 1e-6, "probabilities between 0 and 1")
+AMOUNT = (0, math.inf, "at least 0")
 
 
 def _check_content(content: Any) -> None:
+    check_kind(content, dict, "content")
     kinds = get_type_hints(Results)
-    needed = [f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING]
-    check_fields(content, {name: kinds[name] for name in needed}, "content")
-    for name, value in content.items():
-        if name not in kinds:
-            raise ValueError(f"it has {name!r:.60}, which results do not have: is it of another program?")
-        check_kind(value, kinds[name], name)
-    for name, bounds in BOUNDS.items():
-        _check_numbers(content.get(name), bounds, name)
+    needed = {f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING}
+    check_fields(content, {name: kinds[name] for name in kinds if name in needed | content.keys()}, "content")
+    if unknown := [name for name in content if name not in kinds]:
+        raise ValueError(f"it has {unknown[0]!r:.60}, which results do not have: is it of another program?")
+    for name, own in FIELDS.items():
+        if content.get(name) is not None:
+            check_fields(content[name], own, name)
+    packages = content["environment"].get("packages", {})
+    _require("environment.packages", isinstance(packages, dict), "versions by name", packages)
     _check_settings(content["settings"])
     _check_names(content)
-    _check_nested(content["nested"], len(content["classes_per_experience"]))
-    _check_details(content)
+    _check_shapes(content)
+    _check_numbers(content, content)
     for part, kinds in PICTURES.items():
         for k, picture in enumerate(content.get(part) or []):
             check_fields(picture, kinds, f"{part}[{k}]")
@@ -270,7 +268,7 @@ def _check_content(content: Any) -> None:
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    """Types and ranges of the settings; those that this version does not know are not looked at."""
+    """Check types and ranges of the settings; those that this version does not know are ignored."""
     try:
         shared, own = split_settings(settings)
         arguments = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
@@ -283,110 +281,90 @@ def _check_settings(settings: dict[str, Any]) -> None:
 
 
 def _check_names(content: Mapping[str, Any]) -> None:
-    """Names are on one line, and classes differ and are as many as the experiences have."""
-    names, sizes = content["class_names"], content["classes_per_experience"]
-    texts = {"benchmark": content["benchmark"], "method": content["method"]}
+    names, sizes, ap = (content[name] for name in ("class_names", "classes_per_experience", "per_class_ap"))
+    texts = {name: content[name] for name in ("benchmark", "method")}
     texts |= {"settings.label": content["settings"].get("label") or "none"}
-    for where, text in [*texts.items(), *(("class_names", name) for name in names)]:
+    for place, text in [*texts.items(), *(("class_names", name) for name in names)]:
         fits = 0 < len(text) <= MAX_NAME and text.isprintable()
-        _require(fits, where, f"a name of 1 to {MAX_NAME} printable characters", text)
-    _require(len(set(names)) == len(names), "class_names", "different names", names)
+        _require(place, fits, f"a name of 1 to {MAX_NAME} printable characters", text)
+    _require("class_names", len(set(names)) == len(names), "different names", names)
     fits = min(sizes, default=0) > 0 and sum(sizes) == len(names)
-    if not fits:
-        raise ValueError(
-            f"classes_per_experience must be positive and sum to the {len(names)} class_names, but is "
-            f"{sizes!r:.60}."
-        )
-    ap = content["per_class_ap"]
-    _require(set(ap) == set(names), "per_class_ap", "the AP of each of the class_names, and no other", ap)
+    _require("classes_per_experience", fits, f"positive and sum to the {len(names)} class_names", str(sizes))
+    _require("per_class_ap", set(ap) == set(names), "the AP of each of the class_names, and no other", ap)
 
 
-def _check_nested(nested: Mapping[str, Any], n_experiences: int) -> None:
-    check_fields(nested, dict.fromkeys(METRICS, list), "nested")
-    lengths = {tuple(map(len, rows)) for rows in nested.values()}
-    shape = next(iter(lengths))
-    fits = len(lengths) == 1 and 0 < len(shape) <= n_experiences and shape[-1] > 0
+def _check_shapes(content: Mapping[str, Any]) -> None:
+    """Check the rows of nested scores, and the counts for each threshold."""
+    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
+    shape, *others = ([len(row) for row in rows] for rows in content["nested"].values())
+    fits = 0 < len(shape) <= n_experiences and shape[-1] > 0 and all(other == shape for other in others)
     fits = fits and all(length in (0, t + 1) for t, length in enumerate(shape))
     wanted = f"the same for each metric, at most {n_experiences} rows, row t with t + 1 scores or none"
-    if not fits:
-        raise ValueError(
-            f"nested must be {wanted} and the last with scores, but has {sorted(lengths)!r:.60}."
-        )
-
-
-def _check_details(content: Mapping[str, Any]) -> None:
-    """Shapes of what is recorded beside the scores."""
-    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
-    check_fields(content["seconds"], dict.fromkeys(("train", "eval", "total"), float), "seconds")
-    if stages := content.get("stages"):
-        check_fields(stages, dict.fromkeys(StageScores._fields, list), "stages")
-        fits = all(0 < len(row) <= n_experiences for row in stages.values())
-        _require(fits, "stages", f"a score for each of {n_experiences} experiences", stages)
-    packages = content["environment"].get("packages", {})
-    _require(isinstance(packages, dict), "environment.packages", "versions by name", packages)
-    _check_rows(content.get("class_ap"), content, "class_ap")
-    for name in ("acm", "cooccurrence"):
-        rows = content.get(name)
-        fits = rows is None or [len(row) for row in rows] == [n] * n
-        _require(fits, name, f"a matrix of {n} × {n}", rows)
-    for stream, counts in (content.get("n_images") or {}).items():
-        place = f"n_images.{stream!r:.60}"
-        _require(len(counts) == n_experiences, place, f"{n_experiences} numbers", counts)
-    if (decisions := content.get("decisions")) is not None:
-        check_fields(decisions, DECISIONS, "decisions")
-        thresholds, true, found, right = (decisions[name] for name in DECISIONS)
+    _require("nested", fits, f"{wanted} and the last with scores", str([shape, *others]))
+    if decisions := content.get("decisions"):
+        thresholds, true, found, right = (decisions[name] for name in COUNTS)
         fits = len(thresholds) == len(found) == len(right) and 0.5 in thresholds
         fits = fits and all(len(row) == n for row in (true, *found, *right))
-        _require(fits, "decisions", f"counts of {n} classes for each of the thresholds, with 0.5", decisions)
+        wanted = f"counts of {n} classes for each of the thresholds, with 0.5"
+        _require("decisions", fits, wanted, decisions)
+
+
+def _check_numbers(part: Mapping[str, Any], content: Mapping[str, Any], place: str = "") -> None:
+    """Check bounds of numbers and lengths of lists in the content, or in a picture of it."""
+    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
+    up_to, rows = range(n_experiences + 1), "a row for each experience, with a number for each class"
+    limits: dict[str, Any] = {
+        **dict.fromkeys(("nested", "per_class_ap"), (PERCENT,)),
+        **dict.fromkeys(("class_ap", "probabilities"), (PERCENT, rows, up_to, range(n + 1))),
+        "stages": (PERCENT, f"a score for each of {n_experiences} experiences", up_to[1:]),
+        **dict.fromkeys(("acm", "cooccurrence"), (PROBABILITY, f"a matrix of {n} × {n}", [n], [n])),
+        "n_images": (AMOUNT, f"{n_experiences} numbers", [n_experiences]),
+        **dict.fromkeys(("seconds", "decisions", "image"), (AMOUNT,)),
+    }
+    for name in limits.keys() & part.keys():
+        _check_array(part[name], place + name, *limits[name])
+
+
+def _check_array(value: Any, place: str, bounds: Any, shape: str = "", *sizes: Sequence[int]) -> None:
+    """Check nested lists: numbers are within bounds, and lengths among the sizes, from the outermost."""
+    low, high, words = bounds
+    if isinstance(value, (int, float)):
+        _require(place, low <= value <= high, words, value)
+    elif isinstance(value, list):
+        _require(place, not sizes or len(value) in sizes[0], shape, value)
+        for item in value:
+            _check_array(item, place, bounds, shape, *sizes[1:])
+    elif isinstance(value, dict):
+        for item in value.values():
+            _check_array(item, place, bounds, shape, *sizes)
 
 
 def _check_picture(picture: Mapping[str, Any], content: Mapping[str, Any], place: str) -> None:
-    image, labels, names = picture["image"], picture["labels"], content["class_names"]
-    if isinstance(image, str):
-        check_inside(image, f"{place}.image")
-    _check_numbers(image, AMOUNT, f"{place}.image")
-    _require(set(labels) <= set(names), f"{place}.labels", "some of the class_names", labels)
+    names, labels = content["class_names"], picture["labels"]
+    if isinstance(picture["image"], str):
+        check_inside(picture["image"], f"{place}.image")
+    _check_numbers(picture, content, f"{place}.")
+    _require(f"{place}.labels", set(labels) <= set(names), "some of the class_names", labels)
     name = picture.get("class", names[0])
-    _require(name in names, f"{place}.class", "one of the class_names", name)
-    _check_rows(picture.get("probabilities"), content, f"{place}.probabilities")
-    _check_numbers(picture.get("probabilities"), PERCENT, f"{place}.probabilities")
+    _require(f"{place}.class", name in names, "one of the class_names", name)
 
 
-def _check_rows(rows: list[Any] | None, content: Mapping[str, Any], place: str) -> None:
-    """At most as many rows as experiences, and entries as classes."""
-    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
-    fits = rows is None or (len(rows) <= n_experiences and all(len(row) <= n for row in rows))
-    _require(fits, place, "a row for each experience, with a number for each class", rows)
-
-
-def _check_numbers(value: Any, bounds: tuple[float, float, str], place: str) -> None:
-    """All numbers in nested lists and objects are within bounds."""
-    if isinstance(value, (int, float)):
-        low, high, words = bounds
-        _require(low <= value <= high, place, words, value)
-    elif isinstance(value, (list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            _check_numbers(item, bounds, place)
-
-
-def _require(fits: bool, place: str, wanted: str, value: Any) -> None:
+def _require(place: str, fits: bool, wanted: str, value: Any) -> None:
     if not fits:
         fail(place, wanted, value)
 
-
-# Rows of tables: results of the same method and settings.
 
 MAY_DIFFER = DATA_PATHS | {"seed", "class_order", "device"}
 """Settings in which results with a common mean may differ: seeds may be run on several machines."""
 
 
 def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
-    """Results of the same method and settings, but for the seed; in the order of the registry.
+    """Group results that differ only in seed and class order, in the order of the registry.
 
     Variants follow their method: ablations in their order, then others by name.
 
     Raises:
-        ValueError: if results of one label have other settings, so that their mean would mean nothing.
+        ValueError: if results of one label have different settings, so that their mean is meaningless.
     """
     groups: dict[str, list[Results]] = {}
     for result in results:
@@ -403,7 +381,6 @@ def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
 
 
 def _check_comparable(label: str, group: Sequence[Results]) -> None:
-    """Raise a ValueError if results have no common mean: several of one seed, or other settings."""
     if len({result.name for result in group}) != len(group):
         seeds = sorted(result.seed for result in group)
         raise ValueError(
@@ -421,12 +398,12 @@ def _check_comparable(label: str, group: Sequence[Results]) -> None:
 
 
 def known(values: Iterable[float | None]) -> list[float]:
-    """Values that are not None."""
+    """The values that are not None."""
     return [value for value in values if value is not None]
 
 
 def mean_and_deviation(values: Iterable[float | None], *, digits: int = 1) -> str:
-    """``"41.3 ± 0.7"``; the sample deviation, left out for one value; ``"–"`` for none."""
+    """``"41.3 ± 0.7"``: mean and sample deviation, without the latter for one value; ``"–"`` for none."""
     numbers = known(values)
     if not numbers:
         return "–"
@@ -434,15 +411,14 @@ def mean_and_deviation(values: Iterable[float | None], *, digits: int = 1) -> st
     return mean if len(numbers) == 1 else f"{mean} ± {statistics.stdev(numbers):.{digits}f}"
 
 
-# What a run records of its machine and its data.
-
-
 def describe_environment() -> dict[str, Any]:
-    """Versions of packages that matter, the commit of the checkout if there is one, and the hardware."""
+    """Package versions, the commit of the checkout if there is one, and the hardware."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=12"]
+    run_git = partial(subprocess.run, git, capture_output=True, text=True, check=True)
     return {
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "commit": _commit(),
+        "packages": {name: _try(partial(version, name)) for name in PACKAGES},
+        "commit": _try(lambda: run_git().stdout.strip()),  # with "+" if files were changed
         "system": platform.system(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
@@ -451,24 +427,15 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str | None:
+def _try(call: Callable[[], str]) -> str | None:
     try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The checkout's commit, with ``+`` if files were changed."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=12"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
+        return call()
+    except (PackageNotFoundError, OSError, subprocess.CalledProcessError):
         return None
 
 
 def train_cooccurrence(plan: Plan) -> torch.Tensor | None:
-    """P(i | j) among all train images of a benchmark, float64; None if their labels are not all known."""
+    """P(i | j) over all train images of a benchmark, float64; None if their labels are not all known."""
     if not plan.labels_complete:
         return None
     used = {position for positions in plan.train.positions for position in positions.tolist()}

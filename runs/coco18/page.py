@@ -36,30 +36,25 @@ from avalanche_agcn.experiments.tables import (
 
 TITLE = "Every method on photos of COCO"
 README_ROWS = (
-    "multitask_ridge",
-    "streaming_ridge",
-    "agcn statistics",
-    "finetuning + statistics",
-    "er + negatives",
-    "agcn",
-    "finetuning",
+    *("multitask_ridge", "streaming_ridge", "agcn statistics", "finetuning + statistics"),
+    *("er + negatives", "agcn", "finetuning"),
 )
 SPREAD = "In percent, mean ± deviation over seeds"
 README_MARKS = "<!-- results -->\n", "<!-- end of results -->"
 PAIRS = ("streaming_ridge", "agcn statistics"), ("finetuning", "ewc", "lwf", "agcn orthogonal words", "l3a")
-"""Rows whose paired differences are shown: these, compared with those."""
+"""Rows whose paired differences are shown: the first compared with the second."""
 IN_CURVES = (
     *("multitask_ridge", "streaming_ridge", "agcn statistics", "finetuning + statistics"),
     *("er + negatives", "l3a", "csc", "lwf", "agcn", "finetuning"),
 )
-"""Rows of the plots; more could not be told apart."""
+"""Rows of the plots; more could not be distinguished."""
 IN_HTML = ("frozen", "b0c3", "memory", "agcn", "whole")
 DEPENDENCE = {
     "memory": ("mem_size", "number of photos in memory"),
     "experiences": ("n_experiences", "number of experiences"),
     "photos": ("limit", "number of photos of each experience"),
 }
-"""Setting that varies in a part, and what it is."""
+"""Setting that varies in a part, and its description."""
 RELATIONS, DRIFT = HERE / "relations.json", HERE / "drift.json"
 LAST = {metric: score(metric, "last") for metric in METRICS}
 SMALL_NETWORKS = {
@@ -80,27 +75,15 @@ and 3e-5 to 3e-3 on held-out scenes, for Fine-Tuning and ER, and for AGCN with a
 
 
 def make_page(folder: Path, out: Path, figures: Path) -> None:
-    """Write the page and its plots from the tables of results.
-
-    Args:
-        folder: has a folder for each part that was run.
-        out: the page.
-        figures: folder for the plots.
-
-    Raises:
-        FileNotFoundError: if no part was run.
-    """
-    results = {
-        part: find_results([folder / part]) for part in PARTS if (folder / part / CHOSEN_FILE).is_file()
-    }
+    """Write the page ``out`` and its plots from the results below ``folder``, which has a folder per part."""
+    finished = [part for part in PARTS if (folder / part / CHOSEN_FILE).is_file()]
+    results = {part: find_results([folder / part]) for part in finished}
     if "frozen" not in results:
         raise FileNotFoundError(f"no results in {folder}; run the study first, with --data")
-    parts = {
-        part: Part(
-            PARTS[part][0], own, tables_of(part, own, read_choices(folder / part)), plots_of(part, results)
-        )
-        for part, own in results.items()
-    }
+    parts = {}
+    for part, own in results.items():
+        tables = tables_of(part, own, read_choices(folder / part))
+        parts[part] = Part(PARTS[part][0], own, tables, plots_of(part, results))
     text = (HERE / "discussion.md").read_text(encoding="utf-8")
     write_page(out, text, parts, figures=figures, name=HERE.name)
     write_html(folder / PAGE_FILE, streams_of(results), title=TITLE)
@@ -108,7 +91,7 @@ def make_page(folder: Path, out: Path, figures: Path) -> None:
 
 
 def streams_of(results: Mapping[str, Sequence[Results]]) -> dict[str, list[Results]]:
-    """Results for report.html by the title of their stream: each class order has one of its own."""
+    """Results for report.html by the title of their stream: each class order is a stream."""
     streams: dict[str, list[Results]] = {}
     for part in (part for part in IN_HTML if part in results):
         for result in results[part]:
@@ -137,9 +120,8 @@ def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[s
     if part == "whole":
         rows = json.loads(DRIFT.read_text(encoding="utf-8"))
         cells = [[row["what"], f"{row['mAP']:.1f}"] for row in rows]
-        tables["Drifting features, on held-out photos"] = Table(
-            ["StreamingRidge, whole network", "mAP"], cells
-        )
+        table = Table(["StreamingRidge, whole network", "mAP"], cells)
+        tables["Drifting features, on held-out photos"] = table
     if choices:
         tables["Chosen settings"] = choices_table(choices)
     return tables
@@ -187,7 +169,7 @@ def conventions_table(results: Sequence[Results]) -> Table:
 
 
 def relations_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What `relations.py` measured, by the kind of relations and β."""
+    """Scores measured by `relations.py`, by the kind of relations and β."""
     groups: dict[tuple[str, float], list[float]] = {}
     for row in rows:
         groups.setdefault((row["relations"], row["beta"]), []).append(row["mAP"])
@@ -216,35 +198,22 @@ def fill_readme(readme: Path, results: Sequence[Results]) -> None:
 
 
 def write_small(chosen: Choices, path: Path) -> None:
-    """Write the settings of `--defaults small`: what was chosen for each row over the frozen network.
+    """Write the settings of `--defaults small`: those chosen for each row over the frozen network.
 
     AGCN has orthogonal word vectors, with which it is better. StreamingRidge keeps its own defaults: it finds
     λ by itself, which suits networks and numbers of photos other than the study's.
-
-    Args:
-        chosen: for the part ``frozen``.
-        path: the file, `SMALL_FILE` of the package.
     """
-    entries = {
-        entry.label: entry.settings for entry in frozen(base_settings(dataset_root="ROOT"), {}).entries
+    rows = {
+        entry.label: {**entry.settings, **chosen.get(entry.label, {}).get("settings", {})}
+        for entry in frozen(base_settings(dataset_root="ROOT"), {}).entries
     }
-    rows = {label: {**own, **chosen.get(label, {}).get("settings", {})} for label, own in entries.items()}
     rows |= {FULL: rows[f"{FULL} orthogonal words"], "streaming_ridge": {}}
-    found = {label: own for label, own in rows.items() if "orthogonal" not in label and "," not in label}
+    given = ("method", "preset", "negatives", "pseudo_labels")
     methods = {
-        label: {
-            HEAD.get(name, name): value
-            for name, value in own.items()
-            if name not in ("method", "preset", "negatives", "pseudo_labels")
-        }
-        for label, own in found.items()
+        label: {HEAD.get(name, name): value for name, value in own.items() if name not in given}
+        for label, own in rows.items()
+        if "orthogonal" not in label and "," not in label
     }
     order = dict.fromkeys(label for label in (*METHODS, *sorted(methods)) if label in methods)
-    write_json(
-        path,
-        {
-            "networks": SMALL_NETWORKS,
-            "scene_rates": SCENE_RATES,
-            "methods": {label: methods[label] for label in order},
-        },
-    )
+    content = {"networks": SMALL_NETWORKS, "scene_rates": SCENE_RATES}
+    write_json(path, {**content, "methods": {label: methods[label] for label in order}})

@@ -27,7 +27,7 @@ SCORE = "mAP_Last/eval_phase/test_stream"
 
 
 def measure(base: Settings, orders: Sequence[str]) -> list[dict[str, Any]]:
-    """MAP after the last experience for each class order, kind of relations and β, in percent."""
+    """Last mAP for each class order, kind of relations and β, in percent."""
     return [row for order in orders for row in _measure_order(change_settings(base, class_order=order))]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ from avalanche_agcn.experiments.settings import Settings, change_settings, make_
 
 HERE = Path(__file__).parent
 Choices = Mapping[str, Mapping[str, Any]]
-"""What trials chose for each label."""
+"""Settings that trials chose for each label."""
 ORDERS = ("data", "shuffled-1", "shuffled-2")
 TRIALS = 12
 RATES = {"lr": LogUniform(1e-4, 1e-2)}  # of a linear classifier over the frozen network
-MEMORY = {"mem_size": 200, "batch_size_mem": 8}  # as many images of the stream per step, also for SCR
+MEMORY = {"mem_size": 200, "batch_size_mem": 8}  # as many as images of the stream per step, also for SCR
 NEGATIVES = {"negatives": ("memory",)}
 STATISTICS = {"negatives": ("statistics",)}
 PSEUDO = {"pseudo_labels": True}
@@ -24,7 +25,7 @@ ORTHOGONAL = {"orthogonal_words": True}
 REPLAYING = ("er", "prs", "ocdm", "scr")
 BASELINES = ("finetuning", "ewc", "lwf", "agem", *REPLAYING)
 FEW = ("streaming_ridge", "agcn statistics", "finetuning + statistics", "er + negatives", "finetuning")
-"""Rows of the parts that ask what the scores depend on."""
+"""Rows of the parts that vary one setting."""
 UNDER_B = (
     *("multitask_ridge", "finetuning", "lwf", "er", "er + negatives", "finetuning + pseudo-labels"),
     *("agcn", "agcn statistics", "csc", "l3a", "streaming_ridge"),
@@ -37,28 +38,21 @@ CONVENTIONS: dict[str, dict[str, Any]] = {
     "crowds no labels": {"crowds": "membership"},
     "all four: B0-C3": {"protocol": "B0-C3"},
 }
-"""Settings that differ from the AGCN paper's protocol, one by one and together."""
+"""Settings that differ from the AGCN paper's protocol, each alone and all together."""
 OF_CONVENTIONS = ("finetuning", "agcn statistics", "streaming_ridge")
 WITHOUT_A_PART = (
     *("agcn-no-cross", "agcn-identity-graph", "agcn-lambda3-0"),
     *("agcn-words-plain", "agcn-words-random"),
 )
 HEADS = HERE / "heads"
-"""What trials over the frozen network had chosen when the baselines' whole networks were trained."""
+"""Choices over the frozen network that were known when the baselines' whole networks were trained."""
 HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
 
 
 def base_settings(**given: Any) -> Settings:
     """Settings that all runs share."""
-    return make_settings(
-        "coco",
-        n_classes=18,
-        n_experiences=6,
-        backbone="efficientnet_lite0",
-        image_size=128,
-        pool="avg",
-        **given,
-    )
+    stream, network = {"n_classes": 18, "n_experiences": 6}, {"backbone": "efficientnet_lite0", "pool": "avg"}
+    return make_settings("coco", image_size=128, **stream, **network, **given)
 
 
 def frozen(base: Settings, _: Choices) -> Study:
@@ -93,51 +87,50 @@ def make_entry(method: str, suffix: str = "", settings: Mapping[str, Any] | None
     """A method with its own settings to choose."""
     known = METHODS[method]
     by_gradient = known.model == "linear" and method != "streaming_ridge"
-    replays = method in ("agem", *REPLAYING)
+    memory = MEMORY if method in ("agem", *REPLAYING) else {}
+    own = {name: value for name, value in memory.items() if name in known.arguments}
     return Entry(
         label=method + suffix,
-        settings={"method": method, **(MEMORY_OF[method] if replays else {}), **(settings or {})},
+        settings={"method": method, **own, **(settings or {})},
         space={**(RATES if by_gradient else {}), **known.search},
     )
 
 
-MEMORY_OF = {
-    method: {name: value for name, value in MEMORY.items() if name in METHODS[method].arguments}
-    for method in ("agem", *REPLAYING)
-}
-
-
 def chosen_entries(base: Settings, chosen: Choices, labels: Sequence[str]) -> dict[str, Entry]:
-    """Rows of the part ``frozen`` with what its trials chose, which are not repeated."""
+    """Rows of the part ``frozen`` with the settings that its trials chose."""
     known = {entry.label: entry for entry in frozen(base, {}).entries}
     missing = [label for label in labels if known[label].space and label not in chosen]
     if missing:
         raise ValueError(f"no settings were chosen for {missing} yet: run --part frozen first.")
-    return {
-        label: replace(
-            known[label],
-            settings={**known[label].settings, **chosen.get(label, {}).get("settings", {})},
-            space={},
-        )
-        for label in labels
-    }
+    entries = {}
+    for label in labels:
+        settings = {**known[label].settings, **chosen.get(label, {}).get("settings", {})}
+        entries[label] = replace(known[label], settings=settings, space={})
+    return entries
 
 
-def vary(
-    base: Settings, chosen: Choices, labels: Sequence[str], changes: Mapping[str, Mapping[str, Any]]
-) -> Study:
+VARIED: dict[str, tuple[Sequence[str], dict[str, dict[str, Any]]]] = {
+    "conventions": (OF_CONVENTIONS, CONVENTIONS),
+    "memory": (
+        [f"{method} + negatives" for method in ("er", "prs", "ocdm")],
+        {f"{n} photos": {"mem_size": n} for n in (50, 200, 1000)},
+    ),
+    "experiences": (FEW, {f"{n} experiences": {"n_experiences": n} for n in (2, 3, 6, 9, 18)}),
+    "photos": (FEW, {f"{n} photos": {"limit": n} for n in (50, 100, 250, 500)}),
+    "backbone": (("multitask_ridge", *FEW), {"Lite2": {"backbone": "efficientnet_lite2"}}),
+}
+"""Rows of a part, and the settings that it varies."""
+
+
+def vary(part: str, base: Settings, chosen: Choices) -> Study:
     """Some rows with some settings changed, under labels such as ``"er, 9 experiences"``."""
+    labels, changes = VARIED[part]
     entries = [
         replace(entry, label=f"{label}, {name}", settings={**entry.settings, **own})
         for label, entry in chosen_entries(base, chosen, labels).items()
         for name, own in changes.items()
     ]
     return Study(base=change_settings(base, freeze_backbone=True), entries=entries, trials=0)
-
-
-def conventions(base: Settings, chosen: Choices) -> Study:
-    """Each convention of the B protocols alone."""
-    return vary(base, chosen, OF_CONVENTIONS, CONVENTIONS)
 
 
 def b_protocol(base: Settings, chosen: Choices) -> Study:
@@ -147,45 +140,17 @@ def b_protocol(base: Settings, chosen: Choices) -> Study:
     return Study(base=settings, entries=[*chosen_entries(base, chosen, UNDER_B).values()], trials=0)
 
 
-def memory(base: Settings, chosen: Choices) -> Study:
-    """Replay with negatives and memories of several sizes."""
-    sizes = {f"{size} photos": {"mem_size": size} for size in (50, 200, 1000)}
-    return vary(base, chosen, [f"{method} + negatives" for method in ("er", "prs", "ocdm")], sizes)
-
-
-def experiences(base: Settings, chosen: Choices) -> Study:
-    """The same classes in few or many experiences."""
-    numbers = {f"{number} experiences": {"n_experiences": number} for number in (2, 3, 6, 9, 18)}
-    return vary(base, chosen, FEW, numbers)
-
-
-def photos(base: Settings, chosen: Choices) -> Study:
-    """Fewer photos of each experience."""
-    return vary(base, chosen, FEW, {f"{limit} photos": {"limit": limit} for limit in (50, 100, 250, 500)})
-
-
-def backbone(base: Settings, chosen: Choices) -> Study:
-    """Another network, with the settings chosen for the first."""
-    labels = ("multitask_ridge", *FEW)
-    return vary(base, chosen, labels, {"Lite2": {"backbone": "efficientnet_lite2"}})
-
-
 def parts_of_agcn(base: Settings, chosen: Choices) -> Study:
     """AGCN with statistics, and without a part of it; StreamingRidge without label relations."""
-    full = chosen_entries(base, chosen, ["agcn statistics"])["agcn statistics"]
-    settings = change_settings(base, freeze_backbone=True, **full.settings)
+    base = change_settings(base, freeze_backbone=True)
+    full, ridge = chosen_entries(base, chosen, ["agcn statistics", "streaming_ridge"]).values()
     entries = [full]
     for label in WITHOUT_A_PART:
-        own = ABLATIONS[label].changes(settings.method_settings)
-        changed = {"label": label, "settings": {**full.settings, **own}}
-        entries.append(replace(full, **changed))
-    ridge = chosen_entries(base, chosen, ["streaming_ridge"])["streaming_ridge"]
-    without = replace(
-        ridge, label="streaming_ridge, no relations", settings={**ridge.settings, "refine": None}
-    )
-    return Study(
-        base=change_settings(base, freeze_backbone=True), entries=[*entries, ridge, without], trials=0
-    )
+        own = ABLATIONS[label].changes(change_settings(base, **full.settings).method_settings)
+        entries.append(replace(full, label=label, settings={**full.settings, **own}))
+    without = {**ridge.settings, "refine": None}
+    entries += [ridge, replace(ridge, label="streaming_ridge, no relations", settings=without)]
+    return Study(base=base, entries=entries, trials=0)
 
 
 RATE = {"lr": 1e-5}
@@ -195,7 +160,7 @@ WITH_STATISTICS = ("streaming_ridge", "finetuning + statistics", "agcn statistic
 def whole(base: Settings, chosen: Choices) -> Study:
     """All weights trained: the network's learning rate is chosen, the rest is as chosen for heads alone.
 
-    Rows with statistics take the rate that all others chose. Their auxiliary head has its own default.
+    Rows with statistics use the rate that all others chose. Their auxiliary head has its own default.
     """
     of_heads = read_choices(HEADS)
     rates = {"lr": [RATE, {"lr": 5e-5}]}
@@ -203,11 +168,8 @@ def whole(base: Settings, chosen: Choices) -> Study:
     for entry in chosen_entries(base, chosen, WITH_STATISTICS).values():
         own = {HEAD.get(name, name): value for name, value in entry.settings.items()}
         entries.append(replace(entry, settings={**own, **RATE}))
-    without = {
-        "label": "streaming_ridge, no held images",
-        "settings": {**entries[0].settings, "held_images": 0},
-    }
-    entries.append(replace(entries[0], **without))
+    without = {**entries[0].settings, "held_images": 0}
+    entries.append(replace(entries[0], label="streaming_ridge, no held images", settings=without))
     for entry in frozen(base, {}).entries:
         if entry.label in of_heads:
             own = {HEAD.get(name, name): value for name, value in of_heads[entry.label]["settings"].items()}
@@ -218,12 +180,12 @@ def whole(base: Settings, chosen: Choices) -> Study:
 
 PARTS: dict[str, tuple[str, Callable[[Settings, Choices], Study]]] = {
     "frozen": ("Network frozen, all methods", frozen),
-    "conventions": ("What each convention of the protocols changes", conventions),
+    "conventions": ("What each convention of the protocols changes", partial(vary, "conventions")),
     "b0c3": ("Under the protocol B0-C3", b_protocol),
-    "memory": ("Size of the memory", memory),
-    "experiences": ("Number of experiences", experiences),
-    "photos": ("Number of photos", photos),
-    "backbone": ("Another network", backbone),
+    "memory": ("Size of the memory", partial(vary, "memory")),
+    "experiences": ("Number of experiences", partial(vary, "experiences")),
+    "photos": ("Number of photos", partial(vary, "photos")),
+    "backbone": ("Another network", partial(vary, "backbone")),
     "agcn": ("Parts of AGCN with statistics", parts_of_agcn),
     "whole": ("Whole network trained", whole),
 }

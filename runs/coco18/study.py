@@ -26,12 +26,9 @@ from avalanche_agcn.experiments.search import CHOSEN_FILE, read_choices
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--data", metavar="ROOT", help="folder with COCO's folders; without it nothing is run"
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--data", metavar="ROOT", help="folder with COCO's folders; without it nothing runs")
     parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
     parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of results")
     parser.add_argument("--page", type=Path, default=Path("RESULTS.md"), metavar="FILE", help="page to write")
@@ -43,17 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.data:
             base = base_settings(dataset_root=arguments.data, cache=arguments.cache)
             for part in arguments.part:
-                known = arguments.out / "frozen"  # whose choices the other parts take over
+                known = arguments.out / "frozen"  # whose choices the other parts use
                 chosen = read_choices(known) if (known / CHOSEN_FILE).is_file() else {}
-                study = PARTS[part][1](base, chosen)
-                study.run(arguments.out / part, jobs=arguments.jobs)
+                PARTS[part][1](base, chosen).run(arguments.out / part, jobs=arguments.jobs)
         make_page(arguments.out, arguments.page, arguments.figures)
         if arguments.out == HERE:
             write_small(read_choices(HERE / "frozen"), SMALL_FILE)
     except expected_errors() as error:
-        print(
-            f"Stopped: {error}\nFinished runs are in {arguments.out}; the same command continues from there."
-        )
+        print(f"Stopped: {error}\nFinished runs are in {arguments.out}; the same command continues there.")
         return 1
     return 0
 

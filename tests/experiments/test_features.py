@@ -1,7 +1,7 @@
-"""Features that are computed once, against the backbone itself, and their files."""
+"""Cached features, compared with the backbone's own, and their files."""
 
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ TO_TENSOR = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
 
 class MeanColours(torch.nn.Module):
-    """Mean colours, with parts that a state dictionary does not have."""
+    """Mean colours, with parts that are not in its state dictionary."""
 
     def __init__(self):
         super().__init__()
@@ -36,9 +36,8 @@ class MeanColours(torch.nn.Module):
 
 @pytest.fixture
 def computed(monkeypatch):
-    """A function that makes features and tells how many images went through the backbone for it."""
-    counts = []
-    compute = module._Network._compute
+    """A function that makes features and returns how many images went through the backbone."""
+    counts, compute = [], module._Network._compute
 
     def counting(network, source, positions, bar):
         counts.append(len(positions))
@@ -46,9 +45,9 @@ def computed(monkeypatch):
 
     monkeypatch.setattr(module._Network, "_compute", counting)
 
-    def count(benchmark, backbone, cache, **options):
+    def count(benchmark, backbone, cache, log=lambda text: None, **options):
         counts.clear()
-        feature_benchmark(benchmark, backbone, cache, **{"log": lambda text: None, **options})
+        feature_benchmark(benchmark, backbone, cache, log=log, **options)
         return sum(counts)
 
     return count
@@ -59,7 +58,7 @@ def scenes(**settings):
 
 
 def photos(folder, n=12, new=True):
-    """A benchmark of files, which are written before."""
+    """A benchmark of files, which are written first if new."""
     generator = torch.Generator().manual_seed(0)
     for k in range(n if new else 0):
         pixels = torch.randint(0, 256, (8, 8, 3), dtype=torch.uint8, generator=generator)
@@ -74,6 +73,10 @@ def small_files(monkeypatch):
     monkeypatch.setattr(module, "IMAGES_PER_FILE", 16)
 
 
+def stack(dataset):
+    return torch.stack([x for x, *_ in dataset])
+
+
 def test_features_are_those_of_the_backbone_with_the_same_labels(tmp_path):
     benchmark = scenes(validation_size=0.2)
     backbone = create_backbone("small").train()
@@ -85,32 +88,24 @@ def test_features_are_those_of_the_backbone_with_the_same_labels(tmp_path):
             assert torch.equal(made.dataset.targets[:].nan_to_num(2), images.dataset.targets[:].nan_to_num(2))
             assert made.classes_seen_so_far == images.classes_seen_so_far
             with torch.no_grad():
-                expected = backbone(torch.stack([x for x, *_ in images.dataset.eval()]))
-            torch.testing.assert_close(torch.stack([x for x, *_ in made.dataset]), expected)
+                torch.testing.assert_close(stack(made.dataset), backbone(stack(images.dataset.eval())))
     complete = features.complete_train_dataset
     assert torch.equal(complete.targets[:], benchmark.complete_train_dataset.targets[:])
 
 
-def test_each_image_goes_through_the_backbone_once_even_if_it_returns(tmp_path, computed):
-    repeated = scenes(repeat_images=True)
+def test_nothing_is_computed_twice_and_random_numbers_do_not_depend_on_the_cache(tmp_path, computed):
+    repeated, drawn = scenes(repeat_images=True), []
     assert sum(len(experience.dataset) for experience in repeated.train_stream) > 60
-    assert computed(repeated, MeanColours(), tmp_path) == 60 + 30
-
-
-def test_nothing_is_computed_twice_and_draws_do_not_depend_on_the_cache(tmp_path, computed):
-    made, drawn = [], []
-    for _ in range(2):
-        torch.manual_seed(0)
-        made.append(feature_benchmark(scenes(), MeanColours(), tmp_path))
-        drawn.append(torch.rand(3))
-    assert torch.equal(*drawn)
-    for one, other in zip(made[0].train_stream, made[1].train_stream, strict=True):
-        assert torch.equal(one.dataset[0][0], other.dataset[0][0])
-    torch.set_num_threads(2)
     try:
-        assert computed(scenes(), MeanColours(), tmp_path) == 0
+        for n_computed, n_threads in ((60 + 30, 1), (0, 1), (0, 2)):
+            torch.manual_seed(0)
+            torch.set_num_threads(n_threads)
+            assert computed(repeated, MeanColours(), tmp_path) == n_computed
+            drawn.append(torch.rand(3))
     finally:
         torch.set_num_threads(1)
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], drawn[2])
 
 
 class Brighter:
@@ -126,8 +121,7 @@ class Brighter:
         return "Brighter()"
 
 
-def test_nothing_else_is_taken_for_the_same(tmp_path, computed):
-    """Neither other images nor another transform, precision, or backbone that computes something else."""
+def test_other_images_transforms_precisions_and_backbones_have_other_features(tmp_path, computed):
     assert computed(scenes(), MeanColours(), tmp_path) == 90
     normalized = v2.Compose([TO_TENSOR, v2.Normalize((0.5,) * 3, (0.5,) * 3)])
     for transform in (normalized, Brighter(2), Brighter(3)):
@@ -152,28 +146,21 @@ def test_nothing_else_is_taken_for_the_same(tmp_path, computed):
 
 
 def test_threads_that_share_a_backbone_get_its_features(tmp_path):
-    """Dropout shows whether the mode of the shared backbone was changed."""
+    """Dropout reveals whether the mode of the shared backbone was changed."""
     backbone = torch.nn.Sequential(MeanColours(), torch.nn.Dropout(0.5)).train()
     benchmarks = [scenes(seed=seed) for seed in range(4)]
-    made = {}
-
-    def compute(k):
-        made[k] = feature_benchmark(benchmarks[k], backbone, tmp_path, batch_size=2, log=lambda text: None)
-
-    threads = [threading.Thread(target=compute, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        backbone.train()
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(feature_benchmark, own, backbone, tmp_path, batch_size=2) for own in benchmarks]
+        while not all(features.done() for features in made):
+            backbone.train()
     assert backbone[1].training
     backbone.eval()
-    for k, benchmark in enumerate(benchmarks):
-        expected = torch.stack([x for x, *_ in benchmark.test_stream[1].dataset.eval()])
-        found = torch.stack([x for x, *_ in made[k].test_stream[1].dataset])
-        torch.testing.assert_close(found, backbone(expected).detach())
+    for benchmark, features in zip(benchmarks, made, strict=True):
+        expected = backbone(stack(benchmark.test_stream[1].dataset.eval())).detach()
+        torch.testing.assert_close(stack(features.result().test_stream[1].dataset), expected)
 
 
-def test_a_backbone_keeps_its_mode_and_place_when_an_image_fails(tmp_path):
+def test_a_backbone_keeps_its_mode_when_an_image_fails(tmp_path):
     backbone = torch.nn.Sequential(MeanColours(), torch.nn.Dropout(0.5)).train()
     backbone[1].eval()
 
@@ -186,7 +173,7 @@ def test_a_backbone_keeps_its_mode_and_place_when_an_image_fails(tmp_path):
 
 
 def replace_pixels(path):
-    """Other pixels in a file of the same size and time."""
+    """Write other pixels to a file and keep its size and time."""
     status, content = path.stat(), bytearray(path.read_bytes())
     content[-20] ^= 255  # in the last row of the pixels of a bitmap
     path.write_bytes(content)
@@ -212,7 +199,7 @@ def test_a_file_is_read_again_if_it_may_have_changed(tmp_path, computed, monkeyp
 
 
 @pytest.mark.parametrize("content", [None, {"features": torch.zeros(2, 3)}, {"features": "text"}, {}, []])
-def test_a_file_that_is_damaged_or_of_other_images_is_named_and_made_again_alone(tmp_path, computed, content):
+def test_only_a_file_that_is_damaged_or_of_other_images_is_named_and_recomputed(tmp_path, computed, content):
     computed(scenes(), MeanColours(), tmp_path)
     wrong = sorted(tmp_path.glob("*.bin"))[0]
     if content is None:
@@ -224,7 +211,7 @@ def test_a_file_that_is_damaged_or_of_other_images_is_named_and_made_again_alone
     assert any(wrong.name in message for message in messages)
 
 
-def test_what_was_done_before_a_failure_is_kept(tmp_path, computed):
+def test_features_computed_before_a_failure_are_kept(tmp_path, computed):
     class Failing(MeanColours):
         most, seen = 32, 0
 
@@ -246,23 +233,15 @@ def test_a_process_waits_for_the_one_that_computes_and_reads_its_file(tmp_path, 
     path = sorted(tmp_path.glob("*.bin"))[0]
     content = path.read_bytes()
     path.unlink()
-    counts, done = [], threading.Event()
-
-    def compute():
-        counts.append(computed(scenes(), MeanColours(), tmp_path))
-        done.set()
-
-    with FileLock(path.with_suffix(".lock")):  # another process computes the features of this file
-        thread = threading.Thread(target=compute)
-        thread.start()
-        assert not done.wait(1)
-        path.write_bytes(content)
-    thread.join(60)
-    assert done.is_set()
-    assert counts == [0]
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(path.with_suffix(".lock")):  # another process computes the features of this file
+            count = pool.submit(computed, scenes(), MeanColours(), tmp_path)
+            assert not wait([count], timeout=1).done
+            path.write_bytes(content)
+        assert count.result(60) == 0
 
 
-def test_a_transform_that_does_not_say_what_it_does_is_not_kept(tmp_path, computed):
+def test_features_are_not_cached_for_a_transform_without_description(tmp_path, computed):
     source = TensorDataset(torch.rand(6, 3, 8, 8))
     source.targets, source.path = torch.eye(2).repeat(3, 1), "somewhere"  # as a user's own source may have
     messages = []
@@ -270,7 +249,7 @@ def test_a_transform_that_does_not_say_what_it_does_is_not_kept(tmp_path, comput
         benchmark = multilabel_benchmark(source, source, n_experiences=2, eval_transform=transform)
         assert computed(benchmark, MeanColours(), tmp_path, log=messages.append) == 6
         assert bool(list(tmp_path.iterdir())) == (transform is None)
-    assert sum("not kept" in message for message in messages) == 1
+    assert sum("not cached" in message for message in messages) == 1
 
 
 def test_the_cache_is_among_the_users(monkeypatch, tmp_path):

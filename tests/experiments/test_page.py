@@ -1,4 +1,4 @@
-"""The report as one page: its content, and how it works in a browser."""
+"""The report as one page: its content, and its behaviour in a browser."""
 
 import base64
 import io
@@ -45,28 +45,25 @@ class Reader(HTMLParser):
 
 
 def read_data(path):
-    """What the page's script draws."""
+    """The data that the page's script draws."""
     return json.loads(Reader(path).scripts[0])
 
 
 @pytest.fixture(scope="module")
 def results(make_result, tmp_path_factory):
-    """Two seeds of three methods, with everything a run records; some names are hostile."""
+    """Two seeds of three methods, with all fields of a run; some names are hostile."""
     root = tmp_path_factory.mktemp("photos")
     Image.new("RGB", (40, 30), (200, 30, 30)).save(root / "1.jpg")
     photo = {"image": "1.jpg", "labels": ["person"]}
     made = []
     for (label, last), seed in product(LAST.items(), (0, 1)):
+        settings = {"label": label, "dataset_root": str(root), "method_settings": {"mem_size": 7}}
+        counts = {"found": [[40] * 4, [8] * 4], "right": [[10] * 4, [6] * 4]}
         own = {
-            "benchmark": "SplitCOCO",
-            "settings": {"label": label, "dataset_root": str(root), "method_settings": {"mem_size": 7}},
-            "class_names": NAMES,
-            "per_class_ap": dict(zip(NAMES, (40.0 + 2 * seed, None, 0.0, 100.0))),
+            **{"benchmark": "SplitCOCO", "settings": settings, "class_names": NAMES},
+            "per_class_ap": dict(zip(NAMES, (40.0 + 2 * seed, None, 0.0, 100.0), strict=True)),
             "class_ap": [[50.0, None], [40.0, None, 0.0, 100.0]],
-            "decisions": {
-                **{"thresholds": [0.1, 0.5], "true": [10] * 4},
-                **{"found": [[40] * 4, [8] * 4], "right": [[10] * 4, [6] * 4]},
-            },
+            "decisions": {"thresholds": [0.1, 0.5], "true": [10] * 4, **counts},
             "n_images": {"train": [30, 34], "test": [15, 17]},
             "pictures": [photo | {"probabilities": [[90.0, 60.0], [20.0, 2.0, 71.0, 3.0]]}],
             "worst": [photo | {"class": "person", "error": "missed", "probability": 20.0}],
@@ -79,13 +76,13 @@ def results(make_result, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(results, tmp_path_factory):
-    """A page with all that it can show."""
+    """A page with everything that it can show."""
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_html(path, {"SplitCOCO": results})
     return path
 
 
-def test_names_of_users_are_text_and_nothing_is_loaded(written):
+def test_names_are_text_and_nothing_is_loaded(written):
     tags, text = Reader(written).tags, written.read_text(encoding="utf-8")
     assert tags.count("script") == 2
     assert "img" not in tags
@@ -114,37 +111,33 @@ def test_scores_are_means_over_seeds(written):
     assert agcn["colour"] == METHODS["agcn"].style.colour
 
 
-def test_each_photo_is_there_once(written):
+def test_each_photo_is_stored_once(written):
     data = read_data(written)
     assert len(data["photos"]) == 1
-    assert {method["pictures"][0]["photo"] for method in data["parts"][0]["methods"]} == {0}
+    for method in data["parts"][0]["methods"]:
+        assert method["pictures"][0].keys() == {"photo", "labels", "probabilities"}
+        assert method["pictures"][0]["photo"] == method["worst"][0]["photo"] == 0
     image = Image.open(io.BytesIO(base64.b64decode(data["photos"][0].partition(",")[2])))
     assert image.size == (40, 30)
     assert image.convert("RGB").getpixel((20, 15)) == pytest.approx((200, 30, 30), abs=12)
 
 
-def test_photos_that_are_gone_or_have_no_room_are_left_out(results, tmp_path, monkeypatch):
+def test_photos_that_are_gone_or_have_no_room_are_skipped(results, tmp_path, monkeypatch):
     gone = [replace(one, settings=one.settings | {"dataset_root": str(tmp_path)}) for one in results]
-    write_html(tmp_path / "gone.html", {"a": gone})
-    monkeypatch.setattr(page, "PHOTO_BYTES", 0)
-    write_html(tmp_path / "small.html", {"a": results})
-    for name in ("gone.html", "small.html"):
-        data = read_data(tmp_path / name)
+    for shown, n_bytes in ((gone, page.PHOTO_BYTES), (results, 0)):
+        monkeypatch.setattr(page, "PHOTO_BYTES", n_bytes)
+        write_html(tmp_path / "report.html", {"a": shown})
+        data = read_data(tmp_path / "report.html")
         assert data["photos"] == []
-        assert all(not method["pictures"] for method in data["parts"][0]["methods"])
+        assert not any(method["pictures"] or method["worst"] for method in data["parts"][0]["methods"])
 
 
-def test_a_run_that_goes_on_is_shown_as_far_as_it_is(results, make_result, tmp_path):
-    running = make_result(
-        "ewc",
-        benchmark="SplitCOCO",
-        settings={"label": "ewc"},
-        class_names=NAMES,
-        nested={metric: [[70.0]] for metric in METRICS},
-        per_class_ap=dict(zip(NAMES, (70.0, 70.0, None, None), strict=True)),
-        acm=[[1.0, 0.5], [0.5, 1.0]],
-        decisions={"thresholds": [0.5], "true": [3, 4], "found": [[2, 2]], "right": [[1, 1]]},
-    )
+def test_an_unfinished_run_is_shown(results, make_result, tmp_path):
+    stream = {"benchmark": "SplitCOCO", "class_names": NAMES, "nested": {m: [[70.0]] for m in METRICS}}
+    ap = dict(zip(NAMES, (70.0, 70.0, None, None), strict=True))
+    counts = {"thresholds": [0.5], "true": [3, 4], "found": [[2, 2]], "right": [[1, 1]]}
+    scores = {"per_class_ap": ap, "acm": [[1.0, 0.5], [0.5, 1.0]], "decisions": counts}
+    running = make_result("ewc", settings={"label": "ewc"}, **stream, **scores)
     refresh_page(tmp_path, results, 7, running)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Run 7 of 7, ewc-seed0: 1 of 2 experiences learned." in text
@@ -154,7 +147,7 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(results, make_result, tmp_p
     assert "| EWC | 1 | 70.0 |" in table_1([page._padded(running)]).markdown()
 
 
-def test_a_page_that_cannot_be_written_stops_no_run(results, tmp_path, capsys):
+def test_a_run_continues_if_its_page_cannot_be_written(results, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     refresh_page(tmp_path / "file", [], 6, results[0])
     assert "report.html was not written" in capsys.readouterr().out
@@ -171,9 +164,6 @@ def study(coco18, tmp_path_factory):
 def test_the_page_of_the_study_is_small(study):
     assert study.stat().st_size < 5e6
     assert len(read_data(study)["parts"]) > 1
-
-
-# In a browser.
 
 
 @pytest.fixture(scope="module")
@@ -230,13 +220,12 @@ def test_hostile_names_are_shown_and_not_run(opened):
 
 def test_a_table_is_sorted_by_a_heading(opened):
     heading = find(opened, ".compare thead button")[2]
-    names = lambda: texts(opened, ".compare tbody th")  # noqa: E731
     in_order, best_first = ["Fine-Tuning", LABEL, "AGCN"], [LABEL, "AGCN", "Fine-Tuning"]
     assert heading.text == "mAP last"
-    assert names() == in_order
+    assert texts(opened, ".compare tbody th") == in_order
     for expected, sort in ((best_first, "descending"), (best_first[::-1], "ascending"), (in_order, None)):
         heading.send_keys("\n")  # by keyboard
-        assert names() == expected
+        assert texts(opened, ".compare tbody th") == expected
         assert find(opened, ".compare th")[2].get_attribute("aria-sort") == sort
 
 
@@ -250,46 +239,49 @@ def test_values_are_shown_on_hover_and_by_keys(opened):
     assert tip.text.startswith("After experience 2: mAP")
     assert "51.0 ± 1.4" in tip.text
     ActionChains(opened).move_to_element(find(opened, ".chip")[0]).perform()
-    plot.send_keys(Keys.ARROW_LEFT)  # the first key shows where the cursor is
-    assert "After experience 2: mAP" in tip.text
-    plot.send_keys(Keys.ARROW_LEFT)
-    assert "After experience 1: mAP" in tip.text
+    for experience in (2, 1):  # the first key shows where the cursor is
+        plot.send_keys(Keys.ARROW_LEFT)
+        assert f"After experience {experience}: mAP" in tip.text
     plot.send_keys(Keys.ESCAPE)
     assert not tip.is_displayed()
     matrix = find(opened, ".map svg[aria-label^='Correlation']")[0]
     scroll_to(opened, matrix)
-    matrix.send_keys(Keys.ARROW_RIGHT)
-    matrix.send_keys(Keys.ARROW_RIGHT)
+    matrix.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert f"P(person | {NAMES[1].split()[0]}" in tip.text
     assert "AGCN: 0.250" in tip.text
     assert "co-occurrence of the train images: 0.500" in tip.text
 
 
 def test_methods_are_switched_on_and_off(opened):
-    drawn = lambda: [g.get_attribute("data-label") for g in find(opened, ".plot g[data-label]")]  # noqa: E731
-    assert sorted(drawn()) == sorted(LAST)
+    def drawn():
+        return {curve.get_attribute("data-label") for curve in find(opened, ".plot g[data-label]")}
+
+    assert drawn() == set(LAST)
     chip = find(opened, ".chip")[2]
     chip.click()
     assert chip.get_attribute("aria-pressed") == "false"
-    assert "agcn" not in drawn()
+    assert drawn() == set(LAST) - {"agcn"}
     assert len(find(opened, ".heat thead th")) == 3
     chip.send_keys(" ")
-    assert "agcn" in drawn()
+    assert drawn() == set(LAST)
 
 
-def test_the_threshold_changes_what_is_found(opened):
-    row = lambda: texts(opened, ".bars tbody tr:first-child td")  # noqa: E731
-    labels = lambda: texts(opened, ".photo:first-child li")  # noqa: E731
-    assert row()[:6] == ["20", "16", "12", "75.0", "60.0", "66.7"]
-    assert row()[-1] == "0.5"  # the best threshold
-    assert labels()[:2] == ["✗ car 0.71", "○ person 0.20"]
+def test_the_threshold_changes_the_found_labels(opened):
+    def shown():
+        return texts(opened, ".bars tbody tr:first-child td"), texts(opened, ".photo:first-child li")[:2]
+
+    row, labels = shown()
+    assert row[:6] == ["20", "16", "12", "75.0", "60.0", "66.7"]
+    assert row[-1] == "0.5"  # the best threshold
+    assert labels == ["✗ car 0.71", "○ person 0.20"]
     set_value = "arguments[0].value = 0.1; arguments[0].dispatchEvent(new Event('input'))"
     opened.execute_script(set_value, find(opened, "input[type=range]")[0])
-    assert row()[:6] == ["20", "80", "20", "25.0", "100.0", "40.0"]
-    assert labels()[:2] == ["✓ person 0.20", "✗ car 0.71"]
+    row, labels = shown()
+    assert row[:6] == ["20", "80", "20", "25.0", "100.0", "40.0"]
+    assert labels == ["✓ person 0.20", "✗ car 0.71"]
 
 
-def test_the_page_fits_a_phone_and_is_dark_at_night(opened):
+def test_the_page_fits_a_phone_and_has_a_dark_mode(opened):
     from selenium.webdriver.support.ui import WebDriverWait
 
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
@@ -300,7 +292,7 @@ def test_the_page_fits_a_phone_and_is_dark_at_night(opened):
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", night)
     try:
         fits = "return document.documentElement.scrollWidth === 390"
-        WebDriverWait(opened, 10).until(lambda page: page.execute_script(fits))  # plots are drawn again
+        WebDriverWait(opened, 10).until(lambda page: page.execute_script(fits))  # plots are redrawn
         assert opened.execute_script(colour) == "rgb(18, 21, 26)"
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -5,42 +5,27 @@ import pytest
 import torch
 
 from avalanche_agcn.benchmarks import SplitScenes
-from avalanche_agcn.experiments.results import (
-    find_results,
-    group_by_label,
-    mean_and_deviation,
-    read_results,
-    read_table,
-    summarise,
-    train_cooccurrence,
-    write_table,
-)
+from avalanche_agcn.experiments import results as module
+from avalanche_agcn.experiments.results import find_results, group_by_label, read_table, write_table
 from avalanche_agcn.experiments.settings import make_settings
 
 AGREED = {"benchmark", "method", "seed", "settings", "class_names", "classes_per_experience", "nested"}
-AGREED |= {"summary", "per_class_ap", "seconds", "environment"}
+AGREED |= {"summary", "per_class_ap", "seconds", "environment", "format"}
 
 
-def test_a_file_has_the_agreed_keys_and_comes_back(tmp_path, make_result):
-    results = make_result()
+@pytest.mark.parametrize("more", [{}, {"acm": torch.eye(4).tolist()}])
+def test_a_file_has_the_agreed_keys_and_is_read_back(tmp_path, make_result, more):
+    results = make_result(**more)
     results.write(tmp_path / "results.json")
-    assert set(json.loads((tmp_path / "results.json").read_text())) == AGREED | {"format"}
-    assert read_results(tmp_path / "results.json") == results
-    acm = torch.eye(4).tolist()
-    make_result(acm=acm).write(tmp_path / "results.json")
-    assert read_results(tmp_path / "results.json").acm == acm
+    assert set(json.loads((tmp_path / "results.json").read_text())) == AGREED | more.keys()
+    assert module.read_results(tmp_path / "results.json") == results
 
 
-def test_summary_is_worked_out_by_hand():
-    assert summarise({"mAP": [[80.0], [60.0, 50.0]]})["mAP"] == {
-        "last": 50.0,
-        "nested": 55.0,
-        "average": 65.0,
-        "forgetting_absolute": 20.0,
-        "forgetting_relative": 25.0,
-    }
-
-    once = summarise({"mAP": [[], [60.0, 50.0]]})["mAP"]
+def test_summary_is_as_worked_out_by_hand():
+    expected = {"last": 50.0, "nested": 55.0, "average": 65.0}
+    expected |= {"forgetting_absolute": 20.0, "forgetting_relative": 25.0}
+    assert module.summarise({"mAP": [[80.0], [60.0, 50.0]]})["mAP"] == expected
+    once = module.summarise({"mAP": [[], [60.0, 50.0]]})["mAP"]
     assert (once["last"], once["forgetting_absolute"]) == (50.0, None)
 
 
@@ -58,7 +43,7 @@ def test_summary_is_worked_out_by_hand():
 )
 def test_a_damaged_or_foreign_file_is_named(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
-    read = read_results if name == "results.json" else read_table
+    read = module.read_results if name == "results.json" else read_table
     with pytest.raises(ValueError, match=f"{name} {message}"):
         read(tmp_path / name)
 
@@ -66,33 +51,27 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path, name, text, message):
 @pytest.fixture
 def many(make_result):
     """Results of two methods with two seeds, as different as results can be."""
-    truth = torch.eye(4).tolist()
-    return [
-        make_result(
-            method,
-            seed,
-            last=50.1 + seed,
-            settings=make_settings("scenes", method=method, seed=seed, lr=0.1 * (seed + 1)).as_dict(),
-            environment={"commit": "abc" if method == "ewc" else "def"},
-            acm=torch.full((4, 4), (seed + 1) / 7).tolist() if method == "agcn" else None,
-            cooccurrence=truth if method == "agcn" else None,
-        )
-        for method in ("ewc", "agcn")
-        for seed in (0, 1)
-    ]
+
+    def make(method, seed):
+        settings = make_settings("scenes", method=method, seed=seed, lr=0.1 * (seed + 1)).as_dict()
+        own = {"environment": {"commit": method}, "settings": settings}
+        if method == "agcn":
+            own |= {"acm": torch.full((4, 4), (seed + 1) / 7).tolist(), "cooccurrence": torch.eye(4).tolist()}
+        return make_result(method, seed, last=50.1 + seed, **own)
+
+    return [make(method, seed) for method in ("ewc", "agcn") for seed in (0, 1)]
 
 
-def test_a_table_has_a_line_for_each_run_and_comes_back(tmp_path, many):
+def test_a_table_has_a_line_for_each_run_and_is_read_back(tmp_path, many):
     pictures = [{"image": 1, "labels": ["car"], "probabilities": [[1.0]]}]
     path = tmp_path / "results.jsonl"
     write_table(path, [replace(result, pictures=pictures) for result in many])
     assert len(path.read_text().splitlines()) == 1 + len(many)
     for before, after in zip(many, read_table(path), strict=True):
-        assert replace(after, acm=None) == replace(before, acm=None)
-        if before.acm:
-            torch.testing.assert_close(torch.tensor(after.acm), torch.tensor(before.acm), atol=5e-5, rtol=0)
-        else:
-            assert after.acm is None
+        assert replace(after, acm=before.acm) == before
+        assert (after.acm is None) == (before.acm is None)
+        rounded = torch.tensor(after.acm or []), torch.tensor(before.acm or [])
+        torch.testing.assert_close(*rounded, atol=5e-5, rtol=0)
 
 
 def test_results_are_found_below_folders(tmp_path, make_result):
@@ -112,41 +91,36 @@ def test_a_run_with_a_folder_beside_its_table_counts_once(tmp_path, make_result,
     assert found["agcn", 1] == newer
 
 
-def test_results_with_other_settings_have_no_common_mean(make_result):
+def test_results_have_a_common_mean_only_with_the_same_settings(make_result):
     slow, fast = make_result(settings={"lr": 1e-4}), make_result(seed=1, settings={"lr": 1e-3})
     message = r"'agcn' have different settings \(lr: 0.0001, now 0.001\).*--label"
     with pytest.raises(ValueError, match=message):
         group_by_label([slow, fast])
     with pytest.raises(ValueError, match=r"'agcn' has several results of one seed \(seeds \[0, 0\]\)"):
         group_by_label([slow, slow])
-
-
-def test_seeds_from_several_machines_have_a_common_mean(make_result):
     here = make_result(settings={"dataset_root": "here", "device": "cpu"})
     there = make_result(seed=1, settings={"dataset_root": "there", "device": "cuda"})
     assert group_by_label([here, there]) == {"agcn": [here, there]}
 
 
-def test_rows_are_in_the_papers_order_with_variants_behind_their_method(make_result):
+def test_rows_are_in_the_papers_order_with_variants_after_their_method(make_result):
     labels = ["mine", "agcn-no-cross", "er + negatives", "agcn", "agcn-lambda3-0", "er", "multitask"]
     results = [make_result(label.split("-")[0].split(" ")[0], settings={"label": label}) for label in labels]
     expected = ["multitask", "er", "er + negatives", "agcn", "agcn-no-cross", "agcn-lambda3-0", "mine"]
     assert list(group_by_label(results)) == expected
 
 
-def test_values_that_are_not_known_are_left_out():
-    assert mean_and_deviation([None, 2.0]) == "2.0"
-    assert mean_and_deviation([None]) == "–"
-    assert mean_and_deviation([-0.01, -0.02]) == "0.0 ± 0.0"
+@pytest.mark.parametrize(
+    ("values", "text"), [([None, 2.0], "2.0"), ([None], "–"), ([-0.01, -0.02], "0.0 ± 0.0")]
+)
+def test_unknown_values_are_skipped(values, text):
+    assert module.mean_and_deviation(values) == text
 
 
 def test_cooccurrence_is_counted_over_the_train_images_once_each():
     small = {"n_classes": 6, "n_experiences": 2, "n_train": 80, "n_test": 20, "image_size": 16}
     benchmark = SplitScenes(**small, repeat_images=True)
     targets = benchmark.complete_train_dataset.targets[:]
-    found = train_cooccurrence(benchmark.plan)
-    for i in range(6):
-        for j in range(6):
-            shown = targets[targets[:, j] == 1]
-            assert found[i, j] == pytest.approx((shown[:, i] == 1).double().mean().item())
-    assert train_cooccurrence(replace(benchmark.plan, labels_complete=False)) is None
+    expected = torch.stack([(targets[targets[:, j] == 1] == 1).double().mean(0) for j in range(6)], dim=1)
+    torch.testing.assert_close(module.train_cooccurrence(benchmark.plan), expected)
+    assert module.train_cooccurrence(replace(benchmark.plan, labels_complete=False)) is None

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from avalanche_agcn.experiments.methods import LogUniform
+from avalanche_agcn.experiments.results import read_table
 from avalanche_agcn.experiments.search import Entry, Study, read_choices
 from avalanche_agcn.experiments.settings import change_settings, make_settings
 
@@ -44,59 +45,59 @@ def make_study():
     )
 
 
+def run(study, out):
+    """Nested scores of a study's runs, and how many runs were missing."""
+    messages: list[str] = []
+    results = study.run(out, log=messages.append)
+    missing = re.findall(r"(\d+) runs, (\d+) of them missing", " ".join(messages))
+    return [result.nested for result in results], [tuple(map(int, counts)) for counts in missing]
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
+    """Folder, nested scores and numbers of missing runs of a study."""
     out = tmp_path_factory.mktemp("study")
-    messages = []
-    return out, make_study().run(out, log=messages.append), messages
+    return out, *run(make_study(), out)
 
 
-def test_every_entry_runs_with_every_seed_and_the_chosen_settings(finished):
-    out, results, _ = finished
+def test_every_entry_runs_with_every_seed_and_the_settings_of_the_best_trial(finished):
+    out, nested, missing = finished
+    assert missing == [(3, 3), (6, 6)]
     chosen = read_choices(out)["tuned"]
-    runs = {(result.label, result.seed): result for result in results}
+    assert len(chosen["tried"]) == 3
+    best = max(chosen["tried"], key=lambda trial: trial["validation mAP"])
+    assert chosen["settings"] == {"lr": best["lr"]}
+    for path in (out / "trials").rglob("results.json"):
+        settings = json.loads(path.read_text())["settings"]
+        assert (settings["validation_size"], settings["seed"]) == (0.2, 100)  # held-out train images
+    runs = {(result.label, result.seed): result for result in read_table(out / "results.jsonl")}
+    assert [result.nested for result in runs.values()] == nested
     assert set(runs) == {(label, seed) for label in ("tuned", "the same", "fixed") for seed in (0, 1)}
     for seed in (0, 1):
-        assert runs["tuned", seed].settings["lr"] == chosen["settings"]["lr"]
+        assert runs["tuned", seed].settings["lr"] == best["lr"]
         assert runs["the same", seed].nested == runs["tuned", seed].nested
         assert runs["fixed", seed].settings["lr"] == 2e-3
 
 
-def test_the_best_on_held_out_training_images_is_chosen(finished):
-    chosen = read_choices(finished[0])["tuned"]
-    assert len(chosen["tried"]) == 3
-    best = max(chosen["tried"], key=lambda trial: trial["validation mAP"])
-    assert chosen["settings"] == {"lr": best["lr"]}
-    for path in (finished[0] / "trials").rglob("results.json"):
-        settings = json.loads(path.read_text())["settings"]
-        assert (settings["validation_size"], settings["seed"]) == (0.2, 100)
-
-
-def test_what_is_done_is_not_done_again_and_no_state_is_left(finished):
-    out, results, messages = finished
-    assert any("3 runs, 3 of them missing" in message for message in messages)
+def test_finished_runs_are_not_repeated_and_leave_no_state(finished):
+    out, nested, _ = finished
     assert list(out.rglob("state.bin")) == []
     files = {path: path.stat().st_mtime_ns for path in out.rglob("results.json")}
-    again: list[str] = []
-    assert [r.nested for r in make_study().run(out, log=again.append)] == [r.nested for r in results]
+    assert run(make_study(), out) == (nested, [(0, 0), (6, 0)])
     assert {path: path.stat().st_mtime_ns for path in out.rglob("results.json")} == files
-    assert any("6 runs, 0 of them missing" in message for message in again)
 
 
 def test_runs_in_the_table_and_choices_of_the_same_trials_need_no_folder(finished, tmp_path):
-    out, results, _ = finished
+    out, nested, _ = finished
     for name in ("results.jsonl", "chosen.json"):
         shutil.copy(out / name, tmp_path)
-    messages: list[str] = []
-    assert [r.nested for r in make_study().run(tmp_path, log=messages.append)] == [r.nested for r in results]
-    assert any("6 runs, 0 of them missing" in message for message in messages)
+    assert run(make_study(), tmp_path) == (nested, [(0, 0), (6, 0)])
     assert not list(tmp_path.rglob("results.json"))
-    more = replace(make_study(), trials=4)
-    more.run(tmp_path, log=messages.append)
-    assert any("4 runs, 4 of them missing" in message for message in messages)
+    _, missing = run(replace(make_study(), trials=4), tmp_path)
+    assert missing[0] == (4, 4)
 
 
-def test_choices_are_made_again_if_the_trials_would_be_others(finished, tmp_path):
+def test_choices_are_made_again_if_the_trials_would_differ(finished, tmp_path):
     shutil.copy(finished[0] / "chosen.json", tmp_path)
     other = change_settings(make_study().base, loss="asl")
     for change in ({"trial_seed": 7}, {"validation_size": 0.3}, {"base": other}):
@@ -104,11 +105,10 @@ def test_choices_are_made_again_if_the_trials_would_be_others(finished, tmp_path
     assert set(replace(make_study(), seeds=(5,))._known_choices(tmp_path)) == {"tuned"}
 
 
-def test_entries_that_would_have_one_folder_are_rejected(tmp_path):
+def test_entries_that_would_share_a_folder_are_rejected(tmp_path):
     entries = [Entry(label=label, settings={"method": "finetuning"}) for label in ("a b", "a-b")]
-    study = Study(base=make_settings("scenes", **TINY), entries=entries, trials=1)
     with pytest.raises(ValueError, match="several runs would have the folder a-b-seed0"):
-        study.run(tmp_path)
+        replace(make_study(), entries=entries).run(tmp_path)
 
 
 def test_variants_of_the_registry_change_what_was_chosen_for_the_full_method():
@@ -121,10 +121,9 @@ def test_variants_of_the_registry_change_what_was_chosen_for_the_full_method():
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_that_fails_is_named_and_those_not_begun_are_left(tmp_path, jobs):
+def test_a_run_that_fails_is_named_and_waiting_runs_are_cancelled(tmp_path, jobs):
     broken = Entry(label="broken", settings={"method": "finetuning", "backbone": "nothing"})
-    fixed = Entry(label="fixed", settings={"method": "finetuning"})
-    study = Study(base=make_settings("scenes", **TINY), entries=[broken, fixed], trials=1, seeds=range(8))
+    study = replace(make_study(), entries=[broken, make_study().entries[-1]], seeds=range(8))
     messages: list[str] = []
     with pytest.raises(ValueError, match="There is no backbone 'nothing'"):
         study.run(tmp_path, jobs=jobs, log=messages.append)
@@ -141,7 +140,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_study_leaves_no_worker_and_goes_on_to_the_same_results(finished, tmp_path):
+def test_a_killed_study_leaves_no_worker_and_continues_to_the_same_results(finished, tmp_path):
     script, out = tmp_path / "script.py", tmp_path / "study"
     script.write_text(IN_TWO_PROCESSES)
     command = [sys.executable, str(script), str(out)]
@@ -152,5 +151,4 @@ def test_a_killed_study_leaves_no_worker_and_goes_on_to_the_same_results(finishe
     assert parent.stdout.readline().startswith("1 of 3: ")
     parent.kill()
     parent.communicate(timeout=60)  # until the workers, which have the same standard output, have ended
-    _, results, _ = finished
-    assert [r.nested for r in make_study().run(out, log=lambda message: None)] == [r.nested for r in results]
+    assert run(make_study(), out)[0] == finished[1]

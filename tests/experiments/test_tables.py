@@ -3,21 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from avalanche_agcn.experiments import tables
 from avalanche_agcn.experiments.methods import ABLATIONS, name_of
 from avalanche_agcn.experiments.results import METRICS
 from avalanche_agcn.experiments.settings import change_settings, make_settings
-from avalanche_agcn.experiments.tables import (
-    Table,
-    all_tables,
-    block_quality,
-    choices_table,
-    class_table,
-    quality_table,
-    stage_table,
-    table_1,
-    table_2,
-    table_3,
-)
+from avalanche_agcn.experiments.tables import Table, all_tables, stage_table, table_1, table_2, table_3
 
 LABELS = ["agcn", *ABLATIONS]
 TRUTH = [[1.0, 0.2, 0.4], [0.6, 1.0, 0.0], [0.1, 0.3, 1.0]]
@@ -29,10 +19,7 @@ def make(make_result):
 
     def make(method="agcn", seed=0, last=50.0, benchmark="SplitCOCO", **changes):
         rows = [*([80.0] * (t + 1) for t in range(9)), [60.0] * 9 + [last]]
-        stream = {
-            "class_names": [str(column) for column in range(40)],
-            "nested": dict.fromkeys(METRICS, rows),
-        }
+        stream = {"class_names": [*map(str, range(40))], "nested": dict.fromkeys(METRICS, rows)}
         return make_result(method, seed, benchmark=benchmark, **stream | changes)
 
     return make
@@ -44,16 +31,12 @@ def ablations(make):
 
     def make_ablations(benchmark="SplitCOCO", seeds=(0,), labels=LABELS, **given):
         run = make_settings("coco" if benchmark == "SplitCOCO" else "scenes", **given)
-        settings = {"agcn": run} | {
-            label: change_settings(run, **variant.changes(run.method_settings))
-            for label, variant in ABLATIONS.items()
-        }
-        return [
-            make("agcn", seed, 30.0 + k, benchmark, settings=settings[label].as_dict() | {"label": label})
-            for k, label in enumerate(LABELS)
-            for seed in seeds
-            if label in labels
-        ]
+        made = []
+        for k, label in ((k, label) for k, label in enumerate(LABELS) if label in labels):
+            changes = ABLATIONS[label].changes(run.method_settings) if label in ABLATIONS else {}
+            settings = change_settings(run, **changes, label=label).as_dict()
+            made += [make("agcn", seed, 30.0 + k, benchmark, settings=settings) for seed in seeds]
+        return made
 
     return make_ablations
 
@@ -61,10 +44,6 @@ def ablations(make):
 def column(table):
     """Cells by the title of their column."""
     return dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
-
-
-def has_papers_columns(table):
-    return any(title.startswith("paper") for title in table.header)
 
 
 def test_rows_are_mean_and_deviation_over_seeds_in_the_papers_order(make_result):
@@ -76,7 +55,7 @@ def test_rows_are_mean_and_deviation_over_seeds_in_the_papers_order(make_result)
     assert table.rows[1][-3:] == ["20.0 ± 0.0", "25.0 ± 0.0", "100 ± 1"]
 
 
-def test_the_table_of_the_b_protocols_has_the_average_over_stages_and_their_f1(make):
+def test_the_b_protocols_table_has_the_average_over_stages_and_their_f1(make):
     stages = {"mAP": [80.0, 60.0], "mean_class_F1": [50.0, 40.0], "OF1": [70.0, 55.0]}
     own = [make("er", seed, stages=stages) for seed in (0, 1)]
     table = stage_table([*own, make("ewc")])
@@ -89,19 +68,17 @@ def test_the_table_of_the_b_protocols_has_the_average_over_stages_and_their_f1(m
     assert caption in all_tables([under_b])
 
 
-def test_the_papers_scores_stand_in_columns_marked_as_such(make):
-    table = table_1([make(method) for method in ("agcn", "ocdm")])
+def test_the_papers_scores_are_shown_for_the_same_stream_only(make, make_result, ablations):
+    table = table_1([make(method) for method in ("multitask", "agcn", "ocdm")])
     assert table.header[-4:] == ["paper: mAP", "paper: CF1", "paper: OF1", "paper: forgetting %"]
-    by_method = {row[0]: row[-4:] for row in table.rows}
-    assert by_method == {"AGCN": ["34.11", "35.49", "42.37", "23.71"], "OCDM": ["–"] * 4}
-
-
-def test_results_of_another_stream_do_not_stand_beside_the_papers(make, make_result, ablations):
-    few_classes = make_result(benchmark="SplitCOCO")
-    for result in (few_classes, make(settings={"limit": 100}), make(settings={"validation_size": 0.1})):
-        assert not has_papers_columns(table_1([result]))
-    for table in (table_1, table_2, table_3):
-        assert not has_papers_columns(table(ablations("SplitScenes")))
+    assert [row[0] for row in table.rows] == ["Multi-Task", "OCDM", "AGCN"]
+    papers = [["65.85", "61.79", "66.27", "–"], ["–"] * 4, ["34.11", "35.49", "42.37", "23.71"]]
+    assert [row[-4:] for row in table.rows] == papers
+    other = ({"limit": 100}, {"validation_size": 0.1}, {"protocol": "B0-C10"})
+    others = [make_result(benchmark="SplitCOCO"), *(make(settings=settings) for settings in other)]
+    made = [table_1([result]) for result in others]
+    made += [table(ablations("SplitScenes")) for table in (table_1, table_2, table_3)]
+    assert not any(title.startswith("paper") for table in made for title in table.header)
 
 
 def test_table_2_is_without_and_with_the_cross_blocks_beside_the_papers(ablations):
@@ -126,15 +103,15 @@ def test_table_3_has_the_weights_in_the_papers_order_with_forgetting_of_each_met
     assert other_weights["paper: mAP"] == ("29.90", "30.99", "29.71", "–", "–", "33.05")
 
 
-def test_variants_stand_in_tables_of_their_own_if_there_are_any(make_result, ablations):
+def test_variants_have_tables_of_their_own(make_result, ablations):
     assert list(all_tables([make_result(), make_result("er")])) == ["Table 1"]
     assert list(all_tables(ablations(labels=["agcn", "agcn-no-cross"]))) == ["Table 1", "Table 2"]
     assert list(all_tables(ablations(labels=["agcn-lambda3-0"]))) == ["Table 3"]
-    tables = all_tables(ablations())
-    assert [row[0] for row in tables["Table 1"].rows] == ["AGCN"]
+    made = all_tables(ablations())
+    assert [row[0] for row in made["Table 1"].rows] == ["AGCN"]
     ours = [label for label, variant in ABLATIONS.items() if variant.table == "ours"]
-    assert [row[0] for row in tables["Variants of ours"].rows] == ["AGCN", *map(name_of, ours)]
-    assert [len(tables[f"Table {k}"].rows) for k in (2, 3)] == [2, 6]
+    assert [row[0] for row in made["Variants of ours"].rows] == ["AGCN", *map(name_of, ours)]
+    assert [len(made[f"Table {k}"].rows) for k in (2, 3)] == [2, 6]
 
 
 def test_results_of_two_benchmarks_or_streams_are_not_mixed(make, make_result):
@@ -144,9 +121,9 @@ def test_results_of_two_benchmarks_or_streams_are_not_mixed(make, make_result):
         table_1([make(), make("er", class_names=["cat"])])
 
 
-def test_each_block_is_compared_by_itself_and_the_truth_is_without_error(make_result):
+def test_blocks_are_compared_separately_and_the_truth_has_no_error(make_result):
     def quality(found, sizes):
-        return block_quality(make_result(acm=found, cooccurrence=TRUTH, classes_per_experience=sizes))
+        return tables.block_quality(make_result(acm=found, cooccurrence=TRUTH, classes_per_experience=sizes))
 
     for _, _, error, correlation in quality(TRUTH, [2, 1]).values():
         assert (error, correlation) == (0, pytest.approx(1))
@@ -161,21 +138,23 @@ def test_each_block_is_compared_by_itself_and_the_truth_is_without_error(make_re
 
 def test_matrices_are_compared_for_agcn_alone(make_result):
     known = {"acm": [[1.0, 0.5], [0.25, 1.0]], "cooccurrence": [[1.0, 0.4], [0.45, 1.0]]}
-    known["classes_per_experience"] = [1, 1]
-    (row,) = quality_table([make_result("er"), make_result(**known), make_result(seed=1, **known)]).rows
+    known |= {"classes_per_experience": [1, 1]}
+    (row,) = tables.quality_table(
+        [make_result("er"), make_result(**known), make_result(seed=1, **known)]
+    ).rows
     assert (row[0], row[4:6], row[7:9]) == ("AGCN", ["0.500 (0.400)", "0.100"], ["0.250 (0.450)", "0.200"])
 
 
-def test_chosen_settings_stand_beside_the_range_of_trials():
+def test_chosen_settings_are_shown_with_the_range_of_trials():
     tried = [{"lr": 0.1, "validation mAP": 40.0}, {"lr": 0.2, "validation mAP": 43.25}]
-    table = choices_table({"er + negatives": {"settings": {"lr": 0.2}, "tried": tried}})
+    table = tables.choices_table({"er + negatives": {"settings": {"lr": 0.2}, "tried": tried}})
     assert table.rows == [["ER + negatives", "2", "lr 0.2", "43.2", "40.0"]]
 
 
 def test_each_class_of_each_run_has_a_row(make_result):
     decisions = {"thresholds": [0.1, 0.5], "true": [8, 4, 0, 2], "found": [[9] * 4, [5, 0, 3, 2]]}
     decisions["right"] = [[0] * 4, [4, 0, 0, 1]]
-    table = class_table([make_result("er", 3, decisions=decisions), make_result()])
+    table = tables.class_table([make_result("er", 3, decisions=decisions), make_result()])
     assert table.header == ["class", "experience", "method", "seed", "AP", "precision", "recall"]
     assert table.rows[:5] == [
         ["person", "1", "er", "3", "50.00", "80.00", "50.00"],
@@ -197,7 +176,7 @@ def test_each_class_of_each_run_has_a_row(make_result):
         ("=cmd|x", r"=cmd\|x", "=cmd|x", "'=cmd|x"),
     ],
 )
-def test_each_format_shows_a_cell_as_it_is(cell, markdown, latex, csv):
+def test_each_format_escapes_its_symbols(cell, markdown, latex, csv):
     table = Table(["Method", "%"], [["a", cell]])
     assert table.markdown() == f"| Method | % |\n| --- | ---: |\n| a | {markdown} |\n"
     assert table.csv() == f"Method,%\na,{csv}\n"

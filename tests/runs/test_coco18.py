@@ -19,13 +19,11 @@ def studies(coco18):
     return {part: make(base, chosen) for part, (_, make) in coco18["PARTS"].items()}
 
 
-def test_every_row_is_there_once_and_every_method_has_as_many_trials(coco18, studies):
-    for part in ("frozen", "whole"):
-        labels = [entry.label for entry in studies[part].entries]
-        assert len(set(labels)) == len(labels)
-        for entry in studies[part].entries:
-            n_trials = studies[part].trials
-            assert not entry.space or len(entry.draw_trials(n_trials)) == n_trials
+def test_rows_are_unique_and_every_method_has_as_many_trials(coco18, studies):
+    for study in (studies["frozen"], studies["whole"]):
+        assert len({entry.label for entry in study.entries}) == len(study.entries)
+        n_trials = {len(entry.draw_trials(study.trials)) for entry in study.entries if entry.space}
+        assert n_trials == {study.trials}
     labels = {entry.label for entry in studies["frozen"].entries}
     assert {*METHODS, *coco18["README_ROWS"], *coco18["IN_CURVES"]} <= labels
     assert {label for group in coco18["PAIRS"] for label in group} <= labels
@@ -34,11 +32,10 @@ def test_every_row_is_there_once_and_every_method_has_as_many_trials(coco18, stu
 
 
 def test_all_settings_of_all_trials_are_known(studies):
-    for study in studies.values():
-        for entry in study.entries:
-            for drawn in entry.draw_trials(2) if entry.space else [{}]:
-                made = change_settings(study.base, **{**entry.settings, **drawn})
-                assert made.method == entry.settings["method"]
+    for base, entry in ((study.base, entry) for study in studies.values() for entry in study.entries):
+        for drawn in entry.draw_trials(2) if entry.space else [{}]:
+            made = change_settings(base, **{**entry.settings, **drawn})
+            assert made.method == entry.settings["method"]
 
 
 def test_stored_results_are_those_of_the_study_so_that_none_is_run_again(studies):
@@ -51,7 +48,7 @@ def test_stored_results_are_those_of_the_study_so_that_none_is_run_again(studies
         assert (FOLDER / part / "results.jsonl").stat().st_size < 1_200_000
 
 
-def test_other_parts_take_over_what_was_chosen(studies):
+def test_other_parts_use_the_choices_and_ask_for_missing_ones(coco18, studies):
     choices = read_choices(FOLDER / "frozen")
     under_b = {entry.label: entry.settings for entry in studies["b0c3"].entries}
     assert under_b["lwf"]["alpha"] == choices["lwf"]["settings"]["alpha"]
@@ -59,12 +56,8 @@ def test_other_parts_take_over_what_was_chosen(studies):
     changed = {entry.label: entry.settings for entry in studies["experiences"].entries}
     assert changed["finetuning, 9 experiences"]["lr"] == choices["finetuning"]["settings"]["lr"]
     assert changed["finetuning, 9 experiences"]["n_experiences"] == 9
-
-
-def test_a_part_that_needs_choices_asks_for_them(coco18):
-    base = coco18["base_settings"](dataset_root="../shared/data/coco18")
     with pytest.raises(ValueError, match=r"no settings were chosen for \['finetuning'.*--part frozen first"):
-        coco18["conventions"](base, {})
+        coco18["PARTS"]["conventions"][1](coco18["base_settings"](dataset_root="../shared/data/coco18"), {})
 
 
 def test_choices_are_the_best_of_as_many_trials_each(studies):

@@ -393,12 +393,12 @@
         threshold.textContent = state.threshold.toFixed(1);
         shownAt.textContent = String(after + 1);
         if (method.decisions) table.replaceChildren(drawDecisions(method, method.decisions.thresholds.findIndex((p) => Math.abs(p - state.threshold) < .01)));
-        cards.replaceChildren(...method.pictures.map(({ photo: place, labels, probabilities: rows }) => photo(place, labels, (rows[after] ?? []).length ? labelList(labels, rows[after]) : h("ul", {}, h("li", { class: "missed" }, "not evaluated then")))));
+        cards.replaceChildren(...method.pictures.map(({ photo: place, labels, probabilities: rows }) => photo(place, labels, (rows[after] ?? []).length ? labelList(labels, rows[after]) : h("ul", {}, h("li", { class: "missed" }, "not evaluated after this experience")))));
         save();
       };
       content.append(...title("Found labels", "A label is found if its probability is at or above the threshold. Counts are of all test images after the last experience, added up over seeds. The best threshold has the highest F1 on the test images themselves, which is optimistic."),
         h("div", { class: "tools" }, h("label", {}, "Threshold", slider(.1, .9, .1, state.threshold, (value) => { state.threshold = value; draw(); }), threshold)), table);
-      if (method.pictures.length) content.append(...title("Photos as more is learned", h("span", { class: "right" }, "✓ right"), " · ", h("span", { class: "wrong" }, "✗ wrong"), " · ", h("span", { class: "missed" }, "○ missed: learned by then, but below the threshold"), ". Chosen by their labels alone."),
+      if (method.pictures.length) content.append(...title("Photos as more is learned", h("span", { class: "right" }, "✓ right"), " · ", h("span", { class: "wrong" }, "✗ wrong"), " · ", h("span", { class: "missed" }, "○ missed: already learned, but below the threshold"), ". Chosen by their labels alone."),
         h("div", { class: "tools" }, h("label", {}, "After experience", slider(1, learned, 1, learned, (value) => { after = value - 1; draw(); }), shownAt)), cards);
       draw();
     };
@@ -426,7 +426,7 @@
     }).observe(root);
   };
 
-  // The page: parts, light and dark, loading again while runs go on.
+  // The page: parts, light and dark, reloading while runs continue.
 
   const sections = [...document.querySelectorAll(".part")], tabs = [...document.querySelectorAll('[role="tab"]')], built = new Set();
   const open = (index) => {
