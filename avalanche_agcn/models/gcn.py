@@ -25,13 +25,7 @@ class GraphConvolution(nn.Module):
 
 
 class GCN(nn.Module):
-    """Two graph convolutions that turn word vectors into one linear classifier per class.
-
-    Args:
-        in_features: dimension d of the word vectors.
-        out_features: dimension D of the image features.
-        hidden_features: width between the layers.
-    """
+    """Two graph convolutions from word vectors (``in_features``) to one linear classifier per class."""
 
     def __init__(
         self, in_features: int, out_features: int, *, hidden_features: int = HIDDEN_FEATURES

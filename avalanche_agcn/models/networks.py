@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torchvision
@@ -17,7 +17,7 @@ HALF: RGB = (0.5, 0.5, 0.5)
 LITE_MEAN: RGB = (127 / 255,) * 3  # EfficientNet-Lite: (x − 127) / 128 for x from 0 to 255
 LITE_STD: RGB = (128 / 255,) * 3
 
-SCENES_MEAN: RGB = (0.68, 0.68, 0.68)  # of drawn scenes, as in benchmarks/scenes.py
+SCENES_MEAN: RGB = (0.68, 0.68, 0.68)  # as in benchmarks/scenes.py, which takes long to import
 SCENES_STD: RGB = (0.22, 0.22, 0.22)
 
 LITE = tuple(f"efficientnet_lite{size}" for size in range(5))
@@ -39,14 +39,8 @@ class WeightsUnavailable(RuntimeError):
         )
 
 
-class Network(NamedTuple):
-    """Layers from images to maps ``[B, D, h, w]`` or vectors ``[B, D]``, with the normalisation of inputs."""
-
-    layers: nn.Module
-    mean: RGB = IMAGENET_MEAN
-    std: RGB = IMAGENET_STD
-
-
+# Layers from images to maps [B, D, h, w] or vectors [B, D]; mean and standard deviation of their inputs.
+Network = tuple[nn.Module, RGB, RGB]
 Weights = bool | str | Path
 
 
@@ -85,7 +79,7 @@ def _small(pretrained: Weights, *, width: int = 32) -> Network:
     if pretrained is True and width != 32:
         raise WeightsUnavailable("'small' has weights for width=32 only.")
     _load(layers, SMALL_WEIGHTS if pretrained is True else pretrained)
-    return Network(layers, *((SCENES_MEAN, SCENES_STD) if pretrained is True else (HALF, HALF)))
+    return (layers, SCENES_MEAN, SCENES_STD) if pretrained is True else (layers, HALF, HALF)
 
 
 def _convolution(inputs: int, outputs: int, *, size: int = 3, stride: int = 1) -> nn.Sequential:
@@ -117,7 +111,7 @@ def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any])
         *(network._conv_head, network._bn1, network._swish),
     )
     _save_copies(layers)
-    return Network(layers, LITE_MEAN, LITE_STD)
+    return layers, LITE_MEAN, LITE_STD
 
 
 def _save_copies(layers: nn.Module) -> None:
@@ -142,7 +136,7 @@ def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) 
     except OSError as error:
         raise WeightsUnavailable(f"The weights of {name!r} could not be downloaded: {error}.") from error
     _load(network, pretrained)
-    return Network(features_of(network), mean, std)
+    return features_of(network), mean, std
 
 
 def features_of(network: nn.Module) -> nn.Module:
@@ -170,7 +164,7 @@ def _from_timm(name: str, pretrained: Weights, settings: dict[str, Any]) -> Netw
         raise WeightsUnavailable(f"timm could not load the weights of {name!r}: {error}.") from error
     heads = network.pretrained_cfg["classifier"]
     _load(network, pretrained, without=(heads,) if isinstance(heads, str) else tuple(heads))
-    return Network(network, network.pretrained_cfg["mean"], network.pretrained_cfg["std"])
+    return network, network.pretrained_cfg["mean"], network.pretrained_cfg["std"]
 
 
 def _load(network: nn.Module, weights: Weights, *, without: Sequence[str] = ()) -> None:
