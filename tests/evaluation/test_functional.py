@@ -16,13 +16,13 @@ import avalanche_agcn.evaluation.functional as F
 NAN = math.nan
 
 
-def random_case(seed=0, n=200, n_classes=6, dtype=torch.float64):
-    """Random scores and targets; every class has a positive."""
+def random_case(seed=0, shape=(200, 6), *, scale=None, density=0.2, unlabelled=0.0):
+    """Random scores and targets; with a scale, scores are whole numbers, so that there are ties."""
     generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(n, n_classes, generator=generator, dtype=torch.float64)
-    targets = (torch.rand(n, n_classes, generator=generator) < 0.2).float()
-    targets[0] = 1.0
-    return scores.to(dtype), targets
+    scores = torch.randn(shape, generator=generator, dtype=torch.float64)
+    targets = (torch.rand(shape, generator=generator) < density).float()
+    hidden = torch.rand(shape, generator=generator) < unlabelled
+    return scores if scale is None else (scores * scale).round(), targets.masked_fill(hidden, NAN)
 
 
 def labelled(values, targets):
@@ -32,23 +32,17 @@ def labelled(values, targets):
 
 
 def sklearn_ap(scores, targets):
-    return [
-        average_precision_score(labels, own) if any(labels) else NAN
-        for own, labels in labelled(scores.double(), targets)
-    ]
+    known = labelled(scores.double(), targets)
+    return [average_precision_score(labels, own) if any(labels) else NAN for own, labels in known]
 
 
 @st.composite
 def cases(draw, unlabelled=(0.0, 0.3)):
     """Cases with ties, single positives, classes without positives, constant scores and unlabelled cells."""
-    n, n_classes = draw(st.one_of(st.integers(1, 25), st.just(200))), draw(st.integers(1, 4))
-    levels = draw(st.sampled_from([0.0, 0.5, 1.0, 3.0, 1e6]))
-    density = draw(st.sampled_from([0.05, 0.3, 0.9]))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    scores = (torch.randn(n, n_classes, generator=generator, dtype=torch.float64) * levels).round()
-    targets = (torch.rand(n, n_classes, generator=generator) < density).float()
-    hidden = torch.rand(n, n_classes, generator=generator) < draw(st.sampled_from(unlabelled))
-    return scores, targets.masked_fill(hidden, NAN)
+    shape = draw(st.one_of(st.integers(1, 25), st.just(200))), draw(st.integers(1, 4))
+    options = {"scale": [0.0, 0.5, 1.0, 3.0, 1e6], "density": [0.05, 0.3, 0.9], "unlabelled": unlabelled}
+    drawn = {name: draw(st.sampled_from(values)) for name, values in options.items()}
+    return random_case(draw(st.integers(0, 2**31)), shape, **drawn)
 
 
 # Average precision
@@ -97,10 +91,10 @@ def test_order_of_samples_and_monotone_transforms_change_nothing(case, seed, tra
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("target_dtype", [torch.bool, torch.uint8, torch.int64, torch.float64])
 def test_any_type_is_ranked_exactly(dtype, target_dtype):
-    scores, targets = random_case(dtype=dtype)
-    ap = F.average_precision(scores, targets.to(target_dtype))
+    scores, targets = random_case()
+    ap = F.average_precision(scores.to(dtype), targets.to(target_dtype))
     assert ap.dtype == torch.float64
-    np.testing.assert_allclose(ap, sklearn_ap(scores, targets), atol=1e-12)
+    np.testing.assert_allclose(ap, sklearn_ap(scores.to(dtype), targets), atol=1e-12)
 
 
 def test_inputs_are_not_modified_and_may_require_gradients():
@@ -140,8 +134,8 @@ def test_precision_recall_f1_equals_scikit_learn(case, threshold):
 
 def test_torchmetrics_agrees_except_for_classes_without_positives():
     """They count such a class as 0, which is why our mean leaves it out."""
-    scores, targets = random_case(dtype=torch.float32)
-    labels = targets.long()
+    scores, targets = random_case()
+    scores, labels = scores.float(), targets.long()
     theirs = multilabel_average_precision(scores.sigmoid(), labels, num_labels=6, average="none")
     np.testing.assert_allclose(F.average_precision(scores, targets), theirs, atol=1e-6)
     of1 = multilabel_f1_score(scores, labels, num_labels=6, average="micro", threshold=0.5)
@@ -227,11 +221,9 @@ def nested_cases(draw):
     sizes = draw(st.lists(st.integers(0, 15), min_size=1, max_size=5).filter(any))
     new = draw(st.lists(st.integers(1, 3), min_size=len(sizes), max_size=len(sizes)))
     ends, class_counts = np.cumsum(sizes).tolist(), np.cumsum(new).tolist()
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
-    scores = torch.randn(ends[-1], class_counts[-1], generator=generator).mul(5).round()
-    targets = (torch.rand(scores.shape, generator=generator) < 0.3).float()
-    unlabelled = torch.rand(scores.shape, generator=generator) < draw(st.sampled_from([0.0, 0.2]))
-    return scores, targets.masked_fill(unlabelled, NAN), ends, class_counts
+    seed, unlabelled = draw(st.integers(0, 1000)), draw(st.sampled_from([0.0, 0.2]))
+    case = random_case(seed, (ends[-1], class_counts[-1]), scale=5, density=0.3, unlabelled=unlabelled)
+    return *case, ends, class_counts
 
 
 @given(nested_cases(), st.sampled_from([-3.0, 0.0, 4.0]), st.booleans())

@@ -35,14 +35,14 @@ def make_run(out, method, **settings):
 
 
 def images_of(run):
-    """Images of the test stream, as they were drawn."""
+    """Images of the test stream, before any transform."""
     source, _, positions = run.images.plan.evaluation["test"]
     return [source[int(k)][0] for own in positions for k in own]
 
 
 @torch.no_grad()
 def probabilities(run):
-    """What the run computes for its test stream, [images, classes]."""
+    """Probabilities that the run computes for its test stream, [images, classes]."""
     data = [row[0] for experience in run.benchmark.test_stream for row in experience.dataset]
     return run.strategy.model.eval()(torch.stack(data)).double().sigmoid()
 
@@ -254,7 +254,7 @@ def test_what_is_missing_is_named(finished, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_an_open_image_has_the_predictions_of_its_file(finished, tmp_path):
+def test_an_open_image_has_the_predictions_of_its_file_and_an_array_is_rejected(finished, tmp_path):
     model = load_model(finished[0].folder)
     gradient = np.linspace(0, 65535, 40 * 30).reshape(30, 40)
     sideways = Image.fromarray((gradient / 256).astype(np.uint8)).convert("RGB")
@@ -264,10 +264,6 @@ def test_an_open_image_has_the_predictions_of_its_file(finished, tmp_path):
     Image.fromarray(gradient.astype(np.uint16)).save(tmp_path / "16 bit.png")
     for path in tmp_path.iterdir():
         assert model.predict(Image.open(path)) == model.predict(path)
-
-
-def test_images_and_sizes_that_cannot_be_predicted_are_named(finished):
-    model = load_model(finished[0].folder)
     with pytest.raises(TypeError, match=r"Photos must be paths, PIL images or tensors .*, not ndarray\."):
         model.predict([np.zeros((3, 8, 8))])
     with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
