@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -197,7 +197,8 @@ def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_
     """
     check_range("probability", probability, above=0, below=1)
     counts = count_predictions(logits, targets, _just_above(probability))
-    return _make_stage(mean_average_precision(logits, targets), counts)
+    mean_ap = mean_average_precision(logits, targets)
+    return StageScores(mean_ap, _mean_class_f1(counts), f1_from_counts(counts).OF1)
 
 
 def stage_average(stages: Sequence[StageScores]) -> StageScores:
@@ -205,10 +206,6 @@ def stage_average(stages: Sequence[StageScores]) -> StageScores:
     if not stages:
         raise ValueError("There is no stage to average; evaluate the model after each experience.")
     return StageScores(*map(fmean, zip(*stages, strict=True)))
-
-
-def _make_stage(mean_ap: float, counts: Counts) -> StageScores:
-    return StageScores(mean_ap, _mean_class_f1(counts), f1_from_counts(counts).OF1)
 
 
 def _mean_class_f1(counts: Counts) -> float:
@@ -288,11 +285,10 @@ def score_sets(
     increments: Sequence[Sequence[Batch]], class_counts: Sequence[int], threshold: float
 ) -> NestedScores:
     """Score nested sets; set i is the increments 0..i and the first ``class_counts[i]`` classes."""
-    width = next((batch.scores.shape[1] for increment in increments for batch in increment), None)
-    if width is None:  # no image at all
-        missing = [math.nan] * len(class_counts)
-        ap = torch.full((len(class_counts), max(class_counts)), math.nan, dtype=torch.float64)
-        return NestedScores(missing, missing, missing, ap, StageScores(*[math.nan] * 3))
+    if not any(increments):  # no image at all: all scores are NaN
+        empty = np.zeros((0, max(class_counts)))
+        increments = [[Batch(empty, empty > 0)], *increments[1:]]
+    width = next(batch.scores.shape[1] for increment in increments for batch in increment)
     if max(class_counts) > width:
         raise ValueError(
             f"A nested set has {max(class_counts)} classes, but the scores have {width}; evaluate only "
@@ -306,8 +302,9 @@ def score_sets(
         f1.append(f1_from_counts(predictions[:, i, :n_classes]))
     mean_ap = ap.nanmean(dim=1).tolist()
     limit = _just_above(STAGE_PROBABILITY)
-    stage_counts = sum(_count_batch(batch, limit) for increment in increments for batch in increment)
-    stage = _make_stage(mean_ap[-1], stage_counts[:, : class_counts[-1]])  # type: ignore[index]
+    totals: Any = sum(_count_batch(batch, limit) for increment in increments for batch in increment)
+    last = totals[:, : class_counts[-1]]
+    stage = StageScores(mean_ap[-1], _mean_class_f1(last), f1_from_counts(last).OF1)
     return NestedScores(mean_ap, [row.CF1 for row in f1], [row.OF1 for row in f1], ap, stage)
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from avalanche_agcn.evaluation import functional
-from avalanche_agcn.evaluation._ranking import Counts, count_sets
+from avalanche_agcn.evaluation._ranking import count_sets
 from avalanche_agcn.evaluation.functional import NestedScores, PrecisionRecallF1
 
 
@@ -127,7 +127,7 @@ class MultiLabelF1(MultiLabelMetric):
     def update(self, scores: Tensor, targets: Tensor) -> None:
         """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
         self._keep(0, [functional.count_predictions(scores, targets, self.threshold, self.top_k)])
-        self._increments = [[self._total()]]  # a single record, four counts per class
+        self._increments = [[sum(self._increments[0])]]  # a single record, four counts per class
 
     def merge_state(self, other: Self) -> None:
         """Add the counts of another metric with the same threshold and ``top_k``."""
@@ -138,11 +138,8 @@ class MultiLabelF1(MultiLabelMetric):
             )
         super().merge_state(other)
 
-    def _total(self) -> Counts:
-        return sum(self._increments[0][1:], self._increments[0][0])
-
     def _result(self) -> PrecisionRecallF1:
-        return functional.f1_from_counts(self._total())
+        return functional.f1_from_counts(sum(self._increments[0]))
 
 
 class NestedMetric(MultiLabelMetric):

@@ -336,14 +336,17 @@ class NestedPluginMetric(BatchReader):
         self.lines = {}
         if not self._set_classes:
             return []
-        scored = {kind: metric.gather().result() for kind, metric in self._metrics.items()}
+        scored = {suffix: metric.gather().result() for suffix, metric in self._metrics.items()}
         for metric in self._metrics.values():
             metric.reset()  # releases the scores
         last = scored[""]
         ap = self.average_precision[self._stream] = last.average_precision[-1, : self._set_classes[-1]]
-        values = self._row_values(last, "") | self._stage_values(last.stage)
+        is_complete = self._n_trained in (None, self._set_classes[-1])  # has all classes trained on
+        values = self._row_values(last, "", is_complete)
+        if is_complete:
+            values |= self._add_stage(last.stage)
         if "_Saved" in scored:
-            values |= self._row_values(scored["_Saved"], "_Saved")
+            values |= self._row_values(scored["_Saved"], "_Saved", is_complete)
         if "per_class" in self._emit:
             values["AP_Nested", None] = name_classes(ap, strategy, self._class_names)
         if "plot" in self._emit and self._stream in self.history:
@@ -364,28 +367,21 @@ class NestedPluginMetric(BatchReader):
             class_counts.append(n_classes)
         return class_counts
 
-    @property
-    def _covers_training(self) -> bool:
-        """Whether the last set has all classes trained on, so that its row is complete."""
-        return self._n_trained is None or self._set_classes[-1] == self._n_trained
-
-    def _row_values(self, scored: functional.NestedScores, kind: str) -> Values:
+    def _row_values(self, scored: functional.NestedScores, suffix: str, is_complete: bool) -> Values:
         """Values of each metric to emit; complete rows are added to the history."""
         values: Values = {}
         for metric in ("mAP", "CF1", "OF1"):
-            name, row = f"{metric}{kind}", getattr(scored, metric)
+            name, row = f"{metric}{suffix}", getattr(scored, metric)
             emitted: Values = {("Nested", i): score for i, score in enumerate(row) if "nested" in self._emit}
-            if self._covers_training:
+            if is_complete:
                 emitted |= self._add_row(name, row)
             values |= {(f"{name}_{what}", i): value for (what, i), value in emitted.items()}
             if emitted:
                 self.lines[f"{name} of {self._stream} stream"] = _describe(emitted)
         return values
 
-    def _stage_values(self, stage: functional.StageScores) -> Values:
-        """Store the scores of a stage, if its row is complete, and return those to emit."""
-        if not self._covers_training:
-            return {}
+    def _add_stage(self, stage: functional.StageScores) -> Values:
+        """Store the scores of a stage, and return those to emit."""
         n_sets, stages = len(self._set_classes), self.stages.setdefault(self._stream, [])
         stages.extend([None] * (n_sets - len(stages)))
         stages[n_sets - 1] = stage

