@@ -37,11 +37,9 @@ def test_default_evaluator_logs_progress_and_has_no_accuracy():
 
 
 @pytest.mark.parametrize("train_map", [True, False])
-def test_evaluator_emits_loss_map_f1_and_forgetting(benchmark, make_strategy, train_map):
+def test_evaluator_emits_loss_map_f1_and_forgetting(learn, make_strategy, train_map):
     strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[], train_map=train_map))
-    for t in range(2):
-        strategy.train(benchmark.train_stream[t])
-        results = strategy.eval(benchmark.test_stream[: t + 1])
+    results = learn(strategy, range(2))
     for name in ("Loss_Stream", "mAP_Last", "CF1_Last", "OF1_NestedMean", "mAP_Forgetting", "mAP_Nested"):
         assert any(key.startswith(f"{name}/{TEST}") for key in results), name
     assert ("mAP_Epoch/train_phase/train_stream" in results) == train_map
@@ -100,14 +98,13 @@ def test_correlation_matrix_is_plotted_after_each_experience(benchmark):
 
 
 @pytest.mark.parametrize("make_logger", [TextLogger, lambda file: InteractiveLogger()])
-def test_avalanches_loggers_print_readable_lines(benchmark, make_strategy, monkeypatch, make_logger):
+def test_avalanches_loggers_print_readable_lines(learn, make_strategy, monkeypatch, make_logger):
     file = io.StringIO()
     monkeypatch.setattr("sys.stdout", file)
     metrics = f1_metrics(stream=True, top_k=3)
     evaluator = multilabel_evaluator(metrics, loggers=make_logger(file), per_class=True, plots=True)
     strategy = make_strategy(evaluator=evaluator)
-    strategy.train(benchmark.train_stream[0])
-    strategy.eval(benchmark.test_stream[:1])
+    learn(strategy, [0])
     text, score = file.getvalue(), find_nested(strategy).history["test"]["mAP"][0][0]
     assert f"\tmAP_Nested/{TEST}/Exp000 = {score:.4f}\n" in text
     assert f"\tLearningCurve/{TEST} = score (%) after each experience: mAP {100 * score:.1f}; CF1" in text
@@ -116,12 +113,10 @@ def test_avalanches_loggers_print_readable_lines(benchmark, make_strategy, monke
     assert not re.search(r"<\w+ |object at 0x|tensor\(", text)
 
 
-def test_tensorboard_gets_scalars_and_plots(tmp_path, benchmark, make_strategy):
+def test_tensorboard_gets_scalars_and_plots(tmp_path, learn, make_strategy):
     logger = TensorboardLogger(tmp_path)
     strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[logger], plots=True))
-    for t in range(2):
-        strategy.train(benchmark.train_stream[t])
-        strategy.eval(benchmark.test_stream[: t + 1])
+    learn(strategy, range(2))
     logger.writer.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     matrix = find_nested(strategy).history["test"]["mAP"]

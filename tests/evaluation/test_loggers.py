@@ -26,13 +26,17 @@ from avalanche_agcn.evaluation import (
 TEST = "eval_phase/test_stream"
 
 
-def run(make_strategy, benchmark, logger, *metrics, n_experiences=1, options=None, **settings):
-    evaluator = multilabel_evaluator(*metrics, loggers=[logger], **(options or {}))
-    strategy = make_strategy(evaluator=evaluator, **settings)
-    for t in range(n_experiences):
-        strategy.train(benchmark.train_stream[t])
-        strategy.eval(benchmark.test_stream[: t + 1])
-    return strategy
+@pytest.fixture
+def run(make_strategy, learn):
+    """A function that trains and evaluates with a logger."""
+
+    def run(logger, *metrics, n_experiences=1, options=None, **settings):
+        evaluator = multilabel_evaluator(*metrics, loggers=[logger], **(options or {}))
+        strategy = make_strategy(evaluator=evaluator, **settings)
+        learn(strategy, range(n_experiences))
+        return strategy
+
+    return run
 
 
 # CSV files
@@ -42,12 +46,12 @@ def read(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def test_csv_has_our_metrics_as_columns(tmp_path, benchmark, make_strategy):
+def test_csv_has_our_metrics_as_columns(tmp_path, run):
     logger = MultiLabelCSVLogger(tmp_path / "logs")
     names = {"per_class": True, "class_names": list("abcdef")}
     metrics = mean_average_precision_metrics(minibatch=True, epoch=True, **names)
     options = {"options": {"train_map": False, **names}, "n_experiences": 2, "train_epochs": 2}
-    strategy = run(make_strategy, benchmark, logger, metrics, **options)
+    strategy = run(logger, metrics, **options)
     matrix = find_nested(strategy).history["test"]["CF1"]
     values = strategy.evaluator.get_last_metrics()
 
@@ -68,9 +72,9 @@ def test_csv_has_our_metrics_as_columns(tmp_path, benchmark, make_strategy):
     assert not {"accuracy", "AP_Epoch", "mAP_MB", "AP_MB/c"} & set(rows[0])  # nothing of a single batch
 
 
-def test_csv_can_be_continued_and_needs_no_training(tmp_path, benchmark, make_strategy):
+def test_csv_can_be_continued_and_needs_no_training(tmp_path, benchmark, make_strategy, run):
     for append in (False, True, False):
-        run(make_strategy, benchmark, MultiLabelCSVLogger(tmp_path, append=append))
+        run(MultiLabelCSVLogger(tmp_path, append=append))
         assert len(read(tmp_path / "training_results.csv")) == (2 if append else 1)
         assert len(read(tmp_path / "eval_results.csv")) == (4 if append else 2)
     assert sorted(os.listdir(tmp_path)) == ["eval_results.csv", "training_results.csv"]
@@ -100,9 +104,9 @@ def make_wandb_logger(tmp_path, monkeypatch):
         logger.wandb.finish()
 
 
-def test_wandb_gets_numbers_and_plots_and_nothing_else(make_wandb_logger, tmp_path, benchmark, make_strategy):
+def test_wandb_gets_numbers_and_plots_and_nothing_else(make_wandb_logger, tmp_path, run):
     logger = make_wandb_logger({"id": "mine"})
-    strategy = run(make_strategy, benchmark, logger, options={"plots": True})
+    strategy = run(logger, options={"plots": True})
     logger.log_single_metric("text", "neither number nor plot", logger.step)
     logger.wandb.log({}, step=logger.step + 1, commit=True)  # a step is written when the next one begins
     summary, score = logger.wandb.run.summary, find_nested(strategy).history["test"]["mAP"][0][0]
@@ -137,12 +141,12 @@ def test_wandb_gets_checkpoints_on_request(
 # Progress
 
 
-def run_on_terminal(make_strategy, benchmark, columns=120, **settings):
+def run_on_terminal(run, columns=120, **settings):
     """Return the text that a terminal receives."""
     reader, writer = pty.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     with os.fdopen(writer, "w") as terminal:
-        run(make_strategy, benchmark, ProgressLogger(terminal), **settings)
+        run(ProgressLogger(terminal), **settings)
         terminal.flush()
         os.set_blocking(reader, False)
         with os.fdopen(reader, "rb") as file:
@@ -157,8 +161,8 @@ def n_batches(benchmark):
 
 
 @pytest.mark.parametrize("columns", [120, 0])  # some terminals do not report their width
-def test_terminal_shows_bars_with_loss_and_speed(make_strategy, benchmark, n_batches, columns):
-    text = run_on_terminal(make_strategy, benchmark, columns)
+def test_terminal_shows_bars_with_loss_and_speed(run, n_batches, columns):
+    text = run_on_terminal(run, columns)
     for phase, n in n_batches.items():
         pattern = rf"\r{phase} exp 0: 100%\|█+\| {n}/{n} .*?loss \d\.\d{{4}}, \d+\.\d images/s"
         assert re.search(pattern, text), phase
@@ -172,9 +176,9 @@ def statuses(file, phase):
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0])
-def test_file_gets_a_status_as_often_as_asked_and_at_the_end(make_strategy, benchmark, n_batches, seconds):
+def test_file_gets_a_status_as_often_as_asked_and_at_the_end(run, n_batches, seconds):
     file = io.StringIO()
-    strategy = run(make_strategy, benchmark, ProgressBar(file, seconds=seconds))
+    strategy = run(ProgressBar(file, seconds=seconds))
     results = strategy.evaluator.get_last_metrics()
     for phase, n in n_batches.items():
         done, last = statuses(file, phase)
@@ -186,12 +190,12 @@ def test_file_gets_a_status_as_often_as_asked_and_at_the_end(make_strategy, benc
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])
-def test_evaluation_during_training_has_its_own_bar(make_strategy, benchmark, n_batches, on_terminal):
+def test_evaluation_during_training_has_its_own_bar(run, n_batches, on_terminal):
     settings, file = {"eval_every": 2, "peval_mode": "iteration"}, io.StringIO()
     if on_terminal:
-        file.write(run_on_terminal(make_strategy, benchmark, **settings))
+        file.write(run_on_terminal(run, **settings))
     else:
-        run(make_strategy, benchmark, ProgressLogger(file), **settings)
+        run(ProgressLogger(file), **settings)
     text = file.getvalue()
     assert text.count("Epoch 0 ended.") == 1
     assert statuses(file, "train")[0][-1] == n_batches["train"]

@@ -186,14 +186,13 @@ def test_class_names_are_those_given_those_of_the_benchmark_or_numbers():
 # Nested matrices
 
 
-def test_matrices_equal_each_set_evaluated_by_itself(benchmark, make_strategy, stream_tensors):
+def test_matrices_equal_each_set_evaluated_by_itself(learn, make_strategy, stream_tensors):
     strategy = make_strategy(evaluator=nested_evaluator(nested=True, experience=True, stream=True))
-    for t, experience in enumerate(benchmark.train_stream):
-        strategy.train(experience)
-        strategy.eval(benchmark.test_stream[: t + 1])
+    for t in range(3):
+        results = learn(strategy, [t])
         rows = [tuple(history(strategy)[name][t]) for name in METRICS]
         assert rows == alone(strategy.model, stream_tensors, t)
-    results, matrix = strategy.evaluator.get_last_metrics(), history(strategy)["CF1"]
+    matrix = history(strategy)["CF1"]
     summary = F.nested_summary(matrix)
     assert summary.forgetting_absolute != 0
     assert [results[f"CF1_Nested/{TEST}/Exp{i:03}"] for i in range(3)] == matrix[-1]
@@ -266,9 +265,9 @@ def test_other_evaluations_emit_the_sets_they_cover_and_leave_the_matrix_unchang
     strategy.evaluator.reset_last_metrics()
     strategy.train(train[:2])
     assert find_nested(strategy).history == {}  # what was evaluated before training is discarded
-    kinds = {name.split("/")[0] for name in strategy.eval(test[:2]) if "Exp" not in name}
-    known = {f"{name}_{kind}" for name in METRICS for kind in ("Last", "NestedMean")}
-    assert kinds == known  # the others need the row of the first experience
+    emitted = {name.split("/")[0] for name in strategy.eval(test[:2]) if "Exp" not in name}
+    known = {f"{name}_{summary}" for name in METRICS for summary in ("Last", "NestedMean")}
+    assert emitted == known  # the others need the row of the first experience
     before = copy.deepcopy(history(strategy))
     assert [len(row) for row in before["mAP"]] == [0, 2]
     for stream, expected in ((test[1], []), (test[:1], first_set)):  # no set; not all that was trained
@@ -277,24 +276,18 @@ def test_other_evaluations_emit_the_sets_they_cover_and_leave_the_matrix_unchang
         assert history(strategy) == before
 
 
-def test_resumed_run_has_the_matrix_of_an_uninterrupted_one(benchmark, make_strategy, model, tmp_path):
-    def run(strategy, experiences):
-        for t in experiences:
-            torch.manual_seed(t)
-            strategy.train(benchmark.train_stream[t])
-            strategy.eval(benchmark.test_stream[: t + 1])
-
+def test_resumed_run_has_the_matrix_of_an_uninterrupted_one(learn, make_strategy, model, tmp_path):
     learner, flags = copy.deepcopy(model), {"nested": True, "stream": True}
     whole = make_strategy(evaluator=nested_evaluator(**flags))
     first, second = (make_strategy(evaluator=nested_evaluator(**flags), learner=learner) for _ in range(2))
-    run(whole, [0, 1, 2])
-    run(first, [0, 1])
+    learn(whole, [0, 1, 2])
+    learn(first, [0, 1])
     state = find_nested(first).state_dict()
     torch.save(state, tmp_path / "nested.pt")
     assert torch.load(tmp_path / "nested.pt", weights_only=True)["history"] == state["history"]
     find_nested(second).load_state_dict(state)
     history(first)["mAP"].clear()  # the state is a copy, and so is what was loaded
-    run(second, [2])
+    learn(second, [2])
     assert history(second) == history(whole)
     assert len(state["history"]["test"]["mAP"]) == 2
     for name in ("mAP_Average", "OF1_RelativeForgetting"):
@@ -341,12 +334,10 @@ def make_agcn():
     return AGCNModel(backbone, torch.randn(6, 4), hidden_features=7)
 
 
-def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy, stream_tensors):
+def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy, learn, stream_tensors):
     flags, plugins = {"nested": True, "saved_graphs": True}, [AGCNPlugin(lambda_gph=0.0), ACMPlugin()]
     strategy = make_strategy(learner=make_agcn(), evaluator=nested_evaluator(**flags), plugins=plugins)
-    for t, experience in enumerate(benchmark.train_stream):
-        strategy.train(experience)
-        strategy.eval(benchmark.test_stream[: t + 1])
+    learn(strategy, range(3))
     saved, current = history(strategy)["mAP_Saved"], history(strategy)["mAP"]
     assert [row[-1] for row in saved] == [row[-1] for row in current]  # the newest set has the current graph
     assert saved[2][0] != current[2][0]

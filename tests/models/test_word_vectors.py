@@ -1,6 +1,5 @@
 import re
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from torch.nn.functional import normalize
 from avalanche_agcn.benchmarks.voc import VOC_CLASSES
 from avalanche_agcn.models.word_vectors import EMBEDDED, load_word_vectors, orthogonalise
 
-SHARED_GLOVE = Path(__file__).parents[2] / "../shared/data/glove"
 COCO = """
 person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign,
 parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella,
@@ -121,10 +119,9 @@ def test_unknown_sources_are_rejected_with_the_choices():
         load_word_vectors(["cat"], missing="ignore")
 
 
-@pytest.mark.skipif(not SHARED_GLOVE.is_dir(), reason="needs the shared GloVe 300-d files")
 @pytest.mark.parametrize("data_set", ["coco80", "nuswide81"])
-def test_300_dimensions_of_the_benchmarks_classes_are_read(data_set):
-    vectors = load_word_vectors(CLASS_NAMES[data_set], SHARED_GLOVE / f"{data_set}.300d.txt")
+def test_300_dimensions_of_the_benchmarks_classes_are_read(data_set, shared_data):
+    vectors = load_word_vectors(CLASS_NAMES[data_set], shared_data / "glove" / f"{data_set}.300d.txt")
     assert vectors.shape == (len(CLASS_NAMES[data_set]), 300)
 
 
