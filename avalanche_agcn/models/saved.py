@@ -223,7 +223,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _check(fits: object, problem: str) -> None:
-    """Raise a ValueError; `load_model` makes a sentence of it, and of errors of PyTorch and torchvision."""
+    """Raise a ValueError with the problem; `load_model` makes a sentence of it."""
     if not fits:
         raise ValueError(problem)
 
@@ -233,10 +233,11 @@ def _make_model(description: dict[str, Any], tensors: dict[str, Tensor]) -> Save
     _check("weight" in own, "the tensor 'weight' is missing")
     backbone = _make_backbone(description["backbone"], tensors)
     n_classes, n_inputs = len(description["class_names"]), backbone.num_features
+    n_features = len(own["random"]) if "random" in own else n_inputs
+    _check_tensors(own, n_classes, n_inputs, n_features)  # before anything of such a size is allocated
     if "random" in own:
-        backbone = RandomFeatures(backbone, len(own["random"]))
+        backbone = RandomFeatures(backbone, n_features)
         backbone.weight = own["random"]
-    _check_tensors(own, n_classes, n_inputs, backbone.num_features)
     model = SavedModel(backbone, description)
     parts = {key.removeprefix("refinement."): own[key] for key in own if key.startswith("refinement.")}
     refinement = LogitRefinement(**parts) if parts else None

@@ -207,6 +207,7 @@ def refined(*shapes):
         (lambda weight: {"backbone.more": torch.zeros(3)}, "more"),
         (lambda weight: {"more": torch.zeros(3)}, "'more' has shape"),
         (lambda weight: {"random": torch.zeros(256, 4)}, r"'random' has shape \(256, 4\)"),
+        (lambda weight: {"random": torch.zeros(10**9, 0)}, "has shape"),  # it must not be allocated
         (lambda weight: {"bias": torch.zeros(4, dtype=torch.int64)}, "'bias' has values"),
         (lambda weight: refined(4), "missing 2 required"),
         (lambda weight: refined(4, 4, (3, 4)), r"'refinement.gain' has shape \(3, 4\)"),
