@@ -1,11 +1,12 @@
-"""Ranks of the positives, from which average precision and F1 of any number of nested sets follow.
+"""Ranks of the positives, which determine average precision and F1 of any number of nested sets.
 
-Only the ranks of the positives matter, and positives are few. So the scores of a class are sorted alone,
-without their labels (NumPy sorts plain floats with vector instructions), and each positive is found among
-them by binary search. The decision threshold is found in the same way: its rank is the number of predictions.
+Only the ranks of the positives matter, and positives are few. So the scores of a class are sorted without
+their labels (NumPy sorts plain floats with vector instructions, which is much faster than an argsort), and
+each positive is located among them by binary search. The decision threshold is located in the same way: its
+rank is the number of predictions.
 
 Nested set i is the increments 0..i. Each increment is sorted once, by itself; the number of images at or
-above a positive in set i is the sum over the increments 0..i.
+above a positive in set i is the sum over the increments 0..i. So no image is sorted once per set.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Counts = NDArray[np.int64]
 # the whole matrix is never copied, and the arrays of a block stay in the cache.
 BLOCK_SIZE = 160
 MAX_CLASSES = 32
-# Number of rows that are transposed at a time, so that source and destination lie in few memory pages.
+# Number of rows that are transposed at a time, so that source and destination are in few memory pages.
 TILE = 512
 # Below this many cells, starting threads takes longer than the work itself.
 MIN_CELLS_FOR_THREADS = 200_000
@@ -57,8 +58,8 @@ def count_sets(
     """Rank the positives of every class in every nested set; the caller selects the classes of a set.
 
     Args:
-        increments: for each set the batches that it adds to the set before; all batches have the same
-            classes, at least one batch is needed, and an increment may be empty.
+        increments: for each set the batches that it adds to the previous set, all with the same classes. An
+            increment may be empty, but not all of them.
         threshold: a score at or above it is predicted.
         threads: number of blocks of classes that are processed at the same time.
     """
@@ -69,7 +70,7 @@ def count_sets(
     blocks = _blocks(n_classes, len(increments), threads)
     ends = np.cumsum([sum(len(batch.scores) for batch in increment) for increment in increments])
     work = partial(_count_block, batches, ends, threshold)
-    own = -(-len(blocks) // threads)  # this thread takes its share too, which saves starting one more
+    own = -(-len(blocks) // threads)  # the calling thread takes its share, which saves starting one more
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
         others = pool.map(work, blocks[own:])
         counted = [*map(work, blocks[:own]), *others]
@@ -91,8 +92,8 @@ def _count_block(batches: Sequence[Batch], ends: Counts, threshold: float, block
     masks = _annotated_by_class(batches, block)
     (n_classes, n_images), n_sets = columns.shape, len(ends)
 
-    # The positives of all classes stand in one flat array, class after class; those of class c are
-    # bounds[c] : bounds[c + 1]. So most steps below are one NumPy call for the whole block.
+    # The positives of all classes are in one flat array, class after class; those of class c are
+    # bounds[c] : bounds[c + 1]. So most steps below are one NumPy call per block instead of one per class.
     cell = np.flatnonzero(positive)
     bounds = np.searchsorted(cell, np.arange(n_classes + 1) * n_images)
     ranked = columns.reshape(-1).take(cell)  # scores of the positives; sorted within each class below
@@ -109,11 +110,12 @@ def _count_block(batches: Sequence[Batch], ends: Counts, threshold: float, block
         _sort_together(ranked[own], enters[own], n_sets)
         for i, (start, end) in enumerate(pairwise([0, *ends])):
             values = column[start:end] if masks is None else column[start:end][masks[c, start:end]]
-            values.sort()  # in place: columns is a copy, and each part of it is used once
+            values.sort()  # in place: columns is a copy, and no later step needs the order of the images
             if len(values) and np.isnan(values[-1]):  # sorting puts NaN last
                 raise ValueError(
                     f"The scores of class {block.start + c} contain NaN; check whether training diverged."
                 )
+            # searchsorted counts the scores below a positive; the others, with its ties, are at or above it.
             np.subtract(len(values), values.searchsorted(ranked[own]), out=above[i, own])
             predicted[i, c] = len(values) - values.searchsorted(limit)
             annotated[i, c] = len(values)
@@ -160,16 +162,16 @@ def _summarise(
     """Average precision, positives at or above the limit, and positives: [sets, classes] each.
 
     The precision at a positive is the number of positives at or above it, over the number of images at or
-    above it. Positives are in ascending order, so those at or above one stand from the first of its ties
-    up to the end of its class.
+    above it. Positives are in ascending order, so those at or above one are all from the first of its ties
+    to the end of its class.
     """
-    ends = np.repeat(bounds[1:], np.diff(bounds))  # for each positive, where its class ends
+    ends = np.repeat(bounds[1:], np.diff(bounds))  # for each positive, the end of its class
     first = _first_of_ties(ranked, ends)
     found = (ranked >= limit)[None]
     if len(above) == 1:
         precision, true = (ends - first) / above, np.diff(bounds)[None]
     else:
-        # Set i has only the positives that entered by then, so they are counted with cumulative sums from the
+        # Set i has only the positives of increments 0..i, so they are counted with cumulative sums from the
         # right: upwards[i, k] is the number of members among the positives k, k + 1, … of the whole block.
         member = enters <= np.arange(len(above))[:, None]  # [sets, positives]
         upwards = np.zeros((len(above), len(ranked) + 1), dtype=np.int64)
@@ -185,11 +187,11 @@ def _summarise(
 
 
 def _first_of_ties(ranked: Scores, ends: Counts) -> Counts:
-    """For each positive, where its group of equal scores begins; groups do not cross classes."""
+    """For each positive, the start of its group of equal scores; groups do not cross classes."""
     first = np.arange(len(ranked))
     tied = (ranked[1:] == ranked[:-1]) & (ends[1:] == ends[:-1])
     if tied.any():
-        first[1:][tied] = 0  # the running maximum then fills in the last position that is not tied
+        first[1:][tied] = 0  # the running maximum then fills in the start of the group
         np.maximum.accumulate(first, out=first)
     return first
 

@@ -1,4 +1,4 @@
-"""The counterpart of Avalanche's ``default_evaluator``, with the loss and the plot of the ACM."""
+"""The counterpart of Avalanche's ``default_evaluator``, with plugin metrics of the loss and the ACM."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def multilabel_evaluator(
 
     Args:
         *metrics: further plugin metrics.
-        loggers: loggers; if None, a `ProgressLogger` on standard output, in the main process only.
+        loggers: if None, a `ProgressLogger` on standard output, in the main process only.
         train_map: emit the mAP of each training epoch, which keeps and ranks the scores of all its images.
         plots: emit the learning curve and the ACM as plots, for TensorBoard and Weights & Biases.
         class_names: names of the columns; those of the benchmark if None.
-        strict_checks: as in Avalanche: raise an error if an evaluation is not of a whole stream, which
-            ``test_stream[: t + 1]`` is not.
+        strict_checks: as in Avalanche: raise an error if only part of a stream is evaluated, such as
+            ``test_stream[: t + 1]``.
         **nested_settings: ``threshold``, ``saved_graphs``, ``stages``, ``per_class``: see `nested_metrics`.
     """
     if loggers is None:
         loggers = [ProgressLogger()] if DistributedHelper.is_main_process else []
-    names: dict[str, Any] = {"class_names": class_names}
+    nested_settings["class_names"] = class_names
     evaluator = EvaluationPlugin(
         [LossPlugin("epoch"), LossPlugin("stream")],
         plugins.mean_average_precision_metrics(epoch=train_map),
-        plugins.nested_metrics(nested=True, stream=True, plot=plots, **names, **nested_settings),
-        correlation_plot_metrics(**names) if plots else [],
+        plugins.nested_metrics(nested=True, stream=True, plot=plots, **nested_settings),
+        correlation_plot_metrics(class_names=class_names) if plots else [],
         *metrics,
         loggers=loggers,
         strict_checks=strict_checks,
@@ -60,7 +60,7 @@ def multilabel_evaluator(
 
 
 def correlation_plot_metrics(*, class_names: Sequence[str] | None = None) -> list[CorrelationPlot]:
-    """Return a plugin metric that draws the ACM after each experience of training (TensorBoard, W&B)."""
+    """Return a plugin metric that draws the ACM after each training experience (TensorBoard, W&B)."""
     return [CorrelationPlot(class_names)]
 
 
@@ -114,7 +114,7 @@ class LossPlugin(LossPluginMetric):
             super().update(strategy)
 
     def result(self) -> float:
-        """Return the mean over the images of all processes, each of which must call this."""
+        """Collective: return the mean over the images of all processes."""
         means = [self._metric._mean_loss]
         if DistributedHelper.is_distributed:
             means = DistributedHelper.gather_all_objects(means[0])

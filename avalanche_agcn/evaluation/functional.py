@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +20,7 @@ from torch import Tensor
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.evaluation._ranking import Batch, Counts, Mask, count_sets
 
-STAGE_PROBABILITY = 0.8
-"""Above which the programs of KRT and CSC predict a class."""
+STAGE_PROBABILITY = 0.8  # KRT and CSC predict a class above it
 
 
 class PrecisionRecallF1(NamedTuple):
@@ -35,11 +35,10 @@ class PrecisionRecallF1(NamedTuple):
 
 
 class StageScores(NamedTuple):
-    """What the papers of the B protocols (KRT, CSC, L3A) report of a stage; see `stage_scores`."""
+    """Metrics that papers with B protocols (KRT, CSC, L3A) report for a stage; see `stage_scores`."""
 
     mAP: float
-    mean_class_F1: float
-    """Their CF1, `mean_class_f1`: not the CF1 of `precision_recall_f1`."""
+    mean_class_F1: float  # their CF1, which is not the CF1 of precision_recall_f1
     OF1: float
 
 
@@ -49,10 +48,8 @@ class NestedScores(NamedTuple):
     mAP: list[float]
     CF1: list[float]
     OF1: list[float]
-    average_precision: Tensor
-    """[sets, C] float64, average precision of each class; NaN for classes that are not in the set."""
-    stage: StageScores
-    """What papers of the B protocols report of the last set."""
+    average_precision: Tensor  # [sets, C] float64; NaN for classes that are not in the set
+    stage: StageScores  # of the last set
 
 
 class NestedSummary(NamedTuple):
@@ -73,7 +70,7 @@ def average_precision(scores: Tensor, targets: Tensor) -> Tensor:
 
     Args:
         scores: [N, C] logits or probabilities, any float type; only their order matters. Not NaN.
-        targets: [N, C] of 0, 1 and NaN. Cells with NaN (unlabelled) are left out.
+        targets: [N, C] of 0, 1 and NaN. Cells with NaN (unlabelled) are ignored.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.1, 0.3]])
@@ -99,15 +96,15 @@ def precision_recall_f1(
     CP and CR are class means of N_correct / N_predicted and N_correct / N_true, CF1 = 2·CP·CR / (CP + CR);
     OP, OR and OF1 use the sums over classes. 0/0 is 0 and nothing is added to a denominator: a class that is
     never predicted has precision 0, a class without positives has recall 0. A class without any annotated
-    cell is left out.
+    cell is ignored.
 
     Args:
         scores: [N, C] logits or probabilities.
-        targets: [N, C] of 0, 1 and NaN (unlabelled, left out).
+        targets: [N, C] of 0, 1 and NaN (unlabelled, ignored).
         threshold: a score at or above it is predicted, **in the unit of** ``scores``: p ≥ 0.5 is 0.5 for
             probabilities and 0.0 for logits. Not NaN.
-        top_k: keep only the k ≥ 1 highest scores of an image, and of these the ones at or above the threshold
-            (the "top-3" columns of ML-GCN's tables). Of equal scores the first columns are kept.
+        top_k: predict only those of the k ≥ 1 highest scores of an image that reach the threshold (the
+            "top-3" columns of ML-GCN's tables). Of equal scores the first columns are kept.
 
     Example:
         >>> logits, targets = torch.tensor([[2.0, -1.0], [1.0, 3.0]]), torch.tensor([[1, 0], [0, 1]])
@@ -121,9 +118,9 @@ def mean_class_f1(scores: Tensor, targets: Tensor, *, threshold: float) -> float
     """Return the mean over classes of each class's own F1, the "CF1" of some newer work (often at p > 0.8).
 
     The CF1 of `precision_recall_f1` combines mean precision and mean recall instead. 0/0 is 0; a class
-    without any annotated cell is left out.
+    without any annotated cell is ignored.
     """
-    return _mean_class_f1(count_predictions(scores, targets, threshold=threshold, top_k=None))
+    return _mean_class_f1(count_predictions(scores, targets, threshold))
 
 
 def nested_scores(
@@ -136,12 +133,8 @@ def nested_scores(
 ) -> NestedScores:
     """Score nested sets: set i is the first ``set_sizes[i]`` images and ``class_counts[i]`` classes.
 
-    Args:
-        scores: [N, C] logits or probabilities, images in the order of their increments.
-        targets: [N, C] of 0, 1 and NaN (unlabelled).
-        set_sizes: number of images of each set; not decreasing, the last is N. An empty set scores NaN.
-        class_counts: number of classes of each set; not decreasing, the last is at most C.
-        threshold: a score at or above it is predicted, in the unit of ``scores``.
+    Neither may decrease, and the last set has all images. An empty set scores NaN. For ``scores``,
+    ``targets`` and ``threshold`` see `precision_recall_f1`.
     """
     values, positive, annotated = make_batch(scores, targets)
     check_decision(threshold)
@@ -150,7 +143,7 @@ def nested_scores(
     if len(ends) != len(counts) or ends[-1] != len(scores) or not grow:
         raise ValueError(
             f"set_sizes {list(set_sizes)} and class_counts {list(class_counts)} do not describe nested sets "
-            f"of {len(scores)} images; give numbers that do not decrease, with all images in the last set."
+            f"of {len(scores)} images; pass numbers that do not decrease, with all images in the last set."
         )
     increments = [
         [Batch(values[a:b], positive[a:b], None if annotated is None else annotated[a:b])]
@@ -171,11 +164,9 @@ def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
     - ``forgetting_relative`` = mean over i < T of (a[i][i] − a[T][i]) / a[i][i], over sets whose first
       score is not 0.
 
-    After one experience nothing can have been forgotten: both kinds are 0.
-
-    Args:
-        matrix: row t has t + 1 entries; more (of a square matrix) are ignored. A row is empty if there was
-            no evaluation after that experience; values that need it are NaN.
+    After one experience, both kinds of forgetting are 0. Row t of the matrix has t + 1 entries; more (of a
+    square matrix) are ignored. It is empty if there was no evaluation after experience t; values that need it
+    are NaN.
 
     Example:
         >>> summary = nested_summary([[0.8], [0.6, 0.7]])
@@ -195,25 +186,26 @@ def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
     first = [row[-1] if row else math.nan for row in rows]
     lost = [a - b for a, b in zip(first[:-1], final[:-1], strict=True)]
     shares = [loss / a for loss, a in zip(lost, first[:-1], strict=True) if a != 0]
-    return NestedSummary(final[-1], _mean(final), _mean(first), _mean(lost), _mean(shares))
+    return NestedSummary(final[-1], fmean(final), fmean(first), fmean(lost or [0.0]), fmean(shares or [0.0]))
 
 
 def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_PROBABILITY) -> StageScores:
-    """Scores of a stage under a B protocol: mAP, mean of per-class F1, overall F1, over the seen classes.
+    """Return mAP, mean of per-class F1 and overall F1 of a stage under a B protocol, over the seen classes.
 
-    Args:
-        logits: [N, C], of the test images with at least one seen class, over the seen classes.
-        targets: [N, C] of 0, 1 and NaN (unlabelled, left out).
-        probability: a class is predicted where its probability is **above** it; 0.8 in KRT and CSC, 0.525 in
-            L3A.
+    A class is predicted where its probability is **above** ``probability``: 0.8 in KRT and CSC, 0.525 in L3A.
+    ``logits`` and ``targets`` are [N, C], of the test images with at least one seen class.
     """
     check_range("probability", probability, above=0, below=1)
-    counts = count_predictions(logits, targets, _just_above(probability), None)
-    return _make_stage(mean_average_precision(logits, targets), counts)
-
-
-def _make_stage(mean_ap: float, counts: Counts) -> StageScores:
+    counts = count_predictions(logits, targets, _just_above(probability))
+    mean_ap = mean_average_precision(logits, targets)
     return StageScores(mean_ap, _mean_class_f1(counts), f1_from_counts(counts).OF1)
+
+
+def stage_average(stages: Sequence[StageScores]) -> StageScores:
+    """Return the mean of each score over all stages, including the first: the "Avg" of these papers."""
+    if not stages:
+        raise ValueError("There is no stage to average; evaluate the model after each experience.")
+    return StageScores(*map(fmean, zip(*stages, strict=True)))
 
 
 def _mean_class_f1(counts: Counts) -> float:
@@ -227,13 +219,6 @@ def _just_above(probability: float) -> float:
     return math.nextafter(math.log(probability / (1 - probability)), math.inf)
 
 
-def stage_average(stages: Sequence[StageScores]) -> StageScores:
-    """Mean of each score over all stages, the first (base) included: the "Avg" of these papers."""
-    if not stages:
-        raise ValueError("There is no stage to average; evaluate the model after each experience.")
-    return StageScores(*(_mean(values) for values in zip(*stages, strict=True)))
-
-
 class TailScores(NamedTuple):
     """Mean scores of classes with few, some and many train images; see `tail_scores`."""
 
@@ -245,13 +230,10 @@ class TailScores(NamedTuple):
 def tail_scores(
     per_class: Sequence[float] | Tensor, counts: Sequence[int] | Tensor, *, few: int = 200, many: int = 900
 ) -> TailScores:
-    """Mean score of classes with few, some and many train images, as in PRS; NaN for a group without any.
+    """Return the mean score of classes with fewer than ``few`` train images, more than ``many``, or between.
 
-    Args:
-        per_class: a score of each class, such as `average_precision`; classes of NaN are left out.
-        counts: number of train images of each class.
-        few: classes below it are minor; PRS's is 200.
-        many: classes above it are major; PRS's is 900.
+    The defaults are those of PRS. ``per_class`` is a score of each class, such as `average_precision`, and
+    ``counts`` the number of its train images. NaN is ignored; a group without classes has NaN.
     """
     values, n = np.asarray(per_class, dtype=float), np.asarray(counts)
     if values.shape != n.shape or few > many:
@@ -260,12 +242,12 @@ def tail_scores(
             f"few={few} not above many={many}."
         )
     groups = (n < few, (n >= few) & (n <= many), n > many)
-    known = [values[group & ~np.isnan(values)] for group in groups]
-    return TailScores(*(_mean(part.tolist()) if len(part) else math.nan for part in known))
+    known = [values[group & ~np.isnan(values)].tolist() for group in groups]
+    return TailScores(*(fmean(group or [math.nan]) for group in known))
 
 
-def count_predictions(scores: Tensor, targets: Tensor, threshold: float, top_k: int | None) -> Counts:
-    """Return [4, C] counts of correct, predicted, true and annotated cells; batches can be added up."""
+def count_predictions(scores: Tensor, targets: Tensor, threshold: float, top_k: int | None = None) -> Counts:
+    """Return [4, C] counts of correct, predicted, true and annotated cells; those of batches add up."""
     check_decision(threshold, top_k)
     batch = make_batch(scores, targets)
     if np.isnan(batch.scores).any():
@@ -275,17 +257,21 @@ def count_predictions(scores: Tensor, targets: Tensor, threshold: float, top_k: 
 
 def _count_batch(batch: Batch, threshold: float, top_k: int | None = None) -> Counts:
     values, positive, annotated = batch
-    if annotated is None:
-        annotated = np.ones_like(positive)
+    annotated = np.ones_like(positive) if annotated is None else annotated
     predicted = (values >= threshold) & annotated
     if top_k is not None:
-        predicted &= _highest(np.where(annotated, values, -math.inf), top_k)
+        # Exactly the k highest annotated scores of each row: those above the k-th, then the first ties of it.
+        values, top_k = np.where(annotated, values, -math.inf), min(top_k, values.shape[1])
+        lowest = np.partition(values, -top_k, axis=1)[:, -top_k, None]
+        higher, equal = values > lowest, values == lowest
+        room = top_k - higher.sum(axis=1, keepdims=True)
+        predicted &= higher | (equal & (equal.cumsum(axis=1) <= room))
     masks = (predicted & positive, predicted, positive, annotated)
     return np.stack([mask.sum(axis=0) for mask in masks])
 
 
 def f1_from_counts(counts: Counts) -> PrecisionRecallF1:
-    """Return the six values over the classes with an annotated cell; NaN if there is no such class."""
+    """Return the metrics over the classes with an annotated cell; NaN if there is no such class."""
     correct, predicted, true, annotated = counts
     present = annotated > 0
     if not present.any():
@@ -299,15 +285,14 @@ def score_sets(
     increments: Sequence[Sequence[Batch]], class_counts: Sequence[int], threshold: float
 ) -> NestedScores:
     """Score nested sets; set i is the increments 0..i and the first ``class_counts[i]`` classes."""
-    width = next((batch.scores.shape[1] for increment in increments for batch in increment), None)
-    if width is None:  # no image at all
-        missing = [math.nan] * len(class_counts)
-        ap = torch.full((len(class_counts), max(class_counts)), math.nan, dtype=torch.float64)
-        return NestedScores(missing, missing, missing, ap, StageScores(*[math.nan] * 3))
+    if not any(increments):  # no image at all: all scores are NaN
+        empty = np.zeros((0, max(class_counts)))
+        increments = [[Batch(empty, empty > 0)], *increments[1:]]
+    width = next(batch.scores.shape[1] for increment in increments for batch in increment)
     if max(class_counts) > width:
         raise ValueError(
-            f"A nested set has {max(class_counts)} classes, but the scores have {width}; evaluate only the "
-            "experiences the model was trained on."
+            f"A nested set has {max(class_counts)} classes, but the scores have {width}; evaluate only "
+            "experiences that the model was trained on."
         )
     counts = count_sets(increments, threshold=threshold, threads=torch.get_num_threads())
     ap, predictions = torch.from_numpy(counts.average_precision), np.stack(counts[1:])  # [4, sets, C]
@@ -317,18 +302,10 @@ def score_sets(
         f1.append(f1_from_counts(predictions[:, i, :n_classes]))
     mean_ap = ap.nanmean(dim=1).tolist()
     limit = _just_above(STAGE_PROBABILITY)
-    stage_counts = sum(_count_batch(batch, limit) for increment in increments for batch in increment)
-    stage = _make_stage(mean_ap[-1], stage_counts[:, : class_counts[-1]])  # type: ignore[index]
+    totals: Any = sum(_count_batch(batch, limit) for increment in increments for batch in increment)
+    last = totals[:, : class_counts[-1]]
+    stage = StageScores(mean_ap[-1], _mean_class_f1(last), f1_from_counts(last).OF1)
     return NestedScores(mean_ap, [row.CF1 for row in f1], [row.OF1 for row in f1], ap, stage)
-
-
-def _highest(scores: np.ndarray, top_k: int) -> Mask:
-    """Return [N, C] bool: exactly the k highest scores of each row; of equal ones the first."""
-    top_k = min(top_k, scores.shape[1])
-    lowest = np.partition(scores, -top_k, axis=1)[:, -top_k, None]
-    higher, equal = scores > lowest, scores == lowest
-    room = top_k - higher.sum(axis=1, keepdims=True)
-    return higher | (equal & (equal.cumsum(axis=1) <= room))
 
 
 def _ratio(numerator: Counts, denominator: Counts) -> np.ndarray:
@@ -338,11 +315,6 @@ def _ratio(numerator: Counts, denominator: Counts) -> np.ndarray:
 
 def _harmonic_mean(a: float, b: float) -> float:
     return 2 * a * b / (a + b) if a + b > 0 else 0.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Mean; 0 of nothing, as nothing can be forgotten before the second experience."""
-    return math.fsum(values) / len(values) if values else 0.0
 
 
 def make_batch(scores: Tensor, targets: Tensor) -> Batch:

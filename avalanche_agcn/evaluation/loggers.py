@@ -33,12 +33,9 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
 
     Training has a row for each epoch. Evaluation has a row for each experience or nested set (``eval_exp``),
     then one for the whole stream (``eval_exp`` is empty); ``training_exp`` is the last experience trained on.
-    A metric that appears later gets a new column; cells without a value are empty. A reader never sees half a
-    file. (Avalanche's `CSVLogger` writes only accuracy and loss.)
-
-    Args:
-        log_folder: the folder, created if needed.
-        append: continue the files of an earlier run instead of replacing them.
+    A metric that appears later gets a new column; cells without a value are empty. Files are replaced
+    atomically. With ``append``, those of an earlier run are continued. (Avalanche's `CSVLogger` writes only
+    accuracy and loss.)
     """
 
     def __init__(self, log_folder: str | os.PathLike[str] = "csvlogs", *, append: bool = False) -> None:
@@ -55,7 +52,7 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
         self._values: dict[tuple[str, str, str], Row] = {}  # by phase, stream and experience
 
     def log_single_metric(self, name: str, value: Any, x_plot: int) -> None:
-        """Keep a number until its row is written; plots are not written to tables."""
+        """Keep a number until its row is written; plots are ignored."""
         found = _PHASE.search(name)
         if found is not None and isinstance(value, (int, float)):
             row = self._values.setdefault((found[1], found["stream"] or "", found["set"] or ""), {})
@@ -108,14 +105,9 @@ class MultiLabelWandBLogger(WandBLogger):
     """Logs numbers and plots to Weights & Biases, online or (``params={"mode": "offline"}``) to a folder.
 
     Avalanche 0.6's `WandBLogger` calls functions that wandb no longer has. This one gives the run its own id,
-    unless ``params["id"]`` or the variable WANDB_RUN_ID does, and logs plots as images.
-
-    Args:
-        project_name: name of the project.
-        run_name: name of the run.
-        params: further arguments of ``wandb.init``.
-        **settings: further arguments of `WandBLogger`. With ``log_artifacts=True`` and Avalanche's
-            `WeightCheckpoint` among the metrics, the model of each experience is logged as an artifact.
+    unless ``params["id"]`` or the variable WANDB_RUN_ID does, and logs plots as images. ``params`` are
+    arguments of ``wandb.init``, ``settings`` of `WandBLogger`: with ``log_artifacts=True`` and Avalanche's
+    `WeightCheckpoint` among the metrics, the model of each experience is logged as an artifact.
     """
 
     def __init__(
@@ -149,11 +141,8 @@ class MultiLabelWandBLogger(WandBLogger):
 class ProgressBar(BaseLogger, SupervisedPlugin):
     """Shows a progress bar with mean loss and images per second for each epoch and each evaluation.
 
-    The bar of an epoch replaces that of the epoch before: an experience leaves one line, not one per epoch.
-
-    Args:
-        file: where to write; standard output if None.
-        seconds: seconds between updates; if None, 0.1 on a terminal and 30 elsewhere.
+    The bar of an epoch replaces that of the epoch before, so that an experience leaves one line. ``file`` is
+    standard output if None; ``seconds`` between updates are, if None, 0.1 on a terminal and 30 elsewhere.
     """
 
     def __init__(self, file: TextIO | None = None, *, seconds: float | None = None) -> None:
@@ -163,7 +152,7 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
         self._bars: list[_LossBar] = []  # of training, and of an evaluation during training
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Start the bar of an epoch; that of the last epoch remains."""
+        """Start the bar of an epoch; that of the last epoch stays on the screen."""
         label = f"train exp {strategy.experience.current_experience}"
         epoch, n_epochs = strategy.clock.train_exp_epochs + 1, strategy.train_epochs
         label += f" epoch {epoch}/{n_epochs}" if n_epochs > 1 else ""
@@ -182,7 +171,7 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
         """Start the bar of all evaluated experiences."""
         super().before_eval(strategy, *args, **kwargs)
         stream: Any = strategy.current_eval_stream
-        known = [] if isinstance(stream, Iterator) else list(stream)  # reading it here would use it up
+        known = [] if isinstance(stream, Iterator) else list(stream)  # reading it here would exhaust it
         numbers = sorted({experience.current_experience for experience in known})
         span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else "".join(map(str, numbers))
         n_batches = sum(-(-len(experience.dataset) // strategy.eval_mb_size) for experience in known)
@@ -196,10 +185,10 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
         super().after_eval(strategy, *args, **kwargs)
 
     def _start_bar(self, label: str, n_batches: int, *, leave: bool = True) -> None:
-        # Position 0 also for a bar within another one: else tqdm writes cursor movements, also to files.
-        look = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch", "leave": leave}
+        # Position 0 also for a bar within another one: otherwise tqdm writes cursor movements, also to files.
+        layout = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch", "leave": leave}
         timing = {"mininterval": self._seconds, "miniters": 1}
-        self._bars.append(_LossBar(total=n_batches, desc=label, **look, **timing))
+        self._bars.append(_LossBar(total=n_batches, desc=label, **layout, **timing))
 
 
 class _LossBar(tqdm):
@@ -225,7 +214,7 @@ class _LossBar(tqdm):
 
 
 class ProgressLogger(ProgressBar, TextLogger):
-    """A `ProgressBar` that also prints metrics, as `TextLogger` but with one line for all nested sets."""
+    """A `ProgressBar` that also prints metrics, like `TextLogger` but with one line for all nested sets."""
 
     def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Print nothing: the bar shows all experiences."""
@@ -237,7 +226,7 @@ class ProgressLogger(ProgressBar, TextLogger):
             super().after_eval_exp(strategy, metric_values, **kwargs)
 
     def log_metrics(self, metric_values: list[MetricValue]) -> None:
-        """Keep the values to print; a nested metric has lines of its own in place of its numbers."""
+        """Keep the values to print; those of a nested metric are replaced by its lines."""
         nested = [v for v in metric_values if isinstance(v.origin, NestedPluginMetric)]
         numbers = {v.name for v in nested if isinstance(v.value, float)}
         super().log_metrics([v for v in metric_values if v.name not in numbers])

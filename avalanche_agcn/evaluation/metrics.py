@@ -1,8 +1,7 @@
 """Standalone metrics: call `update` with batches, then `result` for the value over all of them.
 
 They follow Avalanche's `Metric` protocol (``reset``, ``result``) without importing it. The result does not
-depend on how the images were split into batches or over processes: ``merge_state(other)`` adds the images of
-another metric, and ``gather()`` returns one metric over the images of all processes of ``torch.distributed``.
+depend on how the images are split into batches or over processes.
 """
 
 from __future__ import annotations
@@ -18,19 +17,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from avalanche_agcn.evaluation import functional
-from avalanche_agcn.evaluation._ranking import Counts, count_sets
+from avalanche_agcn.evaluation._ranking import count_sets
 from avalanche_agcn.evaluation.functional import NestedScores, PrecisionRecallF1
 
 
 class MultiLabelMetric(ABC):
     """Base class of the metrics: keeps records of the batches, in one list per increment of a nested stream.
 
-    A metric that ranks has to keep all scores: its records are `Batch`, a float32 and a byte for the label
-    per image and class. They are joined class by class when they are ranked.
-
-    To write a metric: ``update(scores, targets)`` keeps what it needs, by
-    ``self._keep_scores(0, scores, targets)`` a `Batch`, or by ``self._keep(0, [record])`` a record of its
-    own, a tuple of arrays that end in an axis of classes. `_result` computes the value from
+    To write a metric, implement ``update(scores, targets)`` and `_result`. If it ranks, ``update`` keeps all
+    scores by ``self._keep_scores(0, scores, targets)``; otherwise it keeps a record of its own, arrays with
+    classes as their last axis, by ``self._keep(0, [record])``. `_result` computes the value from
     ``self._increments[0]``, the records of all batches and processes; nothing else is reset or gathered.
     """
 
@@ -59,13 +55,13 @@ class MultiLabelMetric(ABC):
     def _result(self) -> Any: ...
 
     def merge_state(self, other: Self) -> None:
-        """Add the images that another metric with the same settings has seen of the same increments."""
+        """Add the images of another metric with the same settings and increments."""
         self.class_counts += other.class_counts[len(self.class_counts) :]
         for i, records in enumerate(other._increments):
             self._keep(i, records)
 
     def gather(self) -> Self:
-        """Return a metric over the images of all processes, each of which must call this; else self."""
+        """Collective: return a metric over the images of all processes; self if there is only one."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return self
         metrics: list[Any] = [None] * dist.get_world_size()
@@ -81,16 +77,16 @@ class MultiLabelMetric(ABC):
         self._increments += [[] for _ in range(len(self._increments), increment + 1)]
         kept = self._increments[increment]
         for record in records:
-            if kept and record[0].shape[-1] != kept[0][0].shape[-1]:
+            n, n_before = record[0].shape[-1], (kept or [record])[0][0].shape[-1]
+            if n != n_before:
                 raise ValueError(
-                    f"The scores have {record[0].shape[-1]} classes, but those before had "
-                    f"{kept[0][0].shape[-1]}; call reset() first."
+                    f"The scores have {n} classes, but those before had {n_before}; call reset() first."
                 )
             kept.append(record)
 
     def _keep_scores(self, increment: int, scores: Tensor, targets: Tensor) -> None:
         batch = functional.make_batch(scores, targets)
-        # Copied, because the caller may use the memory of the scores again for the next batch.
+        # Copied, because the caller may overwrite the scores with those of the next batch.
         self._keep(increment, [batch._replace(scores=batch.scores.copy())])
 
 
@@ -121,12 +117,7 @@ class MeanAveragePrecision(AveragePrecision):
 
 
 class MultiLabelF1(MultiLabelMetric):
-    """Class-wise and overall precision, recall and F1; its one record is four counts per class.
-
-    Args:
-        threshold: a score at or above it is predicted, in the unit of the scores; see `precision_recall_f1`.
-        top_k: keep only the k ≥ 1 highest scores of an image.
-    """
+    """Class-wise and overall precision, recall and F1; for the arguments see `precision_recall_f1`."""
 
     def __init__(self, *, threshold: float, top_k: int | None = None) -> None:
         functional.check_decision(threshold, top_k)
@@ -136,7 +127,7 @@ class MultiLabelF1(MultiLabelMetric):
     def update(self, scores: Tensor, targets: Tensor) -> None:
         """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
         self._keep(0, [functional.count_predictions(scores, targets, self.threshold, self.top_k)])
-        self._increments = [[self._total()]]
+        self._increments = [[sum(self._increments[0])]]  # a single record, four counts per class
 
     def merge_state(self, other: Self) -> None:
         """Add the counts of another metric with the same threshold and ``top_k``."""
@@ -147,18 +138,12 @@ class MultiLabelF1(MultiLabelMetric):
             )
         super().merge_state(other)
 
-    def _total(self) -> Counts:
-        return sum(self._increments[0][1:], self._increments[0][0])
-
     def _result(self) -> PrecisionRecallF1:
-        return functional.f1_from_counts(self._total())
+        return functional.f1_from_counts(sum(self._increments[0]))
 
 
 class NestedMetric(MultiLabelMetric):
     """`nested_scores` of batches that come increment by increment; a set without images has the score NaN.
-
-    Args:
-        threshold: a score at or above it is predicted, in the unit of the scores.
 
     Example:
         >>> metric = NestedMetric(threshold=0.0)
@@ -176,12 +161,12 @@ class NestedMetric(MultiLabelMetric):
         super().__init__()
 
     def start_increment(self, *, n_classes: int) -> None:
-        """Start the next nested set, of ``n_classes``; the batches that follow are what it adds."""
+        """Start the next nested set, with ``n_classes``; the following batches are its new images."""
         self._keep(len(self.class_counts), [])
         self.class_counts.append(n_classes)
 
     def update(self, scores: Any, targets: Tensor) -> None:
-        """Add a batch: scores [B, C] over the classes of the **last** set to come, targets likewise."""
+        """Add a batch: scores and targets [B, C] over the classes of the **last** set to come."""
         self._keep_scores(len(self.class_counts) - 1, scores, targets)
 
     def _result(self) -> NestedScores:
@@ -191,13 +176,13 @@ class NestedMetric(MultiLabelMetric):
 class PerSetMetric(NestedMetric):
     """Nested sets with scores of their own: set i as scored by the graph saved at experience i.
 
-    An image passes through the backbone once, but has one row of scores for each set it is in. So a matrix
-    is kept for every set: for ten equal increments 3.85 times as much as `NestedMetric` keeps.
+    An image has one row of scores for each set it is in, so a matrix is kept for every set: for ten equal
+    increments 3.85 times as much as `NestedMetric` keeps.
     """
 
     def update(self, scores: Sequence[Tensor], targets: Tensor) -> None:
-        """Add a batch: for every set i to come [B, C_i] scores of its classes, and targets for the widest."""
-        for i in range(len(self.class_counts) - 1, len(scores)):  # the sets that these images are in
+        """Add a batch: scores [B, C_i] of every set i, also of those to come, and targets of the widest."""
+        for i in range(len(self.class_counts) - 1, len(scores)):  # the sets that have these images
             self._keep_scores(i, scores[i], targets[:, : scores[i].shape[1]])
 
     def _result(self) -> NestedScores:

@@ -1,7 +1,6 @@
-"""Plots: learning curves, correlation matrices, scores of each class.
+"""Plots of learning curves, correlation matrices and scores of each class.
 
-They are Matplotlib figures made without pyplot: nothing needs a display or has to be closed. A ValueError is
-raised if there is nothing to draw or sizes differ.
+They are Matplotlib figures made without pyplot, so that nothing needs a display or has to be closed.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from matplotlib.ticker import MaxNLocator
 
 from avalanche_agcn.evaluation.style import Style, default_style
 
-MAX_NAMES = 120  # of the classes of a matrix; more names would overlap
+MAX_NAMES = 120  # class names of a matrix; more would overlap
 
 
 class Plot(Figure):
-    """A figure with a caption, which is printed where only text can be shown; notebooks show the figure."""
+    """A figure that notebooks display without pyplot, with a caption for loggers that print text only."""
 
     caption = ""
 
@@ -29,7 +28,6 @@ class Plot(Figure):
         return self.caption
 
     def _repr_png_(self) -> bytes:
-        """The plot as notebooks show it, also without pyplot."""
         file = io.BytesIO()
         self.savefig(file, format="png")
         return file.getvalue()
@@ -45,7 +43,7 @@ def learning_curve(
     x: Sequence[float] | None = None,
     xlabel: str = "experiences learned",
 ) -> Plot:
-    """Plot scores over the experiences, or over another number ``x``, a line for each name.
+    """Plot scores over the experiences, or over ``x`` on a logarithmic axis, a line for each name.
 
     Args:
         curves: for each name the score (as a fraction) after each experience, or several such rows, of runs
@@ -54,10 +52,10 @@ def learning_curve(
         levels: for each name a score that belongs to no experience, of one or several runs, such as that of
             training on everything at once: a dashed horizontal line.
         styles: styles of some curves and levels; the others get different ones.
-        ylabel: what the scores are.
+        ylabel: label of the scores.
         title: title of the plot.
-        x: where the scores of a row stand, on a logarithmic axis; 1, 2, … on a linear one if None.
-        xlabel: what it is.
+        x: positions of the scores of a row; 1, 2, … on a linear axis if None.
+        xlabel: label of the positions.
     """
     levels, styles = levels or {}, styles or {}
     names = [*curves, *levels]
@@ -76,7 +74,7 @@ def learning_curve(
         axes.set_xticks(x, [f"{value:g}" for value in x])
         axes.minorticks_off()
     axes.grid(alpha=0.3)
-    # The legend of many curves stands beside them, where it covers none.
+    # The legend of many curves is placed beside them, where it covers none.
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if len(names) > 4 else {}
     axes.legend(frameon=False, **beside)
     texts = [f"{name} " + " ".join(f"{value:.1f}" for value in mean) for name, mean in means.items()]
@@ -92,11 +90,11 @@ def _draw_curve(
     runs = 100 * np.atleast_2d(np.asarray(values, dtype=float))  # [runs, experiences]
     mean = runs.mean(axis=0)
     x = np.arange(1, len(mean) + 1) if positions is None else np.asarray(positions)
-    look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": style.line}
-    axes.plot(x, mean, label=name, markersize=5, **look)
+    colour, marker, line = style
+    axes.plot(x, mean, label=name, markersize=5, color=colour, marker=marker, linestyle=line)
     if len(runs) > 1:
         spread = runs.std(axis=0, ddof=1)
-        axes.fill_between(x, mean - spread, mean + spread, color=style.colour, alpha=0.2, linewidth=0)
+        axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
     return mean
 
 
@@ -117,13 +115,10 @@ def correlation_heatmap(
     block_sizes: Sequence[int] = (),
     title: str | None = None,
 ) -> Plot:
-    """Draw correlation matrices side by side: entry [i, j] is P(class i | class j), from 0 to 1.
+    """Draw correlation matrices of one size side by side: entry [i, j] is P(class i | class j), from 0 to 1.
 
-    Args:
-        matrices: for each title a square matrix (tensor, array or lists), all of one size.
-        class_names: names of the rows and columns.
-        block_sizes: number of classes of each experience; lines are drawn between them.
-        title: title of the plot.
+    ``matrices`` has a tensor, array or lists for each title. Lines separate the blocks of ``block_sizes``,
+    the number of classes of each experience.
     """
     arrays = {name: np.asarray(matrix, dtype=float) for name, matrix in matrices.items()}
     n = max((len(array) for array in arrays.values()), default=0)
@@ -138,7 +133,13 @@ def correlation_heatmap(
     for axes, (name, array) in zip(grid, arrays.items(), strict=True):
         image = axes.imshow(array, cmap="cividis", vmin=0.0, vmax=1.0, interpolation="nearest")
         axes.set_title(name)
-        _name_ticks(axes, n, class_names, size=min(8.0, 72 * side / n * 0.75))
+        if class_names is None or n > MAX_NAMES:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            font_size = min(8.0, 72 * side / n * 0.75)
+            axes.set_xticks(range(n), class_names, rotation=90, fontsize=font_size)
+            axes.set_yticks(range(n), class_names, fontsize=font_size)
         for border in np.cumsum(block_sizes)[:-1] - 0.5:
             axes.axhline(border, color="white", linewidth=0.8)
             axes.axvline(border, color="white", linewidth=0.8)
@@ -149,18 +150,9 @@ def correlation_heatmap(
 
 def _check_classes(n: int, class_names: Sequence[str] | None, block_sizes: Sequence[int]) -> None:
     if class_names is not None and len(class_names) != n:
-        raise ValueError(f"There are {len(class_names)} class names for {n} classes; name all.")
+        raise ValueError(f"There are {len(class_names)} class names for {n} classes; name them all.")
     if len(block_sizes) and sum(block_sizes) != n:
         raise ValueError(f"block_sizes {list(block_sizes)} must add up to the {n} classes.")
-
-
-def _name_ticks(axes: Axes, n: int, class_names: Sequence[str] | None, *, size: float) -> None:
-    if class_names is None or n > MAX_NAMES:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    else:
-        axes.set_xticks(range(n), class_names, rotation=90, fontsize=size)
-        axes.set_yticks(range(n), class_names, fontsize=size)
 
 
 def class_heatmap(
@@ -173,12 +165,8 @@ def class_heatmap(
 ) -> Plot:
     """Draw a score of each class as a coloured number: a row for each class, a column for each name.
 
-    Args:
-        scores: for each name the score (as a fraction) of every class; NaN is shown as a dash.
-        class_names: names of the rows.
-        block_sizes: number of classes of each experience; lines are drawn between them.
-        label: what the scores are.
-        title: title of the plot.
+    ``scores`` has for each name the score (as a fraction) of every class; NaN is shown as a dash. Lines
+    separate the blocks of ``block_sizes``, the number of classes of each experience.
     """
     n = len(class_names)
     sizes = {name: len(values) for name, values in scores.items()}

@@ -22,7 +22,7 @@ from avalanche_agcn.models.forward import OutputRecorder, unwrap
 
 Names = Sequence[str] | None
 Values = dict[tuple[str, int | None], Any]  # by name, and by experience or nested set (None: whole stream)
-# When a metric is reset and emits, in which phase, and its suffix: the same as in Avalanche's metrics.
+# When a metric is reset and emits, in which phase, and its suffix, as in Avalanche's metrics.
 SCOPES: dict[str, tuple[Any, Any, str]] = {
     "minibatch": ("iteration", "train", "MB"),
     "epoch": ("epoch", "train", "Epoch"),
@@ -67,16 +67,11 @@ def f1_metrics(
     top_k: int | None = None,
     precision_recall: bool = False,
 ) -> list[MultiLabelPluginMetric]:
-    """Return plugin metrics of CF1 and OF1 at a decision threshold.
+    """Return plugin metrics of CF1 and OF1, emitted as in `mean_average_precision_metrics`.
 
-    Args:
-        minibatch: see `mean_average_precision_metrics`, as for the next three.
-        epoch: likewise.
-        experience: likewise.
-        stream: likewise.
-        threshold: in the unit of the model's output; 0.0 is p ≥ 0.5, as models return logits. Not NaN.
-        top_k: keep only the k ≥ 1 highest scores of an image; the names become ``CF1_top3_…``.
-        precision_recall: also emit CP, CR, OP and OR.
+    The threshold is in the unit of the model's output: 0.0 is p ≥ 0.5, as models return logits. With
+    ``top_k``, only the k ≥ 1 highest scores of an image count, and the names become ``CF1_top3_…``. With
+    ``precision_recall``, CP, CR, OP and OR are emitted, too.
     """
     fields = functional.PrecisionRecallF1._fields if precision_recall else ("CF1", "OF1")
     top = "" if top_k is None else f"_top{top_k}"
@@ -99,7 +94,7 @@ class BatchReader(PluginMetric[Any]):
     """Base of plugin metrics that read the batches of a strategy, and each image of an evaluation once.
 
     With several processes, Avalanche's loader repeats images until every process has equally many. The
-    repeated ones are the last that a process receives, and are left out here.
+    repeated images are the last ones of a process, and are skipped here.
     """
 
     _remaining: int | None = None  # images of this process in the evaluated experience
@@ -118,14 +113,14 @@ class BatchReader(PluginMetric[Any]):
         """Check the other metrics and the stream."""
         check_no_argmax_metrics(strategy)
         stream = strategy.current_eval_stream
-        if isinstance(stream, Iterator):  # reading it here would use it up
+        if isinstance(stream, Iterator):  # reading it here would exhaust it
             raise ValueError("eval() was called with an iterator; pass a stream or a list of experiences.")
         if not len(list(stream)):
             raise ValueError("eval() was called with an empty stream; pass for example test_stream[: t + 1].")
         super().before_eval(strategy)
 
     def before_eval_exp(self, strategy: SupervisedTemplate) -> None:
-        """Count the images to come."""
+        """Count this process's images of the experience."""
         assert strategy.adapted_dataset is not None
         n_images, rank = len(strategy.adapted_dataset), DistributedHelper.rank
         self._remaining = len(range(rank, n_images, DistributedHelper.world_size))
@@ -137,7 +132,7 @@ class BatchReader(PluginMetric[Any]):
         if targets.ndim != 2 or targets.shape[1] < scores.shape[-1]:
             raise ValueError(
                 f"The scores have shape {tuple(scores.shape)} and the targets {tuple(targets.shape)}; use "
-                "multi-hot targets with at least as many classes, as multilabel_benchmark(...) makes them."
+                "multi-hot targets with at least as many classes, as multilabel_benchmark(...) returns them."
             )
         targets = targets[:, : scores.shape[1]]
         if strategy.is_training or self._remaining is None:
@@ -150,7 +145,7 @@ class BatchReader(PluginMetric[Any]):
 class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):
     """Passes batches to a standalone metric and emits its values over all processes, if there were images.
 
-    ``scope`` is one of `SCOPES`; ``name_values`` returns the values of a result by name.
+    ``scope`` is one of `SCOPES`; ``name_values(result, strategy)`` returns the values of a result by name.
     """
 
     def __init__(self, metric: metrics.MultiLabelMetric, scope: str, name_values: Callable[..., Any]) -> None:
@@ -196,14 +191,14 @@ def nested_metrics(
 
     Args:
         nested: emit mAP, CF1 and OF1 of every nested set 0..t: ``mAP_Nested/…/Exp003`` and so on.
-        experience: emit how much each nested set has lost since it was new: ``mAP_Forgetting/…/Exp003``.
+        experience: emit the loss of each nested set since its first score: ``mAP_Forgetting/…/Exp003``.
         stream: emit ``mAP_Last``, ``mAP_NestedMean``, ``mAP_Average``, ``mAP_Forgetting`` (absolute) and
             ``mAP_RelativeForgetting``, likewise of CF1 and OF1; see `nested_summary`.
         threshold: in the unit of the model's output; 0.0 is p ≥ 0.5, as models return logits.
         saved_graphs: also score set i with the graph saved at experience i, as the authors of AGCN do, from
             the same pass through the backbone: ``mAP_Saved_Nested`` and so on. The model must have
             ``backbone`` and ``nested_logits``, such as `AGCNModel`.
-        stages: emit what the papers of the B protocols (KRT, CSC, L3A) report: ``mAP_Stage``,
+        stages: emit the metrics of papers with B protocols (KRT, CSC, L3A): ``mAP_Stage``,
             ``mean_class_F1_Stage`` and ``OF1_Stage``; see `stage_scores`.
         per_class: emit the average precision of each class in the last set, ``AP_Nested``.
         plot: emit the learning curve as a plot (TensorBoard, Weights & Biases).
@@ -234,15 +229,15 @@ class NestedPluginMetric(BatchReader):
     Attributes:
         history: matrix of each stream and metric, ``history["test"]["mAP"]``: row t has t + 1 entries, or
             none if there was no evaluation after experience t.
-        average_precision: [C] of each stream, by its name, in the last evaluated set.
-        stages: `stage_scores` of each stream after each experience, None where there was no evaluation.
+        average_precision: [C] of each stream, in the last evaluated set.
+        stages: `stage_scores` of each stream after each experience; None if there was no evaluation.
         lines: values of the last evaluation as text, one line per metric.
     """
 
     def __init__(self, emit: Collection[str], threshold: float, saved_graphs: bool, names: Names) -> None:
         super().__init__()
         self._emit, self._class_names = emit, names
-        self._metrics = {"": metrics.NestedMetric(threshold=threshold)}  # by suffix of names
+        self._metrics = {"": metrics.NestedMetric(threshold=threshold)}  # by suffix of their names
         if saved_graphs:
             self._metrics["_Saved"] = metrics.PerSetMetric(threshold=threshold)
         self._features = OutputRecorder()  # of the backbone, which every saved graph scores
@@ -270,7 +265,7 @@ class NestedPluginMetric(BatchReader):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the matrices as plain lists and tensors, for a run that is resumed."""
+        """Return the matrices as plain lists and tensors, for a resumed run."""
         stages = {name: [stage and list(stage) for stage in own] for name, own in self.stages.items()}
         state = {"history": self.history, "average_precision": self.average_precision, "stages": stages}
         return copy.deepcopy({**state, "n_trained": self._n_trained})
@@ -297,7 +292,7 @@ class NestedPluginMetric(BatchReader):
         self._n_trained = max(self._n_trained or 0, count_seen(strategy.experience))
 
     def before_eval(self, strategy: SupervisedTemplate) -> None:
-        """Find out which nested sets the evaluation covers."""
+        """Find the nested sets that the evaluation covers."""
         super().before_eval(strategy)
         experiences = [experience.logging() for experience in strategy.current_eval_stream]
         self._stream = experiences[0].origin_stream.name
@@ -312,7 +307,7 @@ class NestedPluginMetric(BatchReader):
             )
 
     def before_eval_exp(self, strategy: SupervisedTemplate) -> None:
-        """Start the next nested set, if this experience adds to one; the sets are the first experiences."""
+        """Start the next nested set, if the experience adds one; the sets are the first experiences."""
         super().before_eval_exp(strategy)
         n_sets = len(self._metrics[""].class_counts)
         self._in_set = n_sets < len(self._set_classes)
@@ -321,7 +316,7 @@ class NestedPluginMetric(BatchReader):
                 metric.start_increment(n_classes=self._set_classes[n_sets])
 
     def before_eval_forward(self, strategy: SupervisedTemplate) -> None:
-        """Record the features of the batch, so that every saved graph scores it without another pass."""
+        """Record the features of the batch, so that saved graphs score it without another forward pass."""
         if "_Saved" in self._metrics:
             self._features.start(unwrap(strategy.model).backbone)
 
@@ -341,14 +336,17 @@ class NestedPluginMetric(BatchReader):
         self.lines = {}
         if not self._set_classes:
             return []
-        scored = {kind: metric.gather().result() for kind, metric in self._metrics.items()}
+        scored = {suffix: metric.gather().result() for suffix, metric in self._metrics.items()}
         for metric in self._metrics.values():
             metric.reset()  # releases the scores
         last = scored[""]
         ap = self.average_precision[self._stream] = last.average_precision[-1, : self._set_classes[-1]]
-        values = self._row_values(last, "") | self._stage_values(last.stage)
+        is_complete = self._n_trained in (None, self._set_classes[-1])  # has all classes trained on
+        values = self._row_values(last, "", is_complete)
+        if is_complete:
+            values |= self._add_stage(last.stage)
         if "_Saved" in scored:
-            values |= self._row_values(scored["_Saved"], "_Saved")
+            values |= self._row_values(scored["_Saved"], "_Saved", is_complete)
         if "per_class" in self._emit:
             values["AP_Nested", None] = name_classes(ap, strategy, self._class_names)
         if "plot" in self._emit and self._stream in self.history:
@@ -358,7 +356,7 @@ class NestedPluginMetric(BatchReader):
         return metric_values(self, strategy, values, stream=self._stream)
 
     def _count_set_classes(self, experiences: Sequence[Any]) -> list[int]:
-        """Number of classes of each nested set that the first of the evaluated experiences form."""
+        """Number of classes of each nested set that the first evaluated experiences form."""
         class_counts: list[int] = []
         for t, experience in enumerate(experiences):
             if (experience.origin_stream.name, experience.current_experience) != (self._stream, t):
@@ -369,51 +367,39 @@ class NestedPluginMetric(BatchReader):
             class_counts.append(n_classes)
         return class_counts
 
-    @property
-    def _covers_training(self) -> bool:
-        """Whether the last set has all classes trained on: its row is complete."""
-        return self._n_trained is None or self._set_classes[-1] == self._n_trained
-
-    def _row_values(self, scored: functional.NestedScores, kind: str) -> Values:
-        """Values to emit of each metric; complete rows are added to the history."""
+    def _row_values(self, scored: functional.NestedScores, suffix: str, is_complete: bool) -> Values:
+        """Values of each metric to emit; complete rows are added to the history."""
         values: Values = {}
         for metric in ("mAP", "CF1", "OF1"):
-            name, row = f"{metric}{kind}", getattr(scored, metric)
+            name, row = f"{metric}{suffix}", getattr(scored, metric)
             emitted: Values = {("Nested", i): score for i, score in enumerate(row) if "nested" in self._emit}
-            if self._covers_training:
-                emitted |= self._history_values(self._add_row(name, row))
+            if is_complete:
+                emitted |= self._add_row(name, row)
             values |= {(f"{name}_{what}", i): value for (what, i), value in emitted.items()}
             if emitted:
                 self.lines[f"{name} of {self._stream} stream"] = _describe(emitted)
         return values
 
-    def _stage_values(self, stage: functional.StageScores) -> Values:
-        """Keep what the B protocols report of a complete row, and return it if it is to be emitted."""
-        if not self._covers_training:
-            return {}
+    def _add_stage(self, stage: functional.StageScores) -> Values:
+        """Store the scores of a stage, and return those to emit."""
         n_sets, stages = len(self._set_classes), self.stages.setdefault(self._stream, [])
         stages.extend([None] * (n_sets - len(stages)))
         stages[n_sets - 1] = stage
-        if "stages" not in self._emit:
-            return {}
-        return {(f"{name}_Stage", None): value for name, value in stage._asdict().items()}
+        named = stage._asdict() if "stages" in self._emit else {}
+        return {(f"{name}_Stage", None): value for name, value in named.items()}
 
-    def _add_row(self, name: str, row: list[float]) -> list[list[float]]:
-        """Store the row, whose length tells the experience, and return the matrix up to it."""
+    def _add_row(self, name: str, row: list[float]) -> Values:
+        """Store a row, and return the values to emit, except those that need a row that is missing."""
         matrix = self.history.setdefault(self._stream, {}).setdefault(name, [])
         matrix.extend([] for _ in range(len(matrix), len(row)))
-        matrix[len(row) - 1] = row
-        return matrix[: len(row)]
-
-    def _history_values(self, matrix: list[list[float]]) -> Values:
-        """Values to emit of a matrix; those that need a row that was not evaluated are left out."""
+        matrix[len(row) - 1] = row  # its length tells the experience
         values: Values = {}
         if "experience" in self._emit:
-            first = {i: row[i] for i, row in enumerate(matrix[:-1]) if row}
-            values |= {("Forgetting", i): score - matrix[-1][i] for i, score in first.items()}
+            first = {i: before[i] for i, before in enumerate(matrix[: len(row) - 1]) if before}
+            values |= {("Forgetting", i): score - row[i] for i, score in first.items()}
         if "stream" in self._emit:
-            summary = zip(SUMMARY_NAMES, functional.nested_summary(matrix), strict=True)
-            values |= {(name, None): value for name, value in summary if not math.isnan(value)}
+            summary = zip(SUMMARY_NAMES, functional.nested_summary(matrix[: len(row)]), strict=True)
+            values |= {(key, None): value for key, value in summary if not math.isnan(value)}
         return values
 
 
@@ -422,7 +408,7 @@ def name_classes(values: Tensor, strategy: SupervisedTemplate, class_names: Name
     names = class_names or benchmark_class_names(strategy) or [f"class {c}" for c in range(len(values))]
     if len(names) < len(values):
         raise ValueError(
-            f"class_names has {len(names)} names, but {len(values)} classes are scored: name all."
+            f"class_names has {len(names)} names, but {len(values)} classes are scored: name them all."
         )
     return dict(zip(names, values.tolist(), strict=False))
 
@@ -441,7 +427,7 @@ def _selected(**flags: bool) -> list[str]:
 def metric_values(
     metric: PluginMetric, strategy: SupervisedTemplate, values: Values, stream: str | None = None
 ) -> list[MetricValue]:
-    """Return the values under names of Avalanche's kind, ``name/eval_phase/test_stream/Exp003``."""
+    """Return the values under names like Avalanche's, ``name/eval_phase/test_stream/Exp003``."""
     stream = stream or strategy.experience.origin_stream.name
     path = f"{'eval' if strategy.is_eval else 'train'}_phase/{stream}_stream"
     named = {f"{name}/{path}" + ("" if i is None else f"/Exp{i:03d}"): values[name, i] for name, i in values}

@@ -337,8 +337,7 @@ class Run:
         content, description = pack_model(
             unwrap(self.strategy.model),
             self.backbone,
-            backbone_name=settings.backbone,
-            backbone_settings=settings.select(*BACKBONE_SETTINGS),
+            network={"name": settings.backbone, **settings.select(*BACKBONE_SETTINGS)},
             by_name=settings.freeze_backbone and settings.pretrained,
             transform=self.images.plan.eval_transform,
             class_names=self.benchmark.class_names,

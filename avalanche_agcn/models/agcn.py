@@ -27,9 +27,9 @@ LR_GCN = 3e-5  # of Adam; the authors' program
 class AGCNModel(MultiLabelModel):
     """Logits of the classes seen so far: features ⊗ GCN(adjacency, word vectors).
 
-    The model starts with no class and grows with its graph, without new parameters: word vectors and graph
-    are buffers. Avalanche's strategies call `adaptation` before they train on an experience; `ACMPlugin` then
-    keeps the graph up to date. Elsewhere call `set_graph`.
+    The model starts without classes and grows with its graph, which is a buffer like the word vectors.
+    Avalanche's strategies call `adaptation` before they train on an experience; `ACMPlugin` then keeps the
+    graph up to date. Without Avalanche, call `set_graph`.
 
     Args:
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
@@ -61,8 +61,8 @@ class AGCNModel(MultiLabelModel):
     ) -> None:
         if word_vectors.ndim != 2:
             raise ValueError(
-                "word_vectors must be a matrix with a row for each class, as load_word_vectors(class_names) "
-                f"makes it, but has shape {tuple(word_vectors.shape)}."
+                "word_vectors must be a matrix with a row for each class, such as "
+                f"load_word_vectors(class_names), but has shape {tuple(word_vectors.shape)}."
             )
         super().__init__(backbone, n_auxiliary=len(word_vectors) if decoupled else 0)
         self.gcn = GCN(word_vectors.shape[1], count_features(backbone), hidden_features=hidden_features)
@@ -86,27 +86,27 @@ class AGCNModel(MultiLabelModel):
         return Classifiers(self.embeddings(), None)
 
     def nested_logits(self, x: Tensor | None = None, *, features: Tensor | None = None) -> list[Tensor]:
-        """Logits under the graph of each experience, with the current weights.
+        """Logits under the graph at the end of each experience, with the current weights.
 
-        This is how the authors' program scores the test set of an earlier experience: with the ACM saved at
-        its end. The images ``x`` go through the backbone once, or not at all if their ``features`` are given.
-
-        Returns:
-            One ``[B, n_seen_i]`` for each experience i so far; the last equals ``forward(x)``.
+        The authors' program scores the test sets of earlier experiences in this way. Give images ``x`` or
+        their ``features``. Returns ``[B, n_seen_i]`` for each experience i; the last equals ``forward(x)``.
         """
         if (x is None) == (features is None):
             raise ValueError("Give either images or the features of images.")
         features = self.features(x) if features is None else features  # type: ignore[arg-type]
+        sizes = self.past_sizes.tolist()
+        past = self.past_graphs.split([n * n for n in sizes])
+        graphs = [graph.view(n, n) for graph, n in zip(past, sizes, strict=True)]
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(self.word_vectors.dtype)
-            return [features @ self._embed(graph).T for graph in self._graphs()]
+            return [features @ self._embed(graph).T for graph in (*graphs, self.adjacency)]
 
     def set_graph(self, adjacency: Tensor) -> None:
-        """Set the graph ``[n, n]`` over the first classes; a larger one than before opens an experience."""
+        """Set the graph ``[n, n]`` over the first classes; a larger one than before starts an experience."""
         n = len(adjacency)
         if adjacency.shape != (n, n) or n < self.n_seen:
             raise ValueError(
-                f"A graph of {tuple(adjacency.shape)} cannot follow one of {self.n_seen} classes: "
+                f"A graph of shape {tuple(adjacency.shape)} cannot replace one of {self.n_seen} classes: "
                 "it must be square and no smaller."
             )
         if n > len(self.word_vectors):
@@ -130,7 +130,7 @@ class AGCNModel(MultiLabelModel):
         return self._group_parameters(self.gcn, lr_backbone, lr_gcn, lr_auxiliary)
 
     def adaptation(self, experience: MultiLabelExperience) -> None:
-        """Add the new classes of an experience, without relations; evaluation does not add any."""
+        """Add the new classes of an experience as nodes without edges, in training mode only."""
         if self.training and (n := count_seen(experience)) > self.n_seen:
             graph = torch.eye(n, device=self.adjacency.device)
             graph[: self.n_seen, : self.n_seen] = self.adjacency
@@ -140,15 +140,8 @@ class AGCNModel(MultiLabelModel):
         with torch.autocast(adjacency.device.type, enabled=False):
             return self.gcn(adjacency, self.word_vectors[: len(adjacency)])
 
-    def _graphs(self) -> list[Tensor]:
-        """Graphs that the experiences ended with, and the current one."""
-        sizes = self.past_sizes.tolist()
-        graphs = self.past_graphs.split([n * n for n in sizes])
-        past = [graph.view(n, n) for n, graph in zip(sizes, graphs, strict=True)]
-        return [*past, self.adjacency]
-
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
-        """Give buffers the size of the saved ones, which may differ; further word vectors are kept."""
+        """Resize the buffers to the saved ones; word vectors of further classes are kept."""
         saved = state_dict.get(f"{prefix}word_vectors", self.word_vectors)
         further = self.word_vectors[len(saved) :]
         for name, buffer in list(self.named_buffers(recurse=False)):

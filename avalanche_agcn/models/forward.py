@@ -1,4 +1,4 @@
-"""Helpers around forward passes: unwrapped models, copies, digests, evaluation mode, recorded outputs."""
+"""Helpers for models: unwrapping, frozen copies, digests, evaluation mode, recording of outputs."""
 
 import copy
 import hashlib
@@ -36,7 +36,7 @@ def digest_weights(module: nn.Module) -> str:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode; each module gets its own mode back, since parts may be frozen."""
+    """Put a model into evaluation mode, then restore the mode of each module, as parts may be frozen."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -47,7 +47,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 class OutputRecorder:
-    """Keeps what a module returned in its last forward pass, so that no second pass is needed."""
+    """Records the output of a module's last forward pass, so that no second pass is needed."""
 
     def __init__(self) -> None:
         self._handle: RemovableHandle | None = None

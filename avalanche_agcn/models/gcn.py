@@ -8,10 +8,7 @@ NEGATIVE_SLOPE = 0.2  # of the LeakyReLU between them; ML-GCN
 
 
 class GraphConvolution(nn.Module):
-    """One layer: every node becomes the weighted sum of its neighbours, then is transformed.
-
-    Its only parameter does not depend on the number of nodes, so the graph can grow.
-    """
+    """Linear transform of the nodes, then a weighted sum over neighbours; independent of their number."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -23,23 +20,12 @@ class GraphConvolution(nn.Module):
         return adjacency @ (nodes @ self.weight)
 
     def extra_repr(self) -> str:
-        """Sizes shown by ``print``."""
+        """Sizes, for ``print``."""
         return "in_features={}, out_features={}".format(*self.weight.shape)
 
 
 class GCN(nn.Module):
-    """Two graph convolutions that turn word vectors into one linear classifier per class.
-
-    Args:
-        in_features: dimension d of the word vectors.
-        out_features: dimension D of the image features.
-        hidden_features: width in between.
-
-    Example:
-        >>> gcn = GCN(50, 128)
-        >>> gcn(torch.eye(4), torch.randn(4, 50)).shape
-        torch.Size([4, 128])
-    """
+    """Two graph convolutions from word vectors (``in_features``) to one linear classifier per class."""
 
     def __init__(
         self, in_features: int, out_features: int, *, hidden_features: int = HIDDEN_FEATURES

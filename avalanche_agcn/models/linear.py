@@ -11,22 +11,16 @@ from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, LR_HEAD, Class
 
 
 class MultiLabelClassifier(MultiLabelModel):
-    """Backbone and one linear layer; gives logits of the classes seen so far.
+    """Backbone and one linear layer; returns logits of the classes seen so far.
 
     The layer has an output for every class from the start, so that no parameter is ever added. Avalanche's
-    strategies call `adaptation` before they train on an experience; before the first, and outside Avalanche,
-    the model gives logits of all classes.
+    strategies call `adaptation` before they train on an experience; before the first call, the model returns
+    logits of all classes.
 
     Args:
         backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
         n_classes: number of classes in the whole stream.
         decoupled: whether an auxiliary head trains the backbone; see `MultiLabelModel`.
-
-    Example:
-        >>> from avalanche_agcn.models import create_backbone
-        >>> model = MultiLabelClassifier(create_backbone("small"), 20)
-        >>> model(torch.zeros(2, 3, 64, 64)).shape
-        torch.Size([2, 20])
     """
 
     def __init__(self, backbone: nn.Module, n_classes: int, *, decoupled: bool = False) -> None:
@@ -56,54 +50,51 @@ class MultiLabelClassifier(MultiLabelModel):
         lr_head: float = LR_HEAD,
         lr_auxiliary: float = LR_AUXILIARY,
     ) -> list[dict[str, Any]]:
-        """Parameters for an optimizer; a layer that starts from nothing needs a higher rate than the rest."""
+        """Parameters for an optimizer; a layer with random initial weights needs a higher rate."""
         return self._group_parameters(self.classifier, lr_backbone, lr_head, lr_auxiliary)
 
     @torch.no_grad()
     def set_classifiers(self, weight: Tensor, bias: Tensor, refinement: nn.Module | None = None) -> None:
-        """Replace the classifiers of the first classes by ``weight [n, D]`` and ``bias [n]``.
-
-        ``refinement`` is a module from logits to logits, such as `LogitRefinement`, or None.
-        """
+        """Replace the classifiers of the first n classes: ``weight [n, D]``, ``bias [n]``, refinement."""
         self.classifier.weight[: len(weight)] = weight.to(self.classifier.weight)
         self.classifier.bias[: len(bias)] = bias.to(self.classifier.bias)
         self.refinement = None if refinement is None else refinement.to(self.classifier.weight)
 
     def adaptation(self, experience: MultiLabelExperience) -> None:
-        """Add the new classes of an experience; evaluation does not add any."""
+        """Add the new classes of an experience, in training mode only."""
         seen = count_seen(experience) if self.training else 0
         if seen > self.classifier.out_features:
             raise ValueError(
-                f"The stream has {seen} classes by now, but the model was made for "
-                f"{self.classifier.out_features}: give it n_classes=benchmark.n_classes."
+                f"The stream has {seen} classes so far, but the model was made for "
+                f"{self.classifier.out_features}: pass n_classes=benchmark.n_classes."
             )
         if seen > (self._seen or 0):
-            self._seen, self.refinement = seen, None  # which covers the classes before only
+            self._seen, self.refinement = seen, None  # the refinement covers the previous classes only
 
     def get_extra_state(self) -> Tensor:
-        """The number of classes seen, for ``state_dict``."""
+        """Number of classes seen, for ``state_dict``."""
         return torch.tensor(-1 if self._seen is None else self._seen)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """The number of classes seen, from ``load_state_dict``."""
+        """Restore the number of classes seen, from ``load_state_dict``."""
         self._seen = None if state < 0 else int(state)
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
-        """Make the refinement that was saved, if any, before its tensors are loaded."""
+        """Create the refinement that was saved, if any, before its tensors are loaded."""
         n = len(state_dict.get(f"{prefix}refinement.origin", ()))
         self.refinement = LogitRefinement(torch.zeros(n), torch.zeros(n), torch.zeros(n, n)) if n else None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class LogitRefinement(nn.Module):
-    """Raises logits of classes that often appear beside those that an image shows.
+    """Raises the logits of classes that often occur together with the classes found in an image.
 
     With u = (logit − origin) / unit, which is about 0 for negatives and 1 for positives of every class, the
     logit of class i grows by unit_i · Σ_j gain_ij clip(u_j, 0, 1).
 
     Args:
         origin: logit of each class at u = 0, ``[n]``.
-        unit: difference between the logits at u = 1 and u = 0, ``[n]``; 0 leaves a class out.
+        unit: difference between the logits at u = 1 and u = 0, ``[n]``; a class with 0 is ignored.
         gain: ``[n, n]``, zero on the diagonal.
     """
 

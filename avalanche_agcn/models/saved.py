@@ -1,8 +1,7 @@
 """Models of finished runs: ``model.safetensors`` with tensors and ``model.json`` with everything else.
 
 Whatever the method, a finished model is a network, one linear classifier per class, and perhaps a random
-layer between them (L3A) and a refinement of logits (StreamingRidge). Reading the two files executes no code
-of theirs.
+layer between them (L3A) and a refinement of logits (StreamingRidge). Reading the files executes no code.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ from avalanche_agcn.benchmarks.image_files import (
     upright_rgb,
 )
 from avalanche_agcn.checks import check_fields, check_range, read_json
-from avalanche_agcn.models.backbones import RandomFeatures, create_backbone
+from avalanche_agcn.models.backbones import RandomFeatures, WeightsUnavailable, create_backbone
 from avalanche_agcn.models.forward import digest_weights, evaluation_mode
-from avalanche_agcn.models.linear import LogitRefinement
+from avalanche_agcn.models.linear import LogitRefinement, MultiLabelClassifier
 
 FORMAT = 1
 THRESHOLD = 0.5
 BACKBONE_SETTINGS = ("pool", "freeze_batchnorm", "fold_batchnorm", "channels_last")
 BACKBONE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-STORED, PRETRAINED = "stored", "pretrained"
-"""Where the weights of the network are: in the file, or where `create_backbone` finds them by name."""
 FIELDS = {"class_names": list[str], "thresholds": list[float], "backbone": dict, "tensors": str}
 BACKBONE_FIELDS = {
     **dict.fromkeys(BACKBONE_SETTINGS, bool),
+    # Where the weights are: stored in the file, or where create_backbone finds them by name.
     **{"name": str, "pool": str, "weights": Literal["stored", "pretrained"], "digest": str},
 }
 TENSORS, DESCRIPTION = ".safetensors", ".json"
@@ -57,56 +55,33 @@ class Prediction(NamedTuple):
     names: list[str]
     """Classes whose probability reaches their threshold, the most probable first."""
     probabilities: dict[str, float]
-    """Of every class that the model has learned."""
+    """Probability of every class."""
 
 
-class SavedModel(nn.Module):
+class SavedModel(MultiLabelClassifier):
     """A model from a finished run: logits of images, or names and probabilities of photos.
 
     Attributes:
         class_names: name of each class.
-        thresholds: probability from which a class counts as found.
+        thresholds: probability at which each class counts as found.
         transform: from an upright RGB image to an input of the network; None if it is not known.
         description: content of ``model.json``.
     """
 
-    weight: Tensor
-    bias: Tensor | None
-
-    def __init__(
-        self,
-        backbone: nn.Module,
-        weight: Tensor,
-        bias: Tensor | None,
-        refinement: nn.Module | None,
-        description: dict[str, Any],
-    ) -> None:
-        super().__init__()
-        self.backbone, self.refinement = backbone, refinement
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
+    def __init__(self, backbone: nn.Module, description: dict[str, Any]) -> None:
+        super().__init__(backbone, len(description["class_names"]))
         self.class_names, self.thresholds = description["class_names"], description["thresholds"]
         steps, self.description = description["transform"], description
         self.transform = None if steps is None else make_transform(steps)
         self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of inputs of the network, ``[B, n]``."""
-        return self.classify(self.backbone(x))
-
-    def classify(self, features: Tensor) -> Tensor:
-        """Logits of features of the network, ``[B, n]``."""
-        logits = nn.functional.linear(features.to(self.weight.dtype), self.weight, self.bias)
-        return logits if self.refinement is None else self.refinement(logits)
 
     @torch.inference_mode()
     def predict(self, images: Photo | Sequence[Photo], *, batch_size: int = 32) -> list[Prediction]:
         """Names and probabilities for photos.
 
         Args:
-            images: paths, PIL images, or tensors ``[3, H, W]`` that are already transformed; or a batch of
-                such tensors. A single one is a list of one.
-            batch_size: number of images that go through the network at a time.
+            images: paths, PIL images or transformed tensors ``[3, H, W]``; one of them, several, or a batch.
+            batch_size: number of images per forward pass.
         """
         check_range("batch_size", batch_size, least=1)
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
@@ -116,19 +91,19 @@ class SavedModel(nn.Module):
         return [self._prediction(row) for batch in rows for row in batch.tolist()]
 
     def _batches(self, photos: Sequence[Photo], batch_size: int) -> Iterator[Tensor]:
-        """Inputs of the network, those of one size together."""
+        """Inputs of the network; successive images of one size form batches."""
         for _, images in groupby(map(self._input, photos), key=lambda image: image.shape):
             while batch := list(islice(images, batch_size)):
-                yield torch.stack(batch).to(self.weight.device)
+                yield torch.stack(batch).to(self.classifier.weight.device)
 
     def _input(self, photo: Photo) -> Tensor:
         if isinstance(photo, Tensor):
             return photo
         if not isinstance(photo, FILE_OR_IMAGE):
-            kind = type(photo).__name__
-            raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {kind}.")
+            type_name = type(photo).__name__
+            raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {type_name}.")
         if self.transform is None:
-            raise ValueError("The run's transform could not be saved: give photos as transformed tensors.")
+            raise ValueError("The run's transform could not be saved: pass photos as transformed tensors.")
         return self.transform(upright_rgb(photo) if isinstance(photo, Image.Image) else load_image(photo))
 
     def _prediction(self, row: Sequence[float]) -> Prediction:
@@ -141,8 +116,7 @@ def pack_model(
     model: Any,
     backbone: nn.Module,
     *,
-    backbone_name: str,
-    backbone_settings: Mapping[str, Any],
+    network: Mapping[str, Any],
     by_name: bool,
     transform: Transform | None,
     class_names: Sequence[str],
@@ -151,9 +125,9 @@ def pack_model(
 ) -> tuple[bytes, dict[str, Any]]:
     """Content of ``model.safetensors`` and ``model.json`` of a trained `MultiLabelModel`.
 
-    ``backbone`` is another than ``model.backbone`` if the model was trained on features. With ``by_name`` its
-    weights are left out, because they are those that `create_backbone` finds. Of ``class_names``, those that
-    the model has seen come first. ``about`` is what else is worth knowing about the run.
+    ``backbone`` differs from ``model.backbone`` if the model was trained on features. ``network`` has its
+    name and `BACKBONE_SETTINGS`. With ``by_name``, its weights are not stored, because `create_backbone`
+    finds them. The model has seen the first of ``class_names``. ``about`` has more information on the run.
     """
     tensors = {name: value for name, value in model.classifiers()._asdict().items() if value is not None}
     names = list(class_names[: len(tensors["weight"])])
@@ -173,9 +147,8 @@ def pack_model(
         "thresholds": [THRESHOLD] * len(names) if thresholds is None else list(thresholds),
         "transform": describe_transform(transform),
         "backbone": {
-            "name": backbone_name,
-            **{name: backbone_settings[name] for name in BACKBONE_SETTINGS},
-            "weights": PRETRAINED if by_name else STORED,
+            **network,
+            "weights": "pretrained" if by_name else "stored",
             "digest": digest_weights(backbone),
         },
         "tensors": hashlib.sha256(content).hexdigest(),
@@ -184,19 +157,19 @@ def pack_model(
 
 
 def model_name(after: int | None = None) -> str:
-    """Name of a run's model without suffix: that at its end, or after an experience, counted from 1."""
+    """File name without suffix of the final model, or of that after an experience, counted from 1."""
     return "model" if after is None else f"model-after{after}"
 
 
 def load_model(
     run: str | os.PathLike, *, after: int | None = None, device: str | torch.device = "cpu"
 ) -> SavedModel:
-    """The model that a run left, for predictions. No code in its files is executed.
+    """Load the model of a run, for predictions. No code in its files is executed.
 
     Args:
         run: folder of a run, such as ``results/agcn-seed0``.
-        after: number of the experience after which the model is wanted, from 1, of a run with
-            ``--keep-models``; the last one if None.
+        after: number of an experience, from 1, to load the model after it (of a run with ``--keep-models``);
+            None for the final model.
         device: where to compute.
 
     Raises:
@@ -206,10 +179,10 @@ def load_model(
     """
     path = _find(Path(run), after)
     try:
-        description = _read_description(path)
-        tensors = _read_tensors(path.with_suffix(TENSORS), description["tensors"])
-        model = _make_model(description, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, SafetensorError) as error:
+        model = _make_model(*_read(path))
+    except WeightsUnavailable:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
         files = f"{path} and {path.stem}{TENSORS}"
         raise ValueError(f"{files} are not a model that can be used: {reason}.") from None
@@ -230,73 +203,70 @@ def _find(run: Path, after: int | None) -> Path:
     raise FileNotFoundError(f"There is no {path}; {there}")
 
 
-def _read_description(path: Path) -> dict[str, Any]:
-    """What ``model.json`` says, checked."""
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Content of ``model.json``, checked, and the tensors that it describes."""
     found = read_json(path)
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f"it is not of format {FORMAT}, which this version reads")
+    is_known = isinstance(found, dict) and found.get("format") == FORMAT
+    _check(is_known, f"it does not have format {FORMAT}, which this version reads")
     check_fields(found, FIELDS, path.name)
     check_fields(found["backbone"], BACKBONE_FIELDS, f"{path.name}: backbone")
-    names = found["class_names"]
-    _check(len(set(names)) == len(names) == len(found["thresholds"]) > 0, "class_names", names)
-    _check(BACKBONE_NAME.fullmatch(found["backbone"]["name"]), "backbone", found["backbone"]["name"])
-    return found
+    names, thresholds, network = found["class_names"], found["thresholds"], found["backbone"]["name"]
+    _check(len(set(names)) == len(names) > 0, f"class_names are empty or have a name twice: {names}")
+    _check(len(names) == len(thresholds), f"{len(names)} classes have {len(thresholds)} thresholds")
+    _check(BACKBONE_NAME.fullmatch(network), f"the backbone has the name {network!r}")
+    file = path.with_suffix(TENSORS)
+    _check(file.is_file(), f"there is no {file.name}")
+    content = file.read_bytes()
+    is_whole = hashlib.sha256(content).hexdigest() == found["tensors"]
+    _check(is_whole, f"{file.name} is damaged, or of another run")
+    return found, load(content)
 
 
-def _check(fits: object, name: str, value: Any) -> None:
+def _check(fits: object, problem: str) -> None:
+    """Raise a ValueError with the problem; `load_model` makes a sentence of it."""
     if not fits:
-        raise ValueError(f"{name} has a wrong value, {repr(value)[:60]}")
-
-
-def _read_tensors(path: Path, digest: str) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise ValueError(f"there is no {path.name}")
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise ValueError(f"{path.name} is damaged, or of another run")
-    return load(content)
+        raise ValueError(problem)
 
 
 def _make_model(description: dict[str, Any], tensors: dict[str, Tensor]) -> SavedModel:
-    weight, names = tensors.pop("weight"), description["class_names"]
-    bias, random = tensors.pop("bias", None), tensors.pop("random", None)
-    own = {name: tensors.pop(f"refinement.{name}", None) for name in ("origin", "unit", "gain")}
-    _check(len({value is None for value in own.values()}) == 1, "refinement", [*own])
-    refinement = None if own["origin"] is None else LogitRefinement(**own)  # type: ignore[arg-type]
-    backbone: Any = _make_backbone(description["backbone"], tensors)
-    n_features = backbone.num_features
-    if random is not None:
-        _check(random.ndim == 2 and random.shape[1] == n_features, "random", tuple(random.shape))
-        backbone, n_features = RandomFeatures(backbone, len(random)), len(random)
-        backbone.weight = random
-    _check(weight.shape == (len(names), n_features), "weight", tuple(weight.shape))
-    _check(bias is None or bias.shape == (len(names),), "bias", bias)
-    model = SavedModel(backbone, weight, bias, refinement, description)
-    _try_out(model, n_features)
+    own = {key: tensors.pop(key) for key in [*tensors] if not key.startswith("backbone.")}
+    _check("weight" in own, "the tensor 'weight' is missing")
+    backbone = _make_backbone(description["backbone"], tensors)
+    n_classes, n_inputs = len(description["class_names"]), backbone.num_features
+    n_features = len(own["random"]) if "random" in own else n_inputs
+    _check_tensors(own, n_classes, n_inputs, n_features)  # before anything of such a size is allocated
+    if "random" in own:
+        backbone = RandomFeatures(backbone, n_features)
+        backbone.weight = own["random"]
+    model = SavedModel(backbone, description)
+    parts = {key.removeprefix("refinement."): own[key] for key in own if key.startswith("refinement.")}
+    refinement = LogitRefinement(**parts) if parts else None
+    model.set_classifiers(own["weight"], own.get("bias", torch.zeros(n_classes)), refinement)
+    if model.transform is not None:
+        image = model.transform(Image.new("RGB", (64, 48)))  # an error if its steps do not fit each other
+        _check(image.ndim == 3 and image.is_floating_point(), "the transform returns no [3, H, W] floats")
     return model
 
 
-def _try_out(model: SavedModel, n_features: int) -> None:
-    """Raise a ValueError if types or shapes in the files do not fit each other, before a photo is read."""
-    try:
-        logits = model.classify(torch.zeros(1, n_features))
-        image = None if model.transform is None else model.transform(Image.new("RGB", (64, 48)))
-    except RuntimeError as error:
-        raise ValueError(str(error)) from None
-    _check(logits.shape == (1, len(model.class_names)), "refinement", tuple(logits.shape))
-    _check(logits.is_floating_point() and logits.isfinite().all(), "weight", model.weight)
-    _check(image is None or (image.ndim == 3 and image.is_floating_point()), "transform", image)
+def _check_tensors(own: Mapping[str, Tensor], n_classes: int, n_inputs: int, n_features: int) -> None:
+    shapes: dict[str, tuple[int, ...]] = {
+        "random": (n_features, n_inputs),
+        "weight": (n_classes, n_features),
+        "refinement.gain": (n_classes, n_classes),
+        **dict.fromkeys(("bias", "refinement.origin", "refinement.unit"), (n_classes,)),
+    }
+    for key, tensor in own.items():
+        _check(tensor.shape == shapes.get(key), f"the tensor {key!r} has shape {tuple(tensor.shape)}")
+        is_number = tensor.is_floating_point() and tensor.isfinite().all()
+        _check(is_number, f"the tensor {key!r} has values that are not finite floats")
 
 
-def _make_backbone(network: Mapping[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
+def _make_backbone(network: Mapping[str, Any], tensors: dict[str, Tensor]) -> Any:
     settings = {name: network[name] for name in BACKBONE_SETTINGS}
-    by_name = network["weights"] == PRETRAINED
+    by_name = network["weights"] == "pretrained"
     backbone = create_backbone(network["name"], pretrained=by_name, **settings)
     if not by_name:
-        try:
-            backbone.load_state_dict({k.removeprefix("backbone."): v for k, v in tensors.items()})
-        except RuntimeError as error:  # names or shapes differ
-            raise ValueError(str(error)) from None
-    if digest_weights(backbone) != network["digest"]:
-        raise ValueError(f"the weights of {network['name']!r} found here are not those that the run had")
+        backbone.load_state_dict({key.removeprefix("backbone."): value for key, value in tensors.items()})
+    is_same = digest_weights(backbone) == network["digest"]
+    _check(is_same, f"the weights of {network['name']!r} found here are not those of the run")
     return backbone

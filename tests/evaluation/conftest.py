@@ -49,6 +49,20 @@ def model():
 
 
 @pytest.fixture
+def learn(benchmark):
+    """A function that trains on some experiences, evaluates after each, and returns the last metrics."""
+
+    def learn(strategy, experiences):
+        for t in experiences:
+            torch.manual_seed(t)
+            strategy.train(benchmark.train_stream[t])
+            results = strategy.eval(benchmark.test_stream[: t + 1])
+        return results
+
+    return learn
+
+
+@pytest.fixture
 def make_strategy(model):
     """A function that makes a strategy over `model`, with seven images per batch."""
 

@@ -1,4 +1,4 @@
-"""Tables, Weights & Biases, and progress on a terminal or in a file."""
+"""CSV files, Weights & Biases, and progress on a terminal or in a file."""
 
 import csv
 import fcntl
@@ -26,36 +26,39 @@ from avalanche_agcn.evaluation import (
 TEST = "eval_phase/test_stream"
 
 
-def run(make_strategy, benchmark, logger, *metrics, n_experiences=1, options=None, **settings):
-    evaluator = multilabel_evaluator(*metrics, loggers=[logger], **(options or {}))
-    strategy = make_strategy(evaluator=evaluator, **settings)
-    for t in range(n_experiences):
-        strategy.train(benchmark.train_stream[t])
-        strategy.eval(benchmark.test_stream[: t + 1])
-    return strategy
+@pytest.fixture
+def run(make_strategy, learn):
+    """A function that trains and evaluates with a logger."""
+
+    def run(logger, *metrics, n_experiences=1, options=None, **settings):
+        evaluator = multilabel_evaluator(*metrics, loggers=[logger], **(options or {}))
+        strategy = make_strategy(evaluator=evaluator, **settings)
+        learn(strategy, range(n_experiences))
+        return strategy
+
+    return run
 
 
 # CSV files
 
 
 def read(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(path.read_text().splitlines()))
 
 
-def test_csv_has_our_metrics_as_columns(tmp_path, benchmark, make_strategy):
+def test_csv_has_our_metrics_as_columns(tmp_path, run):
     logger = MultiLabelCSVLogger(tmp_path / "logs")
     names = {"per_class": True, "class_names": list("abcdef")}
     metrics = mean_average_precision_metrics(minibatch=True, epoch=True, **names)
     options = {"options": {"train_map": False, **names}, "n_experiences": 2, "train_epochs": 2}
-    strategy = run(make_strategy, benchmark, logger, metrics, **options)
+    strategy = run(logger, metrics, **options)
     matrix = find_nested(strategy).history["test"]["CF1"]
     values = strategy.evaluator.get_last_metrics()
 
     rows = read(tmp_path / "logs" / "eval_results.csv")
-    positions = [(row["training_exp"], row["stream"], row["eval_exp"]) for row in rows]
-    expected = [("0", "0"), ("0", ""), ("1", "0"), ("1", "1"), ("1", "")]
-    assert positions == [(trained, "test", evaluated) for trained, evaluated in expected]
+    assert {row["stream"] for row in rows} == {"test"}
+    positions = [(row["training_exp"], row["eval_exp"]) for row in rows]
+    assert positions == [("0", "0"), ("0", ""), ("1", "0"), ("1", "1"), ("1", "")]
     assert [float(rows[i]["CF1_Nested"]) for i in (0, 2, 3)] == [matrix[0][0], *matrix[1]]
     assert float(rows[-1]["mAP_Forgetting"]) == values[f"mAP_Forgetting/{TEST}"]
     assert float(rows[-1]["AP_Nested/d"]) == values[f"AP_Nested/{TEST}"]["d"]
@@ -69,14 +72,13 @@ def test_csv_has_our_metrics_as_columns(tmp_path, benchmark, make_strategy):
     assert not {"accuracy", "AP_Epoch", "mAP_MB", "AP_MB/c"} & set(rows[0])  # nothing of a single batch
 
 
-def test_csv_can_be_continued_and_needs_no_training(tmp_path, benchmark, make_strategy):
+def test_csv_can_be_continued_and_needs_no_training(tmp_path, benchmark, make_strategy, run):
     for append in (False, True, False):
-        run(make_strategy, benchmark, MultiLabelCSVLogger(tmp_path, append=append))
+        run(MultiLabelCSVLogger(tmp_path, append=append))
         assert len(read(tmp_path / "training_results.csv")) == (2 if append else 1)
         assert len(read(tmp_path / "eval_results.csv")) == (4 if append else 2)
     assert sorted(os.listdir(tmp_path)) == ["eval_results.csv", "training_results.csv"]
-    evaluator = multilabel_evaluator(loggers=[MultiLabelCSVLogger(tmp_path)])
-    make_strategy(evaluator=evaluator).eval(benchmark.test_stream)
+    make_strategy(loggers=[MultiLabelCSVLogger(tmp_path)]).eval(benchmark.test_stream)
     assert {row["training_exp"] for row in read(tmp_path / "eval_results.csv")} == {""}
 
 
@@ -102,15 +104,14 @@ def make_wandb_logger(tmp_path, monkeypatch):
         logger.wandb.finish()
 
 
-def test_wandb_gets_numbers_and_plots_and_nothing_else(make_wandb_logger, tmp_path, benchmark, make_strategy):
+def test_wandb_gets_numbers_and_plots_and_nothing_else(make_wandb_logger, tmp_path, run):
     logger = make_wandb_logger({"id": "mine"})
-    strategy = run(make_strategy, benchmark, logger, options={"plots": True})
+    strategy = run(logger, options={"plots": True})
     logger.log_single_metric("text", "neither number nor plot", logger.step)
     logger.wandb.log({}, step=logger.step + 1, commit=True)  # a step is written when the next one begins
-    summary = logger.wandb.run.summary
-    score = find_nested(strategy).history["test"]["mAP"][0][0]
-    assert summary[f"mAP_Last/{TEST}"] == pytest.approx(score)
-    assert summary[f"mAP_Nested/{TEST}/Exp000"] == pytest.approx(score)
+    summary, score = logger.wandb.run.summary, find_nested(strategy).history["test"]["mAP"][0][0]
+    for name in (f"mAP_Last/{TEST}", f"mAP_Nested/{TEST}/Exp000"):
+        assert summary[name] == pytest.approx(score)
     assert summary[f"LearningCurve/{TEST}"]["_type"] == "image-file"
     assert "text" not in dict(summary)
     assert logger.wandb.run.id == "mine"
@@ -140,54 +141,48 @@ def test_wandb_gets_checkpoints_on_request(
 # Progress
 
 
-def run_on_terminal(make_strategy, benchmark, columns=120, **settings):
-    """What a terminal gets to see."""
+def run_on_terminal(run, columns=120, **settings):
+    """Return the text that a terminal receives."""
     reader, writer = pty.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     with os.fdopen(writer, "w") as terminal:
-        run(make_strategy, benchmark, ProgressLogger(terminal), **settings)
+        run(ProgressLogger(terminal), **settings)
         terminal.flush()
         os.set_blocking(reader, False)
-        chunks = []
-        try:
-            while chunk := os.read(reader, 65536):
-                chunks.append(chunk)
-        except BlockingIOError:
-            pass
-    os.close(reader)
-    return b"".join(chunks).decode()
+        with os.fdopen(reader, "rb") as file:
+            return file.read().decode()
 
 
+@pytest.fixture
 def n_batches(benchmark):
-    """Of training and of evaluation, in the first experience."""
+    """Batches of training and of evaluation, in the first experience."""
     streams = {"train": benchmark.train_stream, "eval": benchmark.test_stream}
     return {phase: -(-len(stream[0].dataset) // 7) for phase, stream in streams.items()}
 
 
 @pytest.mark.parametrize("columns", [120, 0])  # some terminals do not report their width
-def test_terminal_shows_bars_with_loss_and_speed(make_strategy, benchmark, columns):
-    text = run_on_terminal(make_strategy, benchmark, columns)
-    for phase, n in n_batches(benchmark).items():
+def test_terminal_shows_bars_with_loss_and_speed(run, n_batches, columns):
+    text = run_on_terminal(run, columns)
+    for phase, n in n_batches.items():
         pattern = rf"\r{phase} exp 0: 100%\|█+\| {n}/{n} .*?loss \d\.\d{{4}}, \d+\.\d images/s"
         assert re.search(pattern, text), phase
     assert re.search(r"\tmAP of test stream = Nested 0\.\d{4}, Last 0\.\d{4}, ", text)
 
 
 def statuses(file, phase):
-    """Numbers of batches done and last text of each bar in a file."""
+    """Numbers of finished batches and last text of each bar in a file."""
     lines = re.findall(rf"{phase} exp 0: [^\r\n]*", file.getvalue())
     return [int(re.search(r"(\d+)/\d+ \[", line)[1]) for line in lines], lines[-1]
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0])
-def test_file_gets_a_status_as_often_as_asked_and_at_the_end(make_strategy, benchmark, seconds):
+def test_file_gets_a_status_as_often_as_asked_and_at_the_end(run, n_batches, seconds):
     file = io.StringIO()
-    strategy = run(make_strategy, benchmark, ProgressBar(file, seconds=seconds))
+    strategy = run(ProgressBar(file, seconds=seconds))
     results = strategy.evaluator.get_last_metrics()
-    for phase, n in n_batches(benchmark).items():
+    for phase, n in n_batches.items():
         done, last = statuses(file, phase)
-        expected = [0, n] if seconds is None else [*range(n + 1), n]  # no 30 seconds have passed
-        assert done == expected
+        assert done == ([0, n] if seconds is None else [*range(n + 1), n])  # no 30 seconds have passed
         (loss,) = (value for name, value in results.items() if re.match(rf"Loss_.*/{phase}_phase", name))
         assert f"loss {loss:.4f}, " in last
         assert re.search(r"\d+\.\d images/s\] *$", last)
@@ -195,16 +190,15 @@ def test_file_gets_a_status_as_often_as_asked_and_at_the_end(make_strategy, benc
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])
-def test_evaluation_during_training_has_its_own_bar(make_strategy, benchmark, on_terminal):
-    settings = {"eval_every": 2, "peval_mode": "iteration"}
-    file = io.StringIO()
+def test_evaluation_during_training_has_its_own_bar(run, n_batches, on_terminal):
+    settings, file = {"eval_every": 2, "peval_mode": "iteration"}, io.StringIO()
     if on_terminal:
-        file.write(run_on_terminal(make_strategy, benchmark, **settings))
+        file.write(run_on_terminal(run, **settings))
     else:
-        run(make_strategy, benchmark, ProgressLogger(file), **settings)
-    text, n = file.getvalue(), n_batches(benchmark)["train"]
+        run(ProgressLogger(file), **settings)
+    text = file.getvalue()
     assert text.count("Epoch 0 ended.") == 1
-    assert statuses(file, "train")[0][-1] == n
+    assert statuses(file, "train")[0][-1] == n_batches["train"]
     assert text.count("End of eval phase") > 3
     assert "Eval on experience" not in text
     assert "\x1b" not in text
@@ -228,8 +222,6 @@ def test_an_evaluation_has_one_bar_and_a_line_for_all_nested_sets(make_strategy,
 
 def test_the_epochs_of_an_experience_leave_one_line(make_strategy, benchmark):
     file = io.StringIO()
-    strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[ProgressBar(file)]), train_epochs=3)
-    strategy.train(benchmark.train_stream[0], eval_streams=[])
-    strategy.train(benchmark.train_stream[1], eval_streams=[])
-    left = [line.rpartition("\r")[2] for line in file.getvalue().split("\n") if line]
-    assert [line.split("|")[0] for line in left] == [f"train exp {t} epoch 3/3: 100%" for t in range(2)]
+    make_strategy(loggers=[ProgressBar(file)], train_epochs=3).train(benchmark.train_stream[:2])
+    lines = [line.rpartition("\r")[2] for line in file.getvalue().split("\n") if line]
+    assert [line.split("|")[0] for line in lines] == [f"train exp {t} epoch 3/3: 100%" for t in range(2)]

@@ -11,6 +11,7 @@ import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
+import avalanche_agcn.evaluation.functional as F
 from avalanche_agcn.evaluation import (
     AveragePrecision,
     MeanAveragePrecision,
@@ -18,26 +19,15 @@ from avalanche_agcn.evaluation import (
     NestedMetric,
     PerSetMetric,
 )
-from avalanche_agcn.evaluation.functional import (
-    average_precision,
-    mean_average_precision,
-    nested_scores,
-    precision_recall_f1,
-)
 
-MAKERS = {
-    "AP": AveragePrecision,
-    "mAP": MeanAveragePrecision,
-    "F1": lambda: MultiLabelF1(threshold=0.0),
-    "top-2 F1": lambda: MultiLabelF1(threshold=0.5, top_k=2),
+F1 = MultiLabelF1, F.precision_recall_f1
+METRICS = {  # metric, function, settings of both
+    "AP": (AveragePrecision, F.average_precision, {}),
+    "mAP": (MeanAveragePrecision, F.mean_average_precision, {}),
+    "F1": (*F1, {"threshold": 0.0}),
+    "top-2 F1": (*F1, {"threshold": 0.5, "top_k": 2}),
 }
-FUNCTIONS = {
-    "AP": average_precision,
-    "mAP": mean_average_precision,
-    "F1": lambda *case: precision_recall_f1(*case, threshold=0.0),
-    "top-2 F1": lambda *case: precision_recall_f1(*case, threshold=0.5, top_k=2),
-}
-each_metric = pytest.mark.parametrize("name", MAKERS)
+each_metric = pytest.mark.parametrize("name", METRICS)
 SIZES, CLASS_COUNTS = [9, 0, 7], [2, 3, 5]  # of nested sets
 
 
@@ -53,12 +43,23 @@ def as_list(result):
     return np.nan_to_num(np.atleast_1d(np.asarray(result)), nan=-1.0).tolist()
 
 
+def make(name):
+    metric_type, _, settings = METRICS[name]
+    return metric_type(**settings)
+
+
+def expect(name, scores, targets):
+    _, function, settings = METRICS[name]
+    return as_list(function(scores, targets, **settings))
+
+
 def fed(name, scores, targets, sizes=()):
-    """A metric that was updated with batches of these sizes, or with all images at once."""
-    metric = MAKERS[name]()
-    for batch, own in zip(scores.clone().split(sizes or len(scores)), targets.split(sizes or len(scores))):
-        metric.update(batch, own)
-        batch.fill_(0.0)  # the caller may use the memory of a batch again
+    """A metric that was updated with batches of these sizes, or with all images at once; maybe none."""
+    metric = make(name)
+    for batch, own in zip(scores.clone().split(sizes or 99), targets.split(sizes or 99)):
+        if len(batch):
+            metric.update(batch, own)
+        batch.fill_(0.0)  # the caller may overwrite a batch
     return metric
 
 
@@ -66,11 +67,11 @@ def fed(name, scores, targets, sizes=()):
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(0, 999), st.integers(0, 8))
 def test_batches_and_merging_change_nothing(name, sizes, seed, cut):
     scores, targets = data(sum(sizes), seed=seed)
-    expected = as_list(FUNCTIONS[name](scores, targets))
+    expected = expect(name, scores, targets)
     assert as_list(fed(name, scores, targets, sizes).result()) == expected
-    n_first, merged = sum(sizes[:cut]), MAKERS[name]()
+    n_first, merged = sum(sizes[:cut]), make(name)
     for part in (slice(n_first), slice(n_first, None)):
-        merged.merge_state(fed(name, scores[part], targets[part]) if len(scores[part]) else MAKERS[name]())
+        merged.merge_state(fed(name, scores[part], targets[part]))
     assert as_list(merged.result()) == expected
 
 
@@ -84,7 +85,7 @@ def test_reset_discards_and_result_does_not(name):
     metric.reset()
     assert metric.is_empty
     metric.update(scores[:9, :3], targets[:9, :3])
-    assert as_list(metric.result()) == as_list(FUNCTIONS[name](scores[:9, :3], targets[:9, :3]))
+    assert as_list(metric.result()) == expect(name, scores[:9, :3], targets[:9, :3])
 
 
 def test_float64_after_float32_loses_nothing():
@@ -93,16 +94,14 @@ def test_float64_after_float32_loses_nothing():
     metric = fed("AP", *single)
     metric.update(*double)
     joined = torch.cat([single[0].double(), double[0]]), torch.cat([single[1], double[1]])
-    assert as_list(metric.result()) == as_list(average_precision(*joined))
+    assert as_list(metric.result()) == expect("AP", *joined)
 
 
-@pytest.mark.parametrize(
-    "make", [*MAKERS.values(), *(lambda m=m: m(threshold=0.0) for m in (NestedMetric, PerSetMetric))]
-)
-def test_result_of_no_image_is_rejected_with_the_fix(make):
-    assert make().gather().is_empty  # without processes, gather() returns the metric itself
-    with pytest.raises(ValueError, match=r"has seen no image; .* call update\(\)"):
-        make().result()
+def test_result_of_no_image_is_rejected_with_the_fix():
+    for metric in [*map(make, METRICS), NestedMetric(threshold=0.0), PerSetMetric(threshold=0.0)]:
+        assert metric.gather().is_empty  # without processes, gather() returns the metric itself
+        with pytest.raises(ValueError, match=r"has seen no image; .* call update\(\)"):
+            metric.result()
 
 
 def test_counts_at_other_thresholds_are_not_merged():
@@ -115,10 +114,8 @@ def test_counts_at_other_thresholds_are_not_merged():
 
 def nested_case(seed=0):
     scores, targets = data(sum(SIZES), CLASS_COUNTS[-1], seed)
-    expected = nested_scores(
-        scores, targets, set_sizes=np.cumsum(SIZES).tolist(), class_counts=CLASS_COUNTS, threshold=0.0
-    )
-    return scores, targets, expected
+    sizes = {"set_sizes": np.cumsum(SIZES).tolist(), "class_counts": CLASS_COUNTS}
+    return scores, targets, F.nested_scores(scores, targets, **sizes, threshold=0.0)
 
 
 def feed_nested(metric, scores, targets, images=slice(None), batch_size=4):
@@ -154,8 +151,8 @@ def test_per_set_metric_scores_each_set_with_its_own_scores():
         metric.update([scores[images] for scores in own], targets[images])
     result = metric.result()
     for i, (n, c) in enumerate(zip((6, 11, 16), CLASS_COUNTS)):
-        assert result.mAP[i] == pytest.approx(mean_average_precision(own[i][:n], targets[:n, :c]))
-        f1 = precision_recall_f1(own[i][:n], targets[:n, :c], threshold=0.0)
+        assert result.mAP[i] == pytest.approx(F.mean_average_precision(own[i][:n], targets[:n, :c]))
+        f1 = F.precision_recall_f1(own[i][:n], targets[:n, :c], threshold=0.0)
         assert (result.CF1[i], result.OF1[i]) == pytest.approx((f1.CF1, f1.OF1))
     assert result.average_precision.isnan().sum(dim=1).tolist() == [3, 2, 0]
 
@@ -173,16 +170,14 @@ def test_memory_is_one_float32_matrix_and_a_byte_per_label():
 
 
 def gather_in_process(rank, folder, n_first):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
-    scores, targets = data(31)
-    own = slice(0, n_first) if rank == 0 else slice(n_first, None)
+    store = {"init_method": f"file://{folder}/store", "timeout": timedelta(seconds=60)}
+    dist.init_process_group("gloo", **store, rank=rank, world_size=2)
+    scores, targets = (part[n_first:] if rank else part[:n_first] for part in data(31))
     gathered = []
-    for name, make in MAKERS.items():
-        metric = fed(name, scores[own], targets[own]) if len(scores[own]) else make()
+    for name in METRICS:
+        metric = fed(name, scores, targets)
         gathered.append(as_list(metric.gather().result()))
-        assert metric.is_empty == (len(scores[own]) == 0)  # gathering leaves the metric unchanged
+        assert metric.is_empty == (len(scores) == 0)  # gathering leaves the metric unchanged
     torch.save(gathered, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
 
@@ -190,6 +185,6 @@ def gather_in_process(rank, folder, n_first):
 @pytest.mark.parametrize("n_first", [13, 31])  # odd shares; a process that has seen nothing
 def test_gather_over_processes_equals_one_process(tmp_path, n_first):
     mp.start_processes(gather_in_process, args=(str(tmp_path), n_first), nprocs=2, start_method="fork")
-    expected = [as_list(function(*data(31))) for function in FUNCTIONS.values()]
+    expected = [expect(name, *data(31)) for name in METRICS]
     for rank in range(2):
         assert torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) == expected

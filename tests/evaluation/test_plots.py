@@ -43,13 +43,10 @@ def test_several_seeds_are_their_mean_in_a_band_and_levels_a_dashed_line_across(
     plot = learning_curve({"AGCN": [[0.8, 0.6], [0.6, 0.6]]}, levels={"Multi-Task": [0.9, 0.8]})
     (axes,) = plot.axes
     curve, level = axes.lines
-    np.testing.assert_allclose(curve.get_ydata(), [70, 60])
-    np.testing.assert_allclose(level.get_ydata(), [85, 85])
+    np.testing.assert_allclose([curve.get_ydata(), level.get_ydata()], [[70, 60], [85, 85]])
     assert (level.get_linestyle(), list(level.get_xdata())) == ("--", [0, 1])  # of the width
-    band = axes.collections[0].get_paths()[0].vertices
-    spread = 100 * np.std([0.8, 0.6], ddof=1)
-    assert band[:, 1].max() == pytest.approx(70 + spread)
-    assert band[:, 1].min() == pytest.approx(min(60, 70 - spread))
+    heights, spread = axes.collections[0].get_paths()[0].vertices[:, 1], 100 * np.std([0.8, 0.6], ddof=1)
+    assert (heights.min(), heights.max()) == pytest.approx((70 - spread, 70 + spread))
     assert str(plot).endswith("Multi-Task 85.0")
     assert learning_curve({}, levels={"Multi-Task": [0.9]}).axes[0].lines[0].get_ydata()[0] == 90
 
@@ -59,8 +56,7 @@ def test_many_curves_can_be_told_apart_and_the_legend_covers_none(boxes_inside):
     plot = learning_curve({f"method {k}": [0.5, 0.4] for k in range(10)}, styles={"method 7": given_style})
     (axes,) = plot.axes
     styles = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines]
-    assert len(set(styles)) == 10
-    assert styles[7] == given_style
+    assert (len(set(styles)), styles[7]) == (10, given_style)
     plot.draw_without_rendering()
     assert axes.get_legend().get_window_extent().x0 >= axes.get_window_extent().x1
     many = learning_curve({f"method {k}": [0.8, 0.7] for k in range(40)})

@@ -71,21 +71,18 @@ def test_state_is_loaded_into_a_model_of_any_size(images, tmp_path):
         assert all(map(torch.equal, model.nested_logits(images), large.nested_logits(images)))
 
 
-def test_word_vectors_can_be_added(images):
-    model = make_model(n_words=2)
-    model.set_graph(torch.eye(2))
-    with pytest.raises(ValueError, match="add_word_vectors"):
-        model.set_graph(torch.eye(3))
-    model.add_word_vectors(torch.randn(1, 5))
-    model.set_graph(torch.eye(3))
-    assert model(images).shape == (3, 3)
-
-
-def test_arguments_that_do_not_fit_are_rejected():
+def test_graphs_and_word_vectors_must_fit_and_vectors_can_be_added(images):
     with pytest.raises(ValueError, match="load_word_vectors"):
         AGCNModel(Backbone(nn.Conv2d(3, 4, 3), num_features=4), torch.zeros(5))
-    model = make_model()
+    model = make_model(n_words=3)
     model.set_graph(torch.eye(3))
-    for graph in (torch.eye(2), torch.zeros(4, 5)):
-        with pytest.raises(ValueError, match="square and no smaller"):
+    for graph, message in [
+        (torch.eye(2), "square and no smaller"),
+        (torch.zeros(3, 5), "square and no smaller"),
+        (torch.eye(4), "add_word_vectors"),
+    ]:
+        with pytest.raises(ValueError, match=message):
             model.set_graph(graph)
+    model.add_word_vectors(torch.randn(1, 5))
+    model.set_graph(torch.eye(4))
+    assert model(images).shape == (3, 4)

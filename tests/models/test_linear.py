@@ -55,7 +55,7 @@ def test_refinement_equals_its_formula():
 
 
 def test_classes_that_do_not_fit_are_rejected():
-    with pytest.raises(ValueError, match="6 classes by now, but the model was made for 5"):
+    with pytest.raises(ValueError, match="6 classes so far, but the model was made for 5"):
         make_model().adaptation(experience(6))
     with pytest.raises(ValueError, match=r"\[1, 3\]"):
         make_model().adaptation(SimpleNamespace(classes_seen_so_far=[3, 1]))

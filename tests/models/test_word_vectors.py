@@ -1,35 +1,31 @@
+import re
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
 
+from avalanche_agcn.benchmarks.voc import VOC_CLASSES
 from avalanche_agcn.models.word_vectors import EMBEDDED, load_word_vectors, orthogonalise
 
-SHARED_GLOVE = Path(__file__).parents[2] / "../shared/data/glove"
-CLASS_NAMES = {
-    "coco80": """
+COCO = """
 person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign,
 parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella,
 handbag, tie, suitcase, frisbee, skis, snowboard, sports ball, kite, baseball bat, baseball glove, skateboard,
 surfboard, tennis racket, bottle, wine glass, cup, fork, knife, spoon, bowl, banana, apple, sandwich, orange,
 broccoli, carrot, hot dog, pizza, donut, cake, chair, couch, potted plant, bed, dining table, toilet, tv,
 laptop, mouse, remote, keyboard, cell phone, microwave, oven, toaster, sink, refrigerator, book, clock, vase,
-scissors, teddy bear, hair drier, toothbrush""",
-    "nuswide81": """
+scissors, teddy bear, hair drier, toothbrush"""
+NUS_WIDE = """
 airport, animal, beach, bear, birds, boats, book, bridge, buildings, cars, castle, cat, cityscape, clouds,
 computer, coral, cow, dancing, dog, earthquake, elk, fire, fish, flags, flowers, food, fox, frost, garden,
 glacier, grass, harbor, horses, house, lake, leaf, map, military, moon, mountain, nighttime, ocean, person,
 plane, plants, police, protest, railroad, rainbow, reflection, road, rocks, running, sand, sign, sky, snow,
 soccer, sports, statue, street, sun, sunset, surf, swimmers, tattoo, temple, tiger, tower, town, toy, train,
-tree, valley, vehicle, water, waterfall, wedding, whales, window, zebra""",
-    "voc20": """
-aeroplane, bicycle, bird, boat, bottle, bus, car, cat, chair, cow, diningtable, dog, horse, motorbike, person,
-pottedplant, sheep, sofa, train, tvmonitor""",
-}
-CLASS_NAMES = {key: [name.strip() for name in text.split(",")] for key, text in CLASS_NAMES.items()}
+tree, valley, vehicle, water, waterfall, wedding, whales, window, zebra"""
+CLASS_NAMES = {"coco80": COCO.strip(), "nuswide81": NUS_WIDE.strip(), "voc20": ", ".join(VOC_CLASSES)}
+CLASS_NAMES = {key: re.split(r",\s", names) for key, names in CLASS_NAMES.items()}
 COMPOUNDS = {"diningtable": "dining table", "pottedplant": "potted plant", "tvmonitor": "tv monitor"}
 
 
@@ -79,31 +75,29 @@ def test_random_vector_depends_on_word_and_seed_only(text_file):
     assert not torch.equal(dog, cat)
 
 
-def test_npz_is_read(tmp_path):
-    np.savez(tmp_path / "v.npz", words=np.array(["a", "b"]), vectors=np.eye(2))
-    assert load_word_vectors(["b", "a b"], tmp_path / "v.npz").tolist() == [[0, 1], [0.5, 0.5]]
-
-
-def test_files_of_other_contents_are_rejected(tmp_path):
-    np.savez(tmp_path / "other.npz", x=np.eye(2))
-    np.savez(tmp_path / "short.npz", words=np.array(["a"]), vectors=np.eye(2))
-    np.savez(tmp_path / "pickled.npz", words=np.array(["a", None], dtype=object), vectors=np.eye(2))
-    (tmp_path / "broken.npz").write_bytes(b"PK not a zip")
-    (tmp_path / "cut.txt").write_text("cat 1 2 3\na 1 2")
-    for name, message in [
-        ("other.npz", "'vectors'"),
-        ("short.npz", "1 words"),
-        ("pickled.npz", "array of strings 'words'"),
-        ("broken.npz", "is not an .npz"),
-        ("cut.txt", "Line 2 .* 2 numbers"),
+def test_npz_is_read_and_other_content_is_rejected(tmp_path):
+    path, two = tmp_path / "vectors.npz", np.eye(2)
+    np.savez(path, words=np.array(["a", "b"]), vectors=two)
+    assert load_word_vectors(["b", "a b"], path).tolist() == [[0, 1], [0.5, 0.5]]
+    for arrays, message in [
+        ({"x": two}, "'vectors'"),
+        ({"words": np.array(["a"]), "vectors": two}, "1 words"),
+        ({"words": np.array(["a", None], dtype=object), "vectors": two}, "array of strings 'words'"),
     ]:
+        np.savez(path, **arrays)
         with pytest.raises(ValueError, match=message):
-            load_word_vectors(["cat", "a"], tmp_path / name)
+            load_word_vectors(["a"], path)
+    path.write_bytes(b"PK not a zip")
+    with pytest.raises(ValueError, match=r"is not an \.npz"):
+        load_word_vectors(["a"], path)
 
 
-def test_text_may_have_words_with_spaces_and_a_header(tmp_path):
+def test_text_may_have_words_with_spaces_and_a_header_but_no_shorter_lines(tmp_path):
     (tmp_path / "840b.txt").write_text("2 3\ndog at example.com 7 7 7\ndog 1 2 3\ndog 4 4 4\n")
     assert load_word_vectors(["dog"], tmp_path / "840b.txt").tolist() == [[1, 2, 3]]
+    (tmp_path / "cut.txt").write_text("cat 1 2 3\na 1 2")
+    with pytest.raises(ValueError, match=r"Line 2 .* 2 numbers"):
+        load_word_vectors(["cat", "a"], tmp_path / "cut.txt")
 
 
 def test_text_is_streamed(tmp_path):
@@ -125,18 +119,10 @@ def test_unknown_sources_are_rejected_with_the_choices():
         load_word_vectors(["cat"], missing="ignore")
 
 
-@pytest.mark.skipif(not SHARED_GLOVE.is_dir(), reason="needs the shared GloVe 300-d files")
 @pytest.mark.parametrize("data_set", ["coco80", "nuswide81"])
-def test_300_dimensions_of_the_benchmarks_classes_are_read(data_set):
-    vectors = load_word_vectors(CLASS_NAMES[data_set], SHARED_GLOVE / f"{data_set}.300d.txt")
+def test_300_dimensions_of_the_benchmarks_classes_are_read(data_set, shared_data):
+    vectors = load_word_vectors(CLASS_NAMES[data_set], shared_data / "glove" / f"{data_set}.300d.txt")
     assert vectors.shape == (len(CLASS_NAMES[data_set]), 300)
-
-
-def test_orthogonal_vectors_are_those_of_the_names_together():
-    names = CLASS_NAMES["coco80"][:40]
-    vectors = load_word_vectors(names, orthogonal=True)
-    assert vectors.dtype == torch.float32
-    assert torch.equal(vectors, orthogonalise(load_word_vectors(names)))
 
 
 def test_orthogonalise_is_the_inverse_root_of_the_gram_matrix():
@@ -151,6 +137,8 @@ def test_orthogonalise_is_the_inverse_root_of_the_gram_matrix():
 def test_orthogonalise_spreads_more_classes_than_dimensions_evenly():
     vectors = load_word_vectors(CLASS_NAMES["coco80"])  # 80 of 50 dimensions
     before, after = normalize(vectors), orthogonalise(vectors)
+    assert torch.equal(load_word_vectors(CLASS_NAMES["coco80"], orthogonal=True), after)
+    assert after.dtype == torch.float32
     torch.testing.assert_close(after.norm(dim=1), torch.ones(80))
     upper = torch.ones(80, 80).triu(1).bool()
     assert (after @ after.T)[upper].abs().mean() < 0.5 * (before @ before.T)[upper].abs().mean()
