@@ -95,8 +95,8 @@ def test_fine_tuning_is_naive_training_with_the_partial_loss(train, same_weights
     assert same_weights(ours, naive)
 
 
-def test_fine_tuning_learns_the_last_experience(benchmark, train):
-    model = train(train_epochs=5).model
+def test_fine_tuning_learns_the_last_experience(benchmark, make_model, train):
+    model = train(model=MultiLabelClassifier(make_model().backbone, 6), train_epochs=5).model
     images, targets, _ = zip(*benchmark.train_stream[2].dataset, strict=True)
     found = (model(torch.stack(images))[:, 4:] > 0) == torch.stack(targets)[:, 4:].bool()
     assert found.float().mean() > 0.8
