@@ -20,7 +20,7 @@ from avalanche_agcn.training.distributed import (
     process_rank,
 )
 from avalanche_agcn.training.gradients import project
-from avalanche_agcn.training.loader import StreamSampler, is_padding, make_train_loader
+from avalanche_agcn.training.loader import is_padding, make_train_loader
 from avalanche_agcn.training.losses import TEMPERATURE, MultiLabelContrastiveLoss, newer_as_negative
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
@@ -48,7 +48,7 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self.storage_policy, self.batch_size_mem, self.views = storage_policy, batch_size_mem, views
         self.n_stream = 0
         self._batch = 0  # next batch of the epoch
-        self._sampler: StreamSampler | None = None
+        self._sampler: Any = None
         self._state_at_epoch_start: dict[str, Any] | None = None
 
     def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
@@ -74,7 +74,6 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
 
     def before_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Count the rows of the batch that are the stream's."""
-        assert self._sampler is not None
         self.n_stream = self._sampler.count_stream_rows(self._batch)
         self._batch += 1
 
