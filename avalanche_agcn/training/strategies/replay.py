@@ -47,7 +47,7 @@ class Replay(MultiLabelTemplate):
 
 
 class ER(Replay):
-    """Experience replay (Chaudhry et al., 2019) from a reservoir: every image is equally likely to be kept."""
+    """Experience replay (Chaudhry et al., 2019) from a reservoir: each image is equally likely to be kept."""
 
     def __init__(self, *, mem_size: int = MEM_SIZE, seed: int | None = None, **replay_kwargs: Any) -> None:
         memory = ReservoirBuffer(mem_size, seed=seed or 0)
