@@ -135,24 +135,6 @@ def test_relationship_loss_pulls_old_nodes_only(record):
         assert all(name.startswith("gcn") or not g.any() for name, g in step["gradients"].items())
 
 
-def test_teacher_is_the_model_of_the_previous_experience_and_is_not_trained(benchmark, train):
-    plugin = AGCNPlugin(lambda_gph=1.0)
-    strategy = train(plugin, ACMPlugin(), n=1)
-    model = strategy.model
-    assert plugin.teacher.model is None
-    for t, experience in enumerate(benchmark.train_stream[1:], 1):
-        previous = {name: value.clone() for name, value in model.state_dict().items()}
-        strategy.train(experience)
-        teacher = plugin.teacher.model
-        assert teacher.n_seen == 2 * t
-        assert all(torch.equal(value, previous[name]) for name, value in teacher.state_dict().items())
-        assert not torch.equal(model.gcn.first.weight, teacher.gcn.first.weight)
-    optimized = {id(p) for group in strategy.optimizer.param_groups for p in group["params"]}
-    assert optimized == {id(p) for p in model.parameters()}
-    assert all(p.grad is None and not p.requires_grad for p in teacher.parameters())
-    assert not any(module.training for module in teacher.modules())
-
-
 def test_a_step_needs_one_pass_of_the_teachers_backbone_and_of_the_students_gcn(benchmark, train, watch):
     plugin, calls = AGCNPlugin(lambda_gph=1.0), Counter()
     strategy = train(plugin, ACMPlugin(), n=1)
@@ -184,23 +166,6 @@ def test_a_loaded_first_experience_has_nothing_of_the_teacher_before(train):
 def test_order_of_the_two_plugins_does_not_matter(train, same_weights):
     orders = [AGCNPlugin(lambda_gph=1.0), ACMPlugin()], [ACMPlugin(), AGCNPlugin(lambda_gph=1.0)]
     assert same_weights(*(train(*plugins) for plugins in orders))
-
-
-def test_saved_state_continues_in_the_middle_of_an_experience(benchmark, train, make_model, watch, tmp_path):
-    def save(strategy):
-        if strategy.clock.train_exp_iterations == 1 and parts[0].n_seen == 4:
-            torch.save([part.state_dict() for part in parts], tmp_path / "state.pt")
-
-    parts = make_model(), AGCNPlugin(lambda_gph=1.0), ACMPlugin()
-    train(*parts[1:], watch(after_training_iteration=save), model=parts[0], n=2)
-    resumed = make_model(seed=1), AGCNPlugin(lambda_gph=1.0), ACMPlugin()
-    for part, state in zip(resumed, torch.load(tmp_path / "state.pt", weights_only=True), strict=True):
-        part.load_state_dict(state)
-    assert resumed[1].state_dict().keys() == parts[1].state_dict().keys()  # before training too
-    train(*resumed[1:], model=resumed[0], stream=benchmark.train_stream[1:2])
-    assert resumed[2].acm.block_sizes == (2, 2)
-    for name, value in parts[1].teacher.model.state_dict().items():
-        assert torch.equal(resumed[1].teacher.model.state_dict()[name], value)
 
 
 @pytest.mark.parametrize("before_step", [False, True])
@@ -302,25 +267,6 @@ def test_training_again_continues_the_counts_and_evaluation_does_not(benchmark, 
     assert strategy.model.n_seen == acm.acm.n_seen == 2
     torch.testing.assert_close(acm.acm.matrix(), once.matrix())
     assert acm.acm.state_dict()["hard"].sum() == 2 * once.state_dict()["hard"].sum()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"graph": "identity"},
-        {"graph": "plain"},
-        {"cross_blocks": False},
-        {"neighbour_weight": 0.9},
-        {"preset": "official", "new_threshold": 0.9, "cross_threshold": 0.05},
-    ],
-    ids=str,
-)
-def test_settings_reach_the_graph(train, settings):
-    acm = ACMPlugin(**settings)
-    model = train(AGCNPlugin(lambda_gph=1.0), acm, n=2).model
-    settings = {"preset": "paper"} | settings
-    settings["preset"] = settings.pop("graph", settings["preset"])
-    torch.testing.assert_close(model.adjacency, adjacency(acm.acm, **settings).float())
 
 
 @pytest.mark.parametrize("beside", [[], [AGCNPlugin()]])

@@ -31,17 +31,22 @@ def logits_of(model, experience):
 
 
 @PLUGINS
-def test_teacher_is_the_model_before_the_experience(benchmark, train, make_plugin):
+def test_teacher_is_the_model_before_the_experience_and_is_not_trained(benchmark, train, make_plugin):
     plugin = make_plugin()
     strategy = train(plugin, n=1)
+    model = strategy.model
     assert plugin.teacher.model is None
-    before = {name: tensor.clone() for name, tensor in strategy.model.named_parameters()}
-    strategy.train(benchmark.train_stream[1], eval_streams=[])
-    assert plugin.teacher.n_old == 2
-    for name, parameter in plugin.teacher.model.named_parameters():
-        assert torch.equal(parameter, before[name])
-        assert not parameter.requires_grad
-        assert not torch.equal(parameter, dict(strategy.model.named_parameters())[name])
+    for t, experience in enumerate(benchmark.train_stream[1:], 1):
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        strategy.train(experience, eval_streams=[])
+        teacher = plugin.teacher.model
+        assert plugin.teacher.n_old == teacher.n_seen == 2 * t
+        assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
+        assert not any(torch.equal(a, b) for a, b in zip(model.parameters(), teacher.parameters()))
+    optimized = {id(p) for group in strategy.optimizer.param_groups for p in group["params"]}
+    assert optimized == {id(p) for p in model.parameters()}
+    assert all(p.grad is None and not p.requires_grad for p in teacher.parameters())
+    assert not any(module.training for module in teacher.modules())
 
 
 @PLUGINS

@@ -10,7 +10,7 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ExponentialLR
 
 from avalanche_agcn.evaluation import f1_metrics, mean_average_precision_metrics, multilabel_evaluator
-from avalanche_agcn.training import AGCN, PartialBCEWithLogitsLoss
+from avalanche_agcn.training import AGCN, PartialBCEWithLogitsLoss, adjacency
 from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, OnlineReplayPlugin
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
 
@@ -60,6 +60,7 @@ def test_a_memory_by_name_is_the_replay_plugin_after_agcns_own(train, same_weigh
         {"gph_reduction": "sum"},
         {"soft_labels": "softmax"},
         {"graph": "identity"},
+        {"graph": "plain"},
         {"cross_blocks": False},
         {"neighbour_weight": 0.5},
         {"q_counts": "stream"},
@@ -68,10 +69,14 @@ def test_a_memory_by_name_is_the_replay_plugin_after_agcns_own(train, same_weigh
     ],
     ids=str,
 )
-def test_every_setting_changes_what_is_learned(train, settings):
+def test_every_setting_changes_what_is_learned_and_those_of_the_graph_reach_it(train, settings):
     preset = {"preset": settings["preset"]} if len(settings) > 1 else {}
-    default, changed = train(**preset).model, train(**settings).model
-    assert not torch.equal(default.gcn.first.weight, changed.gcn.first.weight)
+    default, changed = train(**preset), train(**settings)
+    assert not torch.equal(default.model.gcn.first.weight, changed.model.gcn.first.weight)
+    names = "cross_blocks", "neighbour_weight", "new_threshold", "cross_threshold"
+    graph = {name: value for name, value in settings.items() if name in names}
+    expected = adjacency(changed.acm.acm, settings.get("graph", settings.get("preset", "paper")), **graph)
+    torch.testing.assert_close(changed.model.adjacency, expected.float())
 
 
 def test_old_classes_are_forgotten_less_than_without_the_teacher(benchmark, train):
