@@ -3,6 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from avalanche.training import Naive
+from torch import nn
 
 from avalanche_agcn.benchmarks.multilabel import assemble, make_plan
 from avalanche_agcn.benchmarks.protocols import Protocol
@@ -47,6 +49,13 @@ def test_teacher_is_the_model_before_the_experience_and_is_not_trained(benchmark
     assert optimized == {id(p) for p in model.parameters()}
     assert all(p.grad is None and not p.requires_grad for p in teacher.parameters())
     assert not any(module.training for module in teacher.modules())
+
+
+def test_teacher_of_a_plain_model_knows_the_old_classes_only(train, watch):
+    plugin = LwFPlugin()
+    answers = watch(before_backward=lambda s: plugin.teacher.n_old and plugin.teacher.logits(s).shape[1])
+    train(plugin, answers, kind=Naive, model=nn.Sequential(nn.Flatten(), nn.Linear(192, 6)), lr=0.01)
+    assert sorted(set(answers.seen["before_backward"])) == [0, 2, 4]
 
 
 @PLUGINS
