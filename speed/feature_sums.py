@@ -30,8 +30,9 @@ SOLVED_WIDTH, SOLVED_CLASSES = 2048, 2000
 class FilledPlugin(StatisticalNegativesPlugin):
     """The plugin as it is in the last of six experiences."""
 
-    def _gaussians(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        return random_gaussians(N_OLDER)
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        super().before_training_exp(strategy, **kwargs)
+        self._older = [*random_gaussians(N_OLDER)]
 
 
 def main(argv: list[str] | None = None) -> int:
