@@ -31,6 +31,7 @@ class FilledPlugin(StatisticalNegativesPlugin):
     """The plugin as it is in the last of six experiences."""
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Open the experience, and draw the Gaussians of the earlier ones."""
         super().before_training_exp(strategy, **kwargs)
         self._older = [*random_gaussians(N_OLDER)]
 
