@@ -27,8 +27,10 @@ SOLVED_WIDTH, SOLVED_CLASSES = 2048, 2000
 class FilledPlugin(StatisticalNegativesPlugin):
     """The plugin in the last of six experiences."""
 
-    def _gaussians(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        return random_gaussians(N_OLDER)
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        """Open the experience, and draw the Gaussians of the earlier ones."""
+        super().before_training_exp(strategy, **kwargs)
+        self._older = [*random_gaussians(N_OLDER)]
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:

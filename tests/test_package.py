@@ -40,6 +40,13 @@ def test_public_names_can_be_imported_from_their_layer_and_from_the_package(modu
         ("from avalanche_agcn.evaluation.style import Style", ["torch", "matplotlib"]),
         ("import avalanche_agcn.evaluation.functional", ["avalanche", "torchvision", "matplotlib"]),
         ("from avalanche_agcn.evaluation import NestedMetric", ["avalanche", "torchvision", "matplotlib"]),
+        ("from avalanche_agcn.training import acm, graph, losses", ["avalanche", "torchvision"]),
+        ("from avalanche_agcn.models import gcn, word_vectors", ["avalanche", "torchvision"]),
+        ("import avalanche_agcn.models.backbones", ["avalanche", "timm", "efficientnet_lite_pytorch"]),
+        (
+            "import avalanche_agcn.benchmarks.experience",
+            ["pycocotools", "avalanche_agcn.benchmarks.multilabel"],
+        ),
     ],
 )
 def test_what_takes_long_to_import_is_not_imported_before_it_is_used(statement, unwanted):

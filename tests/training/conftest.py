@@ -1,14 +1,16 @@
-"""A stream of tiny images, a model that learns from it in a moment, and features of such streams."""
+"""A stream of tiny images, small models and strategies that learn from it, and features of such streams."""
 
 import numpy as np
 import pytest
 import torch
+from avalanche.core import SupervisedPlugin
+from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.models import AGCNModel, Backbone
-from avalanche_agcn.training import FeatureStatistics
+from avalanche_agcn.models import AGCNModel, Backbone, MultiLabelClassifier
+from avalanche_agcn.training import FeatureStatistics, FineTuning, PartialBCEWithLogitsLoss
 
 N_CLASSES = 6
 
@@ -51,6 +53,64 @@ def make_model():
         return AGCNModel(backbone, torch.randn(N_CLASSES, 5), hidden_features=12)
 
     return make
+
+
+@pytest.fixture
+def make_strategy():
+    """A function that makes a strategy with some plugins: the same weights and random numbers each time."""
+
+    def make(*plugins, kind=FineTuning, model=None, optimizer=None, lr=0.1, **settings):
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU())
+        model = model or MultiLabelClassifier(Backbone(layers, num_features=8, pool="avg"), N_CLASSES)
+        optimizer = optimizer or torch.optim.SGD(model.parameters(), lr)
+        settings = {"criterion": PartialBCEWithLogitsLoss(), "train_mb_size": 8} | settings
+        settings = {"evaluator": EvaluationPlugin(), "plugins": list(plugins)} | settings
+        torch.manual_seed(0)
+        return kind(model=model, optimizer=optimizer, **settings)
+
+    return make
+
+
+@pytest.fixture
+def train(benchmark, make_strategy):
+    """A function that makes a strategy, trains it on the stream or its first experiences, and returns it."""
+
+    def run(*plugins, stream=None, n=3, loader=None, **settings):
+        strategy = make_strategy(*plugins, **settings)
+        for experience in benchmark.train_stream[:n] if stream is None else stream:
+            strategy.train(experience, eval_streams=[], **loader or {})
+        return strategy
+
+    return run
+
+
+@pytest.fixture
+def watch():
+    """A plugin that calls a function of the strategy in each named hook; ``seen[hook]`` has the results."""
+
+    class Watch(SupervisedPlugin):
+        def __init__(self, **functions):
+            super().__init__()
+            self.seen = {hook: [] for hook in functions}
+            for hook, function in functions.items():
+                setattr(self, hook, self._make_hook(self.seen[hook], function))
+
+        def _make_hook(self, seen, function):
+            return lambda strategy, **kwargs: seen.append(function(strategy))
+
+    return Watch
+
+
+@pytest.fixture
+def same_weights():
+    """Whether two strategies have exactly the same weights."""
+
+    def compare(one, other):
+        states = [strategy.model.state_dict() for strategy in (one, other)]
+        return all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+    return compare
 
 
 @pytest.fixture(scope="session")

@@ -7,30 +7,12 @@ import pytest
 import torch
 
 from avalanche_agcn.checks import check_choice, check_range, check_whole_number
+from avalanche_agcn.training import losses, plugins, strategies
 from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
 from avalanche_agcn.training.graph import adjacency
 from avalanche_agcn.training.l3a import L3AStatistics
-from avalanche_agcn.training.losses import (
-    AsymmetricLoss,
-    MultiLabelContrastiveLoss,
-    distillation_loss,
-    relationship_preserving_loss,
-)
-from avalanche_agcn.training.plugins import (
-    ACMPlugin,
-    AGCNPlugin,
-    ConfidencePenaltyPlugin,
-    ContrastivePlugin,
-    EWCPlugin,
-    LwFPlugin,
-    MemoryPlugin,
-    OnlineReplayPlugin,
-    PseudoLabelPlugin,
-    StatisticalNegativesPlugin,
-)
 from avalanche_agcn.training.ridge import check_ridge
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
-from avalanche_agcn.training.strategies import AGCN, CSC, MultiLabelTemplate, StreamingRidge
 
 MEMORY, ROW = ReservoirBuffer(1), torch.zeros(1, 1)
 
@@ -67,7 +49,7 @@ def graph(preset="paper", **settings):
 
 
 def template(**settings):
-    return MultiLabelTemplate(model=None, optimizer=None, **settings)
+    return strategies.MultiLabelTemplate(model=None, optimizer=None, **settings)
 
 
 WRONG = [  # one setting at a time
@@ -76,25 +58,27 @@ WRONG = [  # one setting at a time
     (partial(graph, "official"), {"cross_threshold": 0.0, "new_threshold": 1.5}),
     (partial(check_ridge, gamma=0.3, ridge=1.0), {"gamma": -0.1, "ridge": 0.0}),
     (L3AStatistics, {"ridge": 0.0, "threshold": 1.0}),
-    (AsymmetricLoss, {"gamma_neg": -1, "gamma_pos": math.inf, "clip": 1.0}),
-    (MultiLabelContrastiveLoss, {"temperature": 0}),
-    (partial(distillation_loss, ROW, ROW), {"reduction": "max"}),
-    (partial(relationship_preserving_loss, ROW, ROW), {"reduction": "max"}),
-    (ACMPlugin, {"preset": "plain", "soft_labels": "hard", "graph": "none"}),
-    (AGCNPlugin, {"lambda_cls": -0.1, "lambda_gph": math.inf, "lambda_dst": math.nan}),
-    (AGCNPlugin, {"reduction": "none", "gph_reduction": "none"}),
-    (partial(EWCPlugin, ewc_lambda=1.0), {"ewc_lambda": -1.0, "fisher_images": 0}),
-    (LwFPlugin, {"alpha": -1.0, "temperature": 0.0}),
-    (ConfidencePenaltyPlugin, {"beta": -0.1, "alpha": 1.1}),
-    (PseudoLabelPlugin, {"threshold": 1.5}),
-    (ContrastivePlugin, {"weight": -1.0}),
-    (StatisticalNegativesPlugin, {"weight": math.nan}),
-    (partial(MemoryPlugin, MEMORY), {"batch_size_mem": -1}),
-    (partial(OnlineReplayPlugin, MEMORY), {"views": 0}),
+    (losses.AsymmetricLoss, {"gamma_neg": -1, "gamma_pos": math.inf, "clip": 1.0}),
+    (losses.MultiLabelContrastiveLoss, {"temperature": 0}),
+    (partial(losses.distillation_loss, ROW, ROW), {"reduction": "max"}),
+    (partial(losses.relationship_preserving_loss, ROW, ROW), {"reduction": "max"}),
+    (plugins.ACMPlugin, {"preset": "plain", "soft_labels": "hard", "graph": "none"}),
+    (plugins.AGCNPlugin, {"lambda_cls": -0.1, "lambda_gph": math.inf, "lambda_dst": math.nan}),
+    (plugins.AGCNPlugin, {"reduction": "none", "gph_reduction": "none"}),
+    (plugins.DecoupledTrainingPlugin, {"distillation": -1.0}),
+    (plugins.DriftCompensationPlugin, {"n_images": -1, "ridge": 0.0}),
+    (partial(plugins.EWCPlugin, ewc_lambda=1.0), {"ewc_lambda": -1.0, "fisher_images": 0}),
+    (plugins.LwFPlugin, {"alpha": -1.0, "temperature": 0.0}),
+    (plugins.ConfidencePenaltyPlugin, {"beta": -0.1, "alpha": 1.1}),
+    (plugins.PseudoLabelPlugin, {"threshold": 1.5}),
+    (plugins.ContrastivePlugin, {"weight": -1.0}),
+    (plugins.StatisticalNegativesPlugin, {"weight": math.nan}),
+    (partial(plugins.MemoryPlugin, MEMORY), {"batch_size_mem": -1}),
+    (partial(plugins.OnlineReplayPlugin, MEMORY), {"views": 0}),
     (ReservoirBuffer, {"max_size": -1}),
-    (AGCN, {"preset": "own", "storage_policy": "reservoir"}),
-    (CSC, {"beta": -1.0, "alpha": 2.0, "threshold": -0.1}),
-    (StreamingRidge, {"gamma": 1.5, "ridge": 0.0, "refine": -1.0}),
+    (strategies.AGCN, {"preset": "own", "storage_policy": "reservoir"}),
+    (strategies.CSC, {"beta": -1.0, "alpha": 2.0, "threshold": -0.1}),
+    (strategies.StreamingRidge, {"gamma": 1.5, "ridge": 0.0, "refine": -1.0}),
     (template, {"amp": "bf16", "clip_grad_norm": 0.0, "seed": -1}),
 ]
 
@@ -110,7 +94,7 @@ def test_wrong_settings_are_named(function, name, value):
 
 def test_settings_that_do_not_go_together_are_named():
     with pytest.raises(ValueError, match="nothing would be learned"):
-        AGCNPlugin(lambda_cls=0, lambda_dst=0, lambda_gph=0)
-    for function in (ACMPlugin, graph):
+        plugins.AGCNPlugin(lambda_cls=0, lambda_dst=0, lambda_gph=0)
+    for function in (plugins.ACMPlugin, graph):
         with pytest.raises(ValueError, match="new_threshold belongs to preset 'official'"):
             function(new_threshold=0.4)

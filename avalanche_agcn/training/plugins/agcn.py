@@ -16,10 +16,10 @@ from avalanche_agcn.training.acm import (
     OFFICIAL_SOFT_START,
     AugmentedCorrelationMatrix,
     QCounts,
-    in_float64,
 )
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
 from avalanche_agcn.training.losses import Reduction, distillation_loss, relationship_preserving_loss
+from avalanche_agcn.training.moment_sums import in_float64
 from avalanche_agcn.training.plugins.distillation import TeacherPlugin
 from avalanche_agcn.training.plugins.replay import check_replayed_rows_are_known, find_memory
 
@@ -36,16 +36,15 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
 
     When an experience with new classes begins, a frozen copy of the model becomes the teacher (the paper's
     expert). From then on the loss is λ₁ ℓ_cls + λ₂ ℓ_dst + λ₃ ℓ_gph; in the first experience it is ℓ_cls
-    alone. ℓ_cls is what the strategy's criterion returned, so this plugin must precede others that add to the
+    alone. ℓ_cls is the value of the strategy's criterion, so this plugin must precede others that add to the
     loss.
 
     Args:
         lambda_cls: λ₁, weight of the criterion from the second experience on.
-        lambda_dst: λ₂, weight of ℓ_dst; 0 leaves it out.
-        lambda_gph: λ₃, weight of ℓ_gph; 0 leaves it out (the paper's Table 3, lines 1 to 3). The
-            paper's 1e5 is for 65,000 images; a stream of 1,000 steps wants about 1e3.
+        lambda_dst: λ₂, weight of ℓ_dst.
+        lambda_gph: λ₃, weight of ℓ_gph. The paper's 1e5 is for 65,000 images; use about 1e3 for 1,000 steps.
         reduction: ``"mean"`` over classes for ℓ_cls and ℓ_dst (the authors' program), or ``"sum"``
-            (Eq. 7 and 9): the more old classes there are, the more ℓ_dst then weighs.
+            (Eq. 7 and 9): ℓ_dst then weighs more, the more old classes there are.
         gph_reduction: ``"mean"`` over all entries of the embeddings (the authors' program, where
             λ₃ comes from), or ``"sum"`` (Eq. 8), up to 70,000 times as much.
 
@@ -70,30 +69,23 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
         for name, weight in weights.items():
             check_range(name, weight, least=0)
         if not any(weights.values()):
-            raise ValueError(f"All of {sorted(weights)} are 0: nothing would be learned.")
+            raise ValueError(f"All of {sorted(weights)} are 0, so nothing would be learned: set one above 0.")
         self.lambda_cls, self.lambda_dst, self.lambda_gph = lambda_cls, lambda_dst, lambda_gph
         self.reduction, self.gph_reduction = reduction, gph_reduction
-        self._old_embeddings: Tensor | None = None  # G of the previous experience, [n_old, D]
         self._n_labelled = 0  # classes that an image of the stream is labelled for
         self._embeddings = OutputRecorder()  # H of the current step, [n_seen, D]
 
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Check that there is a graph; copy the teacher before the model grows."""
+        """Check that there is a graph, count the classes, and copy the teacher before the model grows."""
         agcn_model(strategy)
-        if not any(isinstance(getattr(p, "acm", None), AugmentedCorrelationMatrix) for p in strategy.plugins):
+        if not any(isinstance(plugin, ACMPlugin) for plugin in strategy.plugins):
             raise ValueError(
                 "AGCNPlugin needs the label graph that ACMPlugin counts: use plugins=[AGCNPlugin(...), "
                 "ACMPlugin()], or the strategy AGCN."
             )
-        super().before_train_dataset_adaptation(strategy)
-
-    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Compute the old embeddings once: the teacher's graph does not change."""
         target = strategy.experience.dataset.targets[0]  # type: ignore[attr-defined]
         self._n_labelled = int((~target[: count_seen(strategy.experience)].isnan()).sum())
-        if self.teacher.n_old:
-            with torch.no_grad():
-                self._old_embeddings = self.teacher.model.embeddings()
+        super().before_train_dataset_adaptation(strategy)
 
     def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the embeddings of the forward pass, so that ℓ_gph needs no second one."""
@@ -104,35 +96,22 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
         """Compute the loss of Eq. 9."""
         if self.reduction == "sum":
             strategy.loss = strategy.loss * self._n_labelled
-        if self._old_embeddings is None:
+        if not self.teacher.n_old:
             return
         strategy.loss = self.lambda_cls * strategy.loss
         if self.lambda_dst:
-            logits = self.teacher_logits(strategy)
-            assert logits is not None
+            logits = self.teacher.logits(strategy)
             distillation = distillation_loss(strategy.mb_output, logits, reduction=self.reduction)
             strategy.loss = strategy.loss + self.lambda_dst * distillation
         embeddings = self._embeddings.stop()
         if embeddings is not None:
             strategy.loss = strategy.loss + self.lambda_gph * relationship_preserving_loss(
-                embeddings, self._old_embeddings, reduction=self.gph_reduction
+                embeddings, self.teacher.embeddings(), reduction=self.gph_reduction
             )
-
-    def teacher_logits(self, strategy: SupervisedTemplate) -> Tensor | None:
-        """The teacher's logits of the current batch, ``[B, n_old]``; None in the first experience."""
-        if self._old_embeddings is None:
-            return None
-        features = self.teacher.features(strategy)  # computed once per batch
-        return features.to(self._old_embeddings.dtype) @ self._old_embeddings.T
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the teacher."""
-        super().load_state_dict(state)
-        self._old_embeddings = None
 
 
 def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
-    """Return the `AGCNModel` of a strategy; a TypeError if it is not an `AGCNModel`."""
+    """Return the `AGCNModel` of a strategy; a TypeError if it has another model."""
     model = unwrap(strategy.model)
     if not isinstance(model, AGCNModel):
         raise TypeError(
@@ -149,21 +128,16 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     `AGCNPlugin`. Without that plugin, classes of different experiences have no relations. With several epochs
     every image counts once per epoch, which does not change the probabilities of hard labels.
 
+    ``cross_blocks``, ``neighbour_weight`` and the thresholds are arguments of `adjacency`; ``q_counts`` and
+    the starts are arguments of `AugmentedCorrelationMatrix`.
+
     Args:
-        preset: ``"paper"`` or ``"official"``: sets each of ``soft_labels``, ``graph``, ``hard_start``,
-            ``soft_start`` and ``count_before_step`` that is None.
-        soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the
-            authors' program).
-        graph: how relations become the graph; see `adjacency`, as for the next four.
-        cross_blocks: False leaves out R and Q (the paper's Table 2, line 1).
-        neighbour_weight: weight of all neighbours of a node.
-        new_threshold: of the official graph.
-        cross_threshold: likewise.
-        q_counts: see `AugmentedCorrelationMatrix`, as for the next two.
-        hard_start: 0 (the paper) or 1e-6 (the authors' program).
-        soft_start: 0 (the paper) or 1e-10 (the authors' program).
-        count_before_step: whether a batch is counted before its own forward pass (the authors' program), or
-            after its step, so that it changes the graph from the next step on (the paper).
+        preset: ``"paper"`` or ``"official"``, the authors' program: sets each of ``soft_labels``, ``graph``,
+            ``hard_start``, ``soft_start`` and ``count_before_step`` that is None.
+        soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the program).
+        graph: how relations become a graph: the ``preset`` of `adjacency`.
+        count_before_step: whether a batch is counted before its own forward pass (the program), or after its
+            step, so that it changes the graph from the next step on (the paper).
 
     Example:
         >>> plugin = ACMPlugin(preset="official", cross_blocks=False)
@@ -238,17 +212,13 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         self.acm.load_state_dict(state)
 
     def _count(self, strategy: SupervisedTemplate, targets: Tensor) -> None:
-        targets_new = targets[:, self.acm.n_old : self.acm.n_seen]
-        self.acm.update(targets_new, self._soft_labels(strategy), reduce=True)
+        teachers = [plugin.teacher for plugin in strategy.plugins if isinstance(plugin, AGCNPlugin)]
+        soft_old = None
+        if teachers and teachers[0].n_old:
+            logits = in_float64(teachers[0].logits(strategy))
+            soft_old = logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
+        self.acm.update(targets[:, self.acm.n_old : self.acm.n_seen], soft_old, reduce=True)
         self._update_graph(strategy)
-
-    def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:
-        agcn = [plugin for plugin in strategy.plugins if isinstance(plugin, AGCNPlugin)]
-        logits = agcn[0].teacher_logits(strategy) if agcn else None
-        if logits is None:
-            return None
-        logits = in_float64(logits)
-        return logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
 
     def _update_graph(self, strategy: SupervisedTemplate) -> None:
         model = unwrap(strategy.model)

@@ -1,4 +1,4 @@
-"""Plugins that ask a frozen teacher, the model as it was before: LwF, CSC's losses, pseudo-labels."""
+"""Plugins with a frozen teacher, the model before the experience: LwF, CSC's losses, pseudo-labels."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.checks import check_range
+from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.base import MultiLabelModel
 from avalanche_agcn.models.forward import frozen_copy, unwrap
 from avalanche_agcn.training.losses import (
@@ -29,19 +30,20 @@ THRESHOLD = 0.7  # of L3A's program
 class FrozenTeacher:
     """A frozen copy of a strategy's model, made when an experience with new classes begins.
 
-    A plugin keeps it, not the model: a submodule would be trained. Several plugins may share one; the batch
+    A plugin holds it, not the model: a submodule would be trained. Several plugins may share one; each batch
     then goes through it once.
     """
 
     def __init__(self) -> None:
-        self.from_first = False  # whether the model before any training is the first experience's teacher
+        self.from_first = False  # whether the untrained model is the teacher in the first experience
         self.model: Any = None  # the copy, in evaluation mode and without gradients
         self.n_old = 0  # classes that it knows
         self._n_seen = 0
         self._saved: dict[str, Tensor] = {}  # state to build the copy from, when training resumes
-        self._batch: Tensor | None = None  # images that `_features` and `_logits` belong to
-        self._features: Tensor | None = None
-        self._logits: Tensor | None = None
+        self._embeddings: Any = None
+        self._batch: Any = None  # images that the next two belong to
+        self._features: Any = None
+        self._logits: Any = None
 
     def begin_experience(self, strategy: Any) -> None:
         """Copy the model; call this in ``before_train_dataset_adaptation``, before the model grows."""
@@ -55,14 +57,20 @@ class FrozenTeacher:
             self.model = frozen_copy(model)
             self.model.load_state_dict(self._saved)
         self._n_seen, self._saved = max(n_seen, self._n_seen), {}
-        self._batch = self._features = self._logits = None
+        self._embeddings = self._batch = self._features = self._logits = None
+
+    def embeddings(self) -> Tensor:
+        """Embeddings of the old classes, ``[n_old, D]``, if the model is an `AGCNModel`; computed once."""
+        if self._embeddings is None:
+            with torch.no_grad():
+                self._embeddings = self.model.embeddings()
+        return self._embeddings
 
     def features(self, strategy: Any) -> Tensor:
         """Features of the current batch, ``[B, D]``; computed once per batch."""
         if self._batch is not strategy.mb_x:
             self._batch, self._features = strategy.mb_x, self._forward(self.model.features, strategy)
             self._logits = None
-        assert self._features is not None
         return self._features
 
     def logits(self, strategy: Any) -> Tensor:
@@ -72,7 +80,10 @@ class FrozenTeacher:
         features = self.features(strategy)
         if self._logits is None:
             with torch.no_grad(), torch.autocast(features.device.type, enabled=False):  # as in its forward
-                self._logits = self.model.logits(features)[:, : self.n_old]
+                if isinstance(self.model, AGCNModel):
+                    self._logits = features.to(self.embeddings().dtype) @ self.embeddings().T
+                else:
+                    self._logits = self.model.logits(features)[:, : self.n_old]
         return self._logits
 
     def _forward(self, function: Callable[[Tensor], Tensor], strategy: Any) -> Tensor:
@@ -96,7 +107,7 @@ class TeacherPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignor
     """Base of plugins with a frozen teacher, copied when an experience begins, and saved with its plugin.
 
     Args:
-        teacher: teacher to share with another plugin, which then copies and saves it; its own if None.
+        teacher: teacher of another plugin, which copies and saves it; a new one if None.
     """
 
     def __init__(self, teacher: FrozenTeacher | None = None) -> None:
@@ -126,8 +137,8 @@ class LwFPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-
     is a decision of its own.
 
     Args:
-        alpha: weight of the loss, at least 0; 1 in the LwF paper.
-        temperature: above 0; see `lwf_loss`.
+        alpha: weight of the loss; 1 in the LwF paper.
+        temperature: see `lwf_loss`.
     """
 
     def __init__(self, *, alpha: float = 1.0, temperature: float = 1.0) -> None:
@@ -147,14 +158,14 @@ class LwFPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-
 class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Makes the loss α ℓ + (1 − α) ℓ_dst + β Σ p log p from the second experience on.
 
-    The losses of CSC (Du et al., 2024): ℓ is what the criterion returned, ℓ_dst the distillation of old
+    The losses of CSC (Du et al., 2024): ℓ is the value of the criterion, ℓ_dst the distillation of old
     classes (`distillation_loss`), and the last term, `confidence_penalty`, keeps outputs from becoming
     confident. This plugin must precede others that add to the loss, or α scales them too.
 
     Args:
-        beta: β, weight of the penalty, at least 0.
-        alpha: α, weight of the criterion, from 0 to 1; 1 leaves out the distillation.
-        teacher: teacher to share with another plugin, such as `PseudoLabelPlugin`; its own if None.
+        beta: β, weight of the penalty.
+        alpha: α, weight of the criterion, from 0 to 1; at 1 there is no distillation.
+        teacher: see `TeacherPlugin`.
     """
 
     def __init__(
@@ -176,16 +187,16 @@ class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type
 
 
 class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Gives each image of the stream labels of the old classes: those that the frozen teacher finds.
+    """Labels each image of the stream with the old classes that the frozen teacher finds.
 
-    KRT, CSC and L3A use forms of it. The labels are there for the loss only: after the step the targets are
-    as they were, so that metrics do not count them. Replayed images keep their own labels. It works with any
-    criterion of logits and targets and whether unlabelled cells are NaN or 0.
+    KRT, CSC and L3A use forms of it. Only the loss sees these labels: after the step the targets are
+    restored, so that metrics do not count them. Replayed images keep their own labels. It works with any
+    criterion of logits and targets, whether unlabelled cells are NaN or 0.
 
     Args:
         threshold: probability above which the label is 1, else 0.
         soft: whether the label is the probability itself.
-        teacher: teacher to share with another plugin, such as that of `AGCNPlugin`; its own if None.
+        teacher: see `TeacherPlugin`.
     """
 
     def __init__(
@@ -194,10 +205,10 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
         super().__init__(teacher)
         check_range("threshold", threshold, least=0, most=1)
         self.threshold, self.soft = threshold, soft
-        self._hidden: Tensor | None = None  # targets that pseudo-labels stand in for, [rows, n_old]
+        self._hidden: Tensor | None = None  # targets that pseudo-labels replace, [rows, n_old]
 
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Copy the teacher; let the loss take probabilities if they are asked for."""
+        """Copy the teacher; let the loss take probabilities if labels are soft."""
         if self.soft and isinstance(strategy._criterion, PartialBCEWithLogitsLoss):
             strategy._criterion.soft = True
         super().before_train_dataset_adaptation(strategy)

@@ -1,4 +1,4 @@
-"""Training a network beside sums of its features: apart from its classifiers, with the sums moved along."""
+"""Training a network whose features are summed: decoupled from its classifiers, with the sums updated."""
 
 from typing import Any
 
@@ -25,16 +25,16 @@ HELD_IMAGES = 256
 class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Trains the network with an auxiliary linear head, while the classifiers learn on detached features.
 
-    Classifiers with negatives from statistics must stay silent on old features. If they also train the
-    network, it moves the features of new images away from the old ones, and the statistics no longer describe
-    it. So an auxiliary head, which only trains the network, learns the experience's own columns, and features
-    are kept near those of the teacher: the network as it was when the experience began.
+    Classifiers with negatives from statistics must give low scores to old features. If they also trained the
+    network, it would move the features of new images away from the old ones, and the statistics would no
+    longer describe it. So an auxiliary head learns the experience's own columns and trains the network, and
+    features are kept near those of the teacher: the network when the experience began.
 
     The model must be made with ``decoupled=True``.
 
     Args:
         distillation: weight of mean((f − f_teacher)²).
-        teacher: teacher to share with another plugin, such as that of `AGCNPlugin`; its own if None.
+        teacher: see `TeacherPlugin`.
     """
 
     def __init__(self, *, distillation: float = DISTILLATION, teacher: FrozenTeacher | None = None) -> None:
@@ -67,26 +67,25 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
         assert logits is not None
         loss = strategy._criterion(logits[:, : strategy.mb_output.shape[1]], strategy.mb_y)
         if self.distillation:
-            moved = feature_distillation_loss(features, self.teacher.features(strategy))
-            loss = loss + self.distillation * moved
+            drift = feature_distillation_loss(features, self.teacher.features(strategy))
+            loss = loss + self.distillation * drift
         strategy.loss = strategy.loss + loss
 
 
 class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Keeps the sums of a `FeatureStatisticsPlugin` valid for a network that is trained.
 
-    During an experience the sums are collected in the space of the teacher, the network as it was when the
-    experience began, which does not move. At its end, a linear map from the teacher's to the student's
-    features moves the sums of all experiences. It is fitted to the features of all training steps, where the
-    student still moved, and then corrected by a second map, fitted to a few images under the final student.
-    The pairs of a step are added in ``after_training_iteration``: a plugin that saves states must follow.
+    During an experience the sums are collected in the feature space of the teacher, the network when the
+    experience began. At its end, a linear map from the teacher's to the student's features moves the sums of
+    all experiences. It is fitted to the features of all training steps, in which the student changed, and
+    then corrected by a second map, fitted to a few images under the final student. The pairs of a step are
+    added in ``after_training_iteration``: a plugin that saves states must follow.
 
     Args:
-        n_images: images of the current experience that are held until its end for the second map. They are
-            dropped afterwards, so nothing is remembered across experiences. With 0 no image is needed twice,
-            and the first map is all.
+        n_images: images of the current experience that are held until its end for the second map, and dropped
+            afterwards. With 0 there is no second map, and no image is needed twice.
         ridge: regularisation of the maps towards the identity plus a shift.
-        teacher: teacher to share with another plugin; its own if None.
+        teacher: see `TeacherPlugin`.
         seed: seed of the choice of held images.
     """
 
@@ -106,15 +105,15 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         self.drift = DriftMap()
 
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Copy the teacher and have its features counted."""
+        """Copy the teacher, whose features the sums are of."""
         check_whole_experience(strategy.experience, "Drift compensation")
         collector, number = find_statistics(strategy), number_of(strategy.experience)
-        if number in collector.ended:  # its sums are in the space of the network as it is, not of the teacher
+        if number in collector.ended:  # its sums are in the space of the current network, not of the teacher
             raise ValueError(
                 f"Experience {number[0]} was trained on before, and drift compensation needs each once: use "
                 "train_epochs for several passes."
             )
-        if number == collector.begun:  # it was interrupted, and its sums start again, too
+        if number == collector.started:  # it was interrupted, and its sums start again, too
             self.drift = DriftMap()
         collector.teacher = self.teacher
         super().before_train_dataset_adaptation(strategy)
@@ -138,7 +137,7 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         self.drift = DriftMap()
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
-        """Add up the pairs of all processes: a collective call."""
+        """Collective: add up the pairs of all processes."""
         self.drift.synchronize(unwrap(strategy.model).backbone.num_features)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -148,12 +147,8 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore pairs and teacher."""
-        parts: dict[str, dict[str, Tensor]] = {"drift": {}, "teacher": {}}
-        for name, tensor in state.items():
-            part, _, key = name.partition(".")
-            parts[part][key] = tensor
-        self.drift.load_state_dict(parts["drift"])
-        super().load_state_dict(parts["teacher"])
+        for part, load in (("drift.", self.drift.load_state_dict), ("teacher.", super().load_state_dict)):
+            load({name.removeprefix(part): t for name, t in state.items() if name.startswith(part)})
 
     def _compare_held_images(self, strategy: SupervisedTemplate, A: Tensor, shift: Tensor) -> DriftMap:
         """Pairs of the teacher's mapped features, f → fA + shift, and the final student's."""

@@ -25,10 +25,8 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     θ*_t are the parameters after experience t and F_t is the diagonal of the empirical Fisher information
     there (`fisher_diagonal`): the mean over the images of the experience, without augmentation, of the
     squared gradient of an image's own loss. Avalanche's ``EWCPlugin`` squares the gradient of a batch,
-    which is smaller by up to the size of the batch.
-
-    A sum of quadratic penalties is again one: its curvature F and its centre are stored, not a pair for
-    every experience.
+    which is smaller by up to the size of the batch. A sum of quadratic penalties is again quadratic, so only
+    its curvature F and its centre are stored.
 
     Args:
         ewc_lambda: λ.
@@ -92,7 +90,7 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             share = torch.where(total > 0, new / total, 0.0)  # of the new penalty in the sum
             distance = here - self.centre[name]
             self.offset = self.offset + (self.fisher[name] * share * distance.square()).sum()
-            # Exact for a share of 1, where a rounding error would be a gradient, which Adam makes a step of.
+            # Exact for a share of 1: a rounding error would be a gradient, and Adam would make a step of it.
             self.centre[name] = torch.lerp(self.centre[name], here, share)
             self.fisher[name] = total
 
@@ -111,16 +109,11 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         self._generator.set_state(state["generator"])
 
     def _follow(self, parameters: Mapping[str, Tensor]) -> None:
-        """Move to the parameters' device, and add the rows of classes that they have since gained."""
+        """Move to the parameters' device, and add rows for classes that were added to the parameters."""
         self.offset = self.offset.to(next(iter(parameters.values())).device)
         for name, fisher in self.fisher.items():
             parameter = parameters[name].detach()
             if fisher.device != parameter.device or fisher.shape != parameter.shape:
-                self.fisher[name] = _enlarge(fisher, torch.zeros_like(parameter))
-                self.centre[name] = _enlarge(self.centre[name], parameter.clone())
-
-
-def _enlarge(tensor: Tensor, like: Tensor) -> Tensor:
-    """Replace the first rows of ``like``."""
-    like[: len(tensor)] = tensor.to(like.device)
-    return like
+                added = parameter[len(fisher) :]
+                self.fisher[name] = torch.cat([fisher.to(parameter.device), torch.zeros_like(added)])
+                self.centre[name] = torch.cat([self.centre[name].to(parameter.device), added])

@@ -1,4 +1,4 @@
-"""Plugins that use a memory: replay, A-GEM's projection, and the contrastive loss of SCR's joint batches."""
+"""Plugins with a memory: replay, A-GEM's projection; and the contrastive loss of SCR."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -20,13 +20,13 @@ from avalanche_agcn.training.distributed import (
     process_rank,
 )
 from avalanche_agcn.training.gradients import project
-from avalanche_agcn.training.loader import StreamSampler, is_padding, make_train_loader
+from avalanche_agcn.training.loader import is_padding, make_train_loader
 from avalanche_agcn.training.losses import TEMPERATURE, MultiLabelContrastiveLoss, newer_as_negative
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 
 class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Base of plugins with a memory: puts images from it behind those of the stream in each batch.
+    """Base of plugins with a memory: appends images from it to those of the stream in each batch.
 
     The first `n_stream` rows of a batch are the stream's; replayed images and further views follow.
 
@@ -34,11 +34,10 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         storage_policy: the memory.
         batch_size_mem: replayed images per batch; as many as of the stream if None. If the memory holds
             fewer, all of them.
-        views: number of times each image appears in a batch, with its own augmentation each time.
+        views: number of times each image appears in a batch, each with its own augmentation.
     """
 
-    observe_stream = False
-    """Whether the memory takes in the stream batch by batch."""
+    observe_stream = False  # whether the memory is updated batch by batch
 
     def __init__(
         self, storage_policy: OnlineBuffer, *, batch_size_mem: int | None = None, views: int = 1
@@ -49,7 +48,7 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self.storage_policy, self.batch_size_mem, self.views = storage_policy, batch_size_mem, views
         self.n_stream = 0
         self._batch = 0  # next batch of the epoch
-        self._sampler: StreamSampler | None = None
+        self._sampler: Any = None
         self._state_at_epoch_start: dict[str, Any] | None = None
 
     def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
@@ -64,7 +63,7 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self._sampler = _sampler(strategy)
 
     def before_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Remember the memory as it is, and check that the loader is still this plugin's."""
+        """Keep the state of the memory, and check that the loader is still this plugin's."""
         if _sampler(strategy) is not self._sampler or self._sampler is None:
             raise RuntimeError(
                 "The loader is not the memory's own: another plugin has replaced it. Two memories do not "
@@ -74,24 +73,23 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
         self._state_at_epoch_start = self.storage_policy.state_dict()
 
     def before_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Find out which rows of the batch are the stream's."""
-        assert self._sampler is not None
+        """Count the rows of the batch that are the stream's."""
         self.n_stream = self._sampler.count_stream_rows(self._batch)
         self._batch += 1
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """The memory has taken in all that was trained on."""
+        """Let `state_dict` return the memory as it is: it has seen all batches of the epoch."""
         self._state_at_epoch_start = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the memory; within an epoch, as the epoch began with."""
+        """The state of the memory; within an epoch, that at its start."""
         # Loader workers may have drawn batches ahead of training. To resume, `StreamSampler` offers the
         # finished batches to the memory again, which needs their labels only.
         state = self._state_at_epoch_start
         return self.storage_policy.state_dict() if state is None else dict(state)
 
     def load_state_dict(self, state: dict[str, Any], train_stream: Any) -> None:
-        """Restore a memory; its images are found in the stream."""
+        """Restore a memory, whose images are those of the stream."""
         self._state_at_epoch_start = None
         self.storage_policy.load_state_dict(state, train_stream)
 
@@ -126,17 +124,14 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
 
     The loss is that of the joint batch: `PartialBCEWithLogitsLoss` averages over its annotated cells, where a
     replayed image has those of its own experience. After the step, the targets of replayed rows become NaN,
-    so that the ACM and training metrics count no image twice.
-
-    Avalanche's ``ReplayPlugin`` takes the same memories, but updates them at the end of an experience only.
+    so that the ACM and training metrics count no image twice. Avalanche's ``ReplayPlugin`` takes the same
+    memories, but updates them at the end of an experience only.
 
     Args:
-        storage_policy: the memory: `ReservoirBuffer`, `PRSBuffer` or `OCDMBuffer`.
-        batch_size_mem: replayed images per step; as many as of the stream if None (as in PRS).
+        storage_policy: see `MemoryPlugin`, as for all others: `ReservoirBuffer`, `PRSBuffer` or `OCDMBuffer`.
         newer_as_negative: whether a replayed image is a negative of the classes of later experiences. It may
             show them nevertheless, but without this a new classifier never sees an image without any new
             class. Off in the papers.
-        views: see `MemoryPlugin`.
 
     Example:
         >>> from avalanche_agcn.training.storage_policy import PRSBuffer
@@ -173,16 +168,14 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
 class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Projects a gradient that would raise the loss on images from memory.
 
-    The reference batch of a step is drawn from the memory of earlier experiences; the gradient of its loss
-    is the reference. The memory is updated when an experience ends, as in the paper, so that the current
-    experience is not its own reference. An `ExperienceReservoirBuffer` holds equally many images of each.
-
+    The reference is the gradient of the loss of a batch from the memory of earlier experiences. The memory is
+    updated when an experience ends, as in the paper, so that the current experience is not its own reference.
     Avalanche's ``AGEMPlugin`` projects in the same way, but fails when there are more experiences than images
     in a reference batch, draws from the global generators and cannot be saved.
 
     Args:
-        storage_policy: the memory.
-        sample_size: number of images in a reference batch; see `MemoryPlugin`.
+        storage_policy: the memory; an `ExperienceReservoirBuffer` has equally many images of each experience.
+        sample_size: number of images in a reference batch, the ``batch_size_mem`` of `MemoryPlugin`.
     """
 
     def __init__(self, storage_policy: OnlineBuffer, *, sample_size: int | None = None) -> None:
@@ -190,12 +183,12 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
         self._reference: list[Tensor] | None = None
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Make a loader, but reject parts of experiences: each would be a reference for the next."""
+        """Make the loader, but reject parts of experiences: each would be a reference for the next."""
         check_whole_experience(strategy.experience, "A-GEM")
         super().before_training_exp(strategy, **kwargs)
 
     def before_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Take the reference rows out of the batch and compute their gradient."""
+        """Remove the reference rows from the batch and compute their gradient."""
         super().before_training_iteration(strategy, **kwargs)
         batch, n = strategy.mbatch, self.n_stream
         n_reference = 0 if is_padding(batch) else len(batch[0]) - n
@@ -208,8 +201,7 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
             logits = unwrap(strategy.model)(reference_x)
         with global_means():
             loss = strategy._criterion(logits, reference_y)
-        parameters = _trained(strategy)
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        gradients = torch.autograd.grad(loss, _trained(strategy), allow_unused=True, materialize_grads=True)
         self._reference = mean_over_processes(*gradients)
 
     def after_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
@@ -227,7 +219,7 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
 
 
 def _rows_or_padding(batch: list[Tensor], rows: slice) -> list[Tensor]:
-    """Some rows of a batch; if there are none, its first row without labels, so that the step can be made."""
+    """Some rows of a batch; if there are none, its first row without labels, so that every process steps."""
     if len(batch[0][rows]):
         return [part[rows] for part in batch]
     image, target, *rest = (part[:1] for part in batch)
@@ -239,12 +231,7 @@ def _trained(strategy: SupervisedTemplate) -> list[Tensor]:
 
 
 class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Adds a contrastive loss of the batch's features, as the model computed them for its logits.
-
-    Args:
-        weight: weight of the loss beside the criterion.
-        temperature: see `MultiLabelContrastiveLoss`.
-    """
+    """Adds `MultiLabelContrastiveLoss` of the batch's features, as the model computed them for its logits."""
 
     def __init__(self, *, weight: float = 1.0, temperature: float = TEMPERATURE) -> None:
         super().__init__()

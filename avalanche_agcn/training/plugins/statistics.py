@@ -1,4 +1,4 @@
-"""Sums of features of the stream, and what they supply: negatives of new classes, L3A's classifiers."""
+"""Sums of features of the stream and their uses: negatives of new classes, L3A's classifiers."""
 
 import hashlib
 import warnings
@@ -32,30 +32,35 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
 
     def __init__(self) -> None:
         super().__init__()
-        self.teacher: FrozenTeacher | None = None  # counts its features, if any, in place of the model's
-        self._recorder = OutputRecorder()
+        self.teacher: FrozenTeacher | None = None  # its features, if any, are added instead of the model's
         self.features: Tensor | None = None  # of the current batch, [B, D]
+        self._recorder = OutputRecorder()
         # Experiences, or pieces of online streams, by `number_of`:
         self._counted: list[tuple[int, int]] = []  # whose images are all in the sums
-        self.begun: tuple[int, int] | None = None  # that this process has begun and not ended
-        self.ended: set[tuple[int, int]] = set()  # that it has ended
+        self.started: tuple[int, int] | None = None  # the last one that this process started
+        self.ended: set[tuple[int, int]] = set()  # those that this process finished
+
+    @property
+    def own_columns(self) -> slice:
+        """Columns of the last experience in the sums; its end is the number of classes counted."""
+        return slice(self.statistics.n_old, self.statistics.n_seen)
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, unless it is open already; one that was interrupted starts again."""
         check_replayed_rows_are_known(strategy)
         experience = strategy.experience
-        number, n_counted = number_of(experience), self._own_columns().stop
+        number, n_counted = number_of(experience), self.own_columns.stop
         if count_seen(experience) > n_counted:
             check_no_skipped_experience(experience, n_counted, type(self).__name__)
             self._open(experience, n_counted)
-        elif number == self.begun and number not in self._counted and origin_of(experience) is experience:
-            self.statistics.restart()
         elif number in self.ended:
             warnings.warn(
                 f"The images of experience {number[0]} are in the sums already; they are not added again.",
                 stacklevel=2,
             )
-        self.begun = number
+        elif number == self.started and number not in self._counted and origin_of(experience) is experience:
+            self.statistics.restart()
+        self.started = number
 
     def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the features of the batch."""
@@ -71,10 +76,10 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
         """Add the batch to the sums."""
         if number_of(strategy.experience) not in self._counted:
             features = self.features if self.teacher is None else self.teacher.features(strategy)
-            self.statistics.update(features, strategy.mb_y[:, self._own_columns()])
+            self.statistics.update(features, strategy.mb_y[:, self.own_columns])
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """All images of the experience are counted."""
+        """Note that all images of the experience are counted."""
         self.features = None
         number = number_of(strategy.experience)
         if number not in self._counted:
@@ -83,17 +88,12 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
             self.statistics.flush()
 
     def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """The experience has ended."""
+        """Note that the experience has ended."""
         self.ended.add(number_of(strategy.experience))
-        self.begun = None
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
-        """Add up the sums of all processes: a collective call."""
+        """Collective: add up the sums of all processes."""
         self.statistics.synchronize()
-
-    def _own_columns(self) -> slice:
-        """Columns of the last experience in the sums; its end is the number of classes counted."""
-        raise NotImplementedError
 
     def _open(self, experience: Any, n_old: int) -> None:
         """Open an experience in the sums, which have the first ``n_old`` classes."""
@@ -106,10 +106,9 @@ def number_of(experience: Any) -> tuple[int, int]:
 
 
 class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # type: ignore[call-arg]
-    """Adds the features and labels of each image of the stream to `FeatureStatistics`, once.
+    """Adds features and labels to `FeatureStatistics`.
 
-    Features are those that the model computed for its logits. Replayed images, further views and later epochs
-    do not count. `DriftCompensationPlugin` replaces them by the teacher's features.
+    A `DriftCompensationPlugin` replaces the model's features by those of its teacher.
     """
 
     def __init__(self) -> None:
@@ -128,11 +127,7 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
         super().before_training_exp(strategy, **kwargs)
         if self.provenance is None:
             amp = getattr(strategy, "amp", None)
-            self.provenance = _describe_provenance(model.backbone, strategy.experience, amp)
-
-    def _own_columns(self) -> slice:
-        sizes = self.statistics.block_sizes
-        return slice(sum(sizes[:-1]), sum(sizes))
+            self.provenance = Provenance.of(model.backbone, strategy.experience, amp)
 
     def _open(self, experience: Any, n_old: int) -> None:
         self.statistics.begin(count_seen(experience) - n_old)
@@ -153,19 +148,11 @@ class FeatureStatisticsPlugin(FeatureCollector, supports_distributed=True):  # t
 
 
 class L3APlugin(FeatureCollector, supports_distributed=True):  # type: ignore[call-arg]
-    """Adds the features and labels of each image of the stream to `L3AStatistics`, once.
-
-    Args:
-        ridge: see `L3AStatistics`.
-        threshold: see `L3AStatistics`.
-    """
+    """Adds features and labels to `L3AStatistics`, which has the same arguments."""
 
     def __init__(self, *, ridge: float = RIDGE, threshold: float = THRESHOLD) -> None:
         super().__init__()
         self.statistics = L3AStatistics(ridge=ridge, threshold=threshold)
-
-    def _own_columns(self) -> slice:
-        return slice(self.statistics.n_old, self.statistics.n_seen)
 
     def _open(self, experience: Any, n_old: int) -> None:
         targets = origin_of(experience).dataset.targets[:]
@@ -179,16 +166,16 @@ class L3APlugin(FeatureCollector, supports_distributed=True):  # type: ignore[ca
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore the sums."""
         self._counted = [(origin, piece) for origin, piece in state["counted"].tolist()]
-        self.statistics.load_state_dict({name: sums for name, sums in state.items() if name != "counted"})
+        self.statistics.load_state_dict(state)
 
 
 class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Trains new classifiers to stay silent on earlier experiences, without a stored image.
+    """Trains new classifiers to give low scores on earlier experiences, without a stored image.
 
-    Each earlier experience is taken as a Gaussian with the mean and covariance of its features. The expected
-    loss of the new classifiers on it, with all labels negative, is added to the loss
-    (`statistical_negative_loss`). It works with every model that has one weight vector per class, and beside
-    a replay memory. Place it after `AGCNPlugin`, so that λ₁ does not scale it.
+    Each earlier experience is modelled as a Gaussian with the mean and covariance of its features. The
+    expected loss of the new classifiers on it, with all labels negative, is added to the loss
+    (`statistical_negative_loss`). It works with every model that has one weight vector per class, and with a
+    replay memory. Place it after `AGCNPlugin`, so that λ₁ does not scale it.
 
     Args:
         weight: weight of the expected loss.
@@ -198,36 +185,31 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
         super().__init__()
         check_range("weight", weight, least=0)
         self.weight = weight
-        self._older: tuple[Tensor, Tensor, Tensor] | None = None  # means, covariances, counts
+        self._older: list[Tensor] = []  # means, covariances and counts of earlier experiences with images
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Open the experience and compute the Gaussians of the earlier ones."""
+        """Open the experience and compute the Gaussians of the earlier ones, in float32."""
         super().before_training_exp(strategy, **kwargs)
-        self._older = self._gaussians(strategy.device)
+        self._older, sums = [], self.statistics
+        older = [t for t in range(sums.n_experiences - 1) if sums.count(t)]
+        if older:
+            means = torch.stack([sums.mean(t).float() for t in older])
+            covariances = torch.stack([sums.covariance(t).float() for t in older])
+            counts = torch.tensor([sums.count(t) for t in older])
+            self._older = [part.to(strategy.device) for part in (means, covariances, counts)]
 
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the expected loss of the new classifiers."""
-        if self._older is None or not self.weight:
-            return
-        weight, bias = unwrap(strategy.model).classifiers()
-        new = self._own_columns()
-        loss = statistical_negative_loss(weight[new], None if bias is None else bias[new], *self._older)
-        strategy.loss = strategy.loss + self.weight * loss
+        if self._older and self.weight:
+            weight, bias = unwrap(strategy.model).classifiers()
+            new = self.own_columns
+            loss = statistical_negative_loss(weight[new], None if bias is None else bias[new], *self._older)
+            strategy.loss = strategy.loss + self.weight * loss
 
     def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Free the covariances."""
         super().after_training_exp(strategy, **kwargs)
-        self._older = None
-
-    def _gaussians(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Means, covariances and counts of the earlier experiences with images, in float32."""
-        older = [t for t in range(self.statistics.n_experiences - 1) if self.statistics.count(t)]
-        if not older:
-            return None
-        means = torch.stack([self.statistics.mean(t) for t in older])
-        covariances = torch.stack([self.statistics.covariance(t).float() for t in older])
-        counts = torch.tensor([self.statistics.count(t) for t in older])
-        return means.to(device, torch.float32), covariances.to(device), counts.to(device)
+        self._older = []
 
 
 class Provenance(NamedTuple):
@@ -239,26 +221,17 @@ class Provenance(NamedTuple):
     precision: str  # type of half precision, or None
     random: bool  # whether the transform draws random numbers
 
-    def check_same(self, other: "Provenance") -> None:
-        """Check that the features of two sets of sums are comparable."""
-        for name in ("network", "transform", "classes", "precision"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
-                raise ValueError(
-                    f"The two were trained with different {name}: {mine} and {theirs}. Sums can only be "
-                    "merged if features and classes mean the same."
-                )
-
-
-def _describe_provenance(backbone: nn.Module, experience: Any, amp: torch.dtype | None) -> Provenance:
-    benchmark = getattr(getattr(origin_of(experience), "origin_stream", None), "benchmark", None)
-    return Provenance(
-        network=digest_module(backbone),
-        transform=repr(getattr(getattr(benchmark, "plan", None), "train_transform", None)),
-        classes=", ".join(getattr(benchmark, "class_names", None) or ["unnamed"]),
-        precision=str(amp),
-        random=is_random(experience.dataset.train()),
-    )
+    @classmethod
+    def of(cls, backbone: nn.Module, experience: Any, amp: torch.dtype | None) -> "Provenance":
+        """The provenance of features of an experience's images."""
+        benchmark = getattr(getattr(origin_of(experience), "origin_stream", None), "benchmark", None)
+        return cls(
+            network=digest_module(backbone),
+            transform=repr(getattr(getattr(benchmark, "plan", None), "train_transform", None)),
+            classes=", ".join(getattr(benchmark, "class_names", None) or ["unnamed"]),
+            precision=str(amp),
+            random=is_random(experience.dataset.train()),
+        )
 
 
 def digest_module(module: nn.Module) -> str:

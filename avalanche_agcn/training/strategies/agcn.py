@@ -24,14 +24,10 @@ from avalanche_agcn.training.strategies.base import MultiLabelTemplate, Plugins
 
 Preset = Literal["paper", "official", "statistics"]
 PAPER_WEIGHTS = {"lambda_cls": LAMBDA_CLS, "lambda_dst": LAMBDA_DST, "lambda_gph": LAMBDA_GPH}
-PRESETS: dict[str, dict[str, float]] = {
-    "paper": PAPER_WEIGHTS,
-    "official": PAPER_WEIGHTS,
-    "statistics": {"lambda_cls": 0.5, "lambda_dst": 0.5, "lambda_gph": 1e3},
-}
-"""Weights of the losses; those of ``statistics`` were chosen on held-out train photos of coco18."""
+# Chosen on held-out train photos of coco18, like the settings of model and optimizer that go with them:
+STATISTICS_WEIGHTS = {"lambda_cls": 0.5, "lambda_dst": 0.5, "lambda_gph": 1e3}
 STATISTICS_MODEL = {"orthogonal_words": True, "lr_gcn": 3e-4}
-"""What ``statistics`` needs of model and optimizer, chosen likewise."""
+PRESETS = {"paper": PAPER_WEIGHTS, "official": PAPER_WEIGHTS, "statistics": STATISTICS_WEIGHTS}
 StoragePolicy = Literal["er", "prs", "ocdm"]
 STORAGE_POLICIES = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
 
@@ -39,32 +35,21 @@ STORAGE_POLICIES = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
 class AGCN(MultiLabelTemplate):
     """The paper's method: label relations across experiences, and a frozen teacher that preserves them.
 
-    The model is an `AGCNModel`; ``Adam(model.parameter_groups())`` has the paper's learning rates.
+    The model is an `AGCNModel`; ``Adam(model.parameter_groups())`` has the paper's learning rates. Any
+    strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion `PartialBCEWithLogitsLoss` and
+    ``train(..., reset_optimizer_state=True)`` does the same.
 
-    It equals any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
-    `PartialBCEWithLogitsLoss` and ``train(..., reset_optimizer_state=True)``.
+    Arguments that are not below are those of `AGCNPlugin`, `ACMPlugin` and `OnlineReplayPlugin`.
 
     Args:
-        preset: ``"paper"``, the equations; ``"official"``, what the authors' program computes: their soft
-            labels and graph (see `ACMPlugin` and `adjacency`); or ``"statistics"``, the equations with a
-            `StatisticalNegativesPlugin` and weights that suit it. It works best with orthogonal word vectors
-            and ``lr_gcn=3e-4``.
-        lambda_cls: λ₁, weight of the classification loss; the preset's if None, see `AGCNPlugin`.
-        lambda_dst: λ₂, weight of the distillation loss; likewise.
-        lambda_gph: λ₃, weight of the relationship-preserving loss; likewise.
-        reduction: mean or sum over classes; see `AGCNPlugin`.
-        gph_reduction: mean or sum over embeddings; see `AGCNPlugin`.
-        soft_labels: of old classes; see `ACMPlugin`.
-        graph: how relations become a graph; see `adjacency`, as for the next four.
-        cross_blocks: whether classes of different experiences are related.
-        neighbour_weight: weight of all neighbours of a node.
-        new_threshold: of the official graph.
-        cross_threshold: of the official graph.
-        q_counts: what New-Old is counted over; see `AugmentedCorrelationMatrix`.
-        mem_size: number of images in a replay memory beside AGCN; 0 for none, as in the paper.
+        preset: ``"paper"``, the equations; ``"official"``, the soft labels and graph of the authors' program;
+            or ``"statistics"``, the equations with a `StatisticalNegativesPlugin` and weights that suit it,
+            which works best with orthogonal word vectors and ``lr_gcn=3e-4``.
+        lambda_cls: λ₁, weight of the classification loss; that of the preset if None, as for the next two.
+        lambda_dst: λ₂, weight of the distillation loss.
+        lambda_gph: λ₃, weight of the relationship-preserving loss.
+        mem_size: number of images in a replay memory; 0 for none, as in the paper.
         storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
-        batch_size_mem: images replayed per step; see `OnlineReplayPlugin`.
-        newer_as_negative: whether replayed images are negatives of newer classes; see `OnlineReplayPlugin`.
         seed: seed of the memory (0 if None) and of the stream.
 
     Example:
@@ -126,9 +111,9 @@ class AGCN(MultiLabelTemplate):
         if preset == "statistics":
             own.append(StatisticalNegativesPlugin())
         if mem_size:
-            buffer = STORAGE_POLICIES[storage_policy](mem_size, seed=seed or 0)
+            memory = STORAGE_POLICIES[storage_policy](mem_size, seed=seed or 0)
             own.append(
-                OnlineReplayPlugin(buffer, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
+                OnlineReplayPlugin(memory, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
             )
         super().__init__(plugins=[*own, *(plugins or [])], seed=seed, **base_kwargs)
         agcn_model(self)

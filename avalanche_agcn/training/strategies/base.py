@@ -1,4 +1,4 @@
-"""The base of all strategies of this package: precision, loaders, and several processes that train as one."""
+"""Base of all strategies of this package: precision, loaders, and several processes that train as one."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -16,15 +16,8 @@ from avalanche_agcn.benchmarks.experience import origin_of
 from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.evaluation import multilabel_evaluator
 from avalanche_agcn.models.forward import unwrap
-from avalanche_agcn.training.distributed import (
-    from_first_process,
-    global_means,
-    is_distributed,
-    mean_over_processes,
-    share,
-    wrap,
-)
-from avalanche_agcn.training.loader import draw_shared_seed, is_padding, make_eval_loader, make_train_loader
+from avalanche_agcn.training.distributed import global_means, is_distributed, mean_over_processes, share, wrap
+from avalanche_agcn.training.loader import is_padding, make_eval_loader, make_train_loader
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 from avalanche_agcn.training.plugins.replay import find_memory
 
@@ -32,28 +25,24 @@ Plugins = Sequence[BasePlugin] | None
 
 
 class MultiLabelTemplate(SupervisedTemplate):
-    """Avalanche's supervised template with defaults that fit multi-hot targets.
-
-    Every strategy takes these arguments by keyword, beside its own.
+    """Avalanche's supervised template with defaults for multi-hot targets, which every strategy takes too.
 
     In a process group of `torch.distributed` (`process_group`) several processes train as one: each global
     batch is divided among them, losses are means over all of it, and every image is evaluated once. The model
-    is in `DistributedDataParallel` while an experience is trained on; a model that the caller has wrapped
-    stays so.
+    is in `DistributedDataParallel` while an experience is trained on; a wrapper of the caller stays.
 
     Args:
         model: network from images to logits of the classes seen so far.
-        optimizer: optimizer of the model's parameters, in any number of groups.
+        optimizer: optimizer of the model's parameters.
         criterion: loss of logits and targets; `PartialBCEWithLogitsLoss` if None.
         train_mb_size: images per step, over all processes.
         train_epochs: passes over an experience; 1 in the online setting of the paper.
         eval_mb_size: images per batch in evaluation; as in training if None.
-        device: device to train on.
         plugins: further plugins; the list is not changed.
-        evaluator: metrics and loggers, or a function that makes them; multi-label metrics if
-            None. For none at all pass ``EvaluationPlugin()``.
-        amp: half precision for the forward pass: ``torch.bfloat16``, or ``torch.float16``, whose
-            gradients are scaled. None for full precision.
+        evaluator: metrics and loggers, or a function that makes them; `multilabel_evaluator` if None. For no
+            metrics pass ``EvaluationPlugin()``.
+        amp: half precision of the forward pass, ``torch.bfloat16``, or ``torch.float16``, whose gradients are
+            scaled; full precision if None.
         clip_grad_norm: largest norm of the gradient, or None.
         reset_optimizer_state: whether to reset the optimizer when an experience begins, as the authors'
             program does (a new Adam per task), but not at each part of one in an online stream.
@@ -64,8 +53,7 @@ class MultiLabelTemplate(SupervisedTemplate):
 
     model: nn.Module
     loss: Tensor
-    trains_network = True
-    """Whether steps change the model's weights by gradients."""
+    trains_network = True  # whether gradients change the model's weights
 
     def __init__(
         self,
@@ -102,7 +90,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         )
         self.amp, self.clip_grad_norm = amp, clip_grad_norm
         self.reset_optimizer_state, self.seed = reset_optimizer_state, seed
-        self.is_padding = False  # whether the batch only fills this process's place and counts nowhere
+        self.is_padding = False  # whether this process has no image in the step, and its batch does not count
         self._given_model: nn.Module | None = None  # while it is wrapped
         self._origin: Any = None  # experience of the last part of an online stream
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
@@ -113,8 +101,8 @@ class MultiLabelTemplate(SupervisedTemplate):
 
     def make_train_dataloader(self, *args: Any, **kwargs: Any) -> None:
         """Make the loader of the experience, with the memory of a plugin if there is one."""
-        self.seed = draw_shared_seed() if self.seed is None else from_first_process(self.seed)
-        self.dataloader = make_train_loader(self, memory=find_memory(self), **kwargs)
+        loader: Any = make_train_loader(self, memory=find_memory(self), **kwargs)
+        self.dataloader, self.seed = loader, loader.batch_sampler.seed  # which was drawn if it was None
 
     def make_eval_dataloader(self, num_workers: int = 0, **kwargs: Any) -> None:
         """Make the loader of an evaluated experience; each of n processes gets every n-th image."""
@@ -124,7 +112,7 @@ class MultiLabelTemplate(SupervisedTemplate):
             super().make_eval_dataloader(num_workers=num_workers, **kwargs)
 
     def forward(self) -> Tensor:
-        """Logits of the batch."""
+        """Return the logits of the batch."""
         with self.autocast():
             return super().forward()
 
@@ -136,13 +124,17 @@ class MultiLabelTemplate(SupervisedTemplate):
             return super().criterion()
 
     def backward(self) -> None:
-        """Gradients of the loss, scaled if in float16; then the loss becomes that of the global batch."""
+        """Compute gradients, scaled if in float16; then the loss becomes that of the global batch."""
+        if not self.trains_network:
+            return
         self.scaler.scale(self.loss).backward(retain_graph=self.retain_graph)
         if is_distributed():
             self.loss = mean_over_processes(self.loss)[0]
 
     def optimizer_step(self) -> None:
         """Clip and step."""
+        if not self.trains_network:
+            return
         if self.clip_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
@@ -152,10 +144,11 @@ class MultiLabelTemplate(SupervisedTemplate):
     def check_model_and_optimizer(self, reset_optimizer_state: bool | None = None, **kwargs: Any) -> None:
         """Reset the optimizer; ``train(reset_optimizer_state=…)`` takes precedence."""
         self._unwrap_model()  # if an experience was interrupted
-        reset = self.reset_optimizer_state and self._begins_experience()
-        if reset_optimizer_state is not None:
-            reset = reset_optimizer_state
-        super().check_model_and_optimizer(reset_optimizer_state=reset, **kwargs)
+        origin, is_whole = origin_of(self.experience), origin_of(self.experience) is self.experience
+        if reset_optimizer_state is None:
+            reset_optimizer_state = self.reset_optimizer_state and (is_whole or origin is not self._origin)
+        self._origin = None if is_whole else origin
+        super().check_model_and_optimizer(reset_optimizer_state=reset_optimizer_state, **kwargs)
         if self.trains_network:
             self._given_model = self.model
             self.model = wrap(self.model)
@@ -185,9 +178,3 @@ class MultiLabelTemplate(SupervisedTemplate):
     def _before_backward(self, **kwargs: Any) -> None:
         with global_means(padding=self.is_padding):  # plugins add their losses here
             super()._before_backward(**kwargs)
-
-    def _begins_experience(self) -> bool:
-        """Whether this is a whole experience or the first part of one."""
-        origin, before = origin_of(self.experience), self._origin
-        self._origin = None if origin is self.experience else origin
-        return self._origin is None or self._origin is not before

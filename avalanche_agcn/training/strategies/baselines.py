@@ -28,12 +28,9 @@ class FineTuning(MultiLabelTemplate):
 
 
 class EWC(MultiLabelTemplate):
-    """Elastic weight consolidation (Kirkpatrick et al., 2017): penalises changes of parameters that mattered.
+    """Elastic weight consolidation (Kirkpatrick et al., 2017): penalises changes of important parameters.
 
-    Args:
-        ewc_lambda: weight of the penalty; see `EWCPlugin`.
-        fisher_images: number of images per experience that importance is measured on; all if None.
-        seed: seed of their choice (0 if None) and of the stream.
+    For the arguments see `EWCPlugin`; its seed, 0 if None, is also that of the stream.
     """
 
     def __init__(
@@ -50,12 +47,7 @@ class EWC(MultiLabelTemplate):
 
 
 class LwF(MultiLabelTemplate):
-    """Learning without forgetting (Li and Hoiem, 2016): keeps the logits of old classes near the old model's.
-
-    Args:
-        alpha: weight of the distillation; see `LwFPlugin`.
-        temperature: see `LwFPlugin`.
-    """
+    """Learning without forgetting (Li and Hoiem, 2016): distils the previous model; see `LwFPlugin`."""
 
     def __init__(
         self, *, alpha: float = 1.0, temperature: float = 1.0, plugins: Plugins = None, **base_kwargs: Any
@@ -67,16 +59,11 @@ class LwF(MultiLabelTemplate):
 class CSC(MultiLabelTemplate):
     """Confidence self-calibration (Du et al., 2024): pseudo-labels, a growing label graph, a penalty.
 
-    A recipe of this package's parts, not a copy of the authors' program. **Left out:** the graph is AGCN's,
-    counted from labels and the teacher's soft labels, where CSC learns its own (its ablation has 64.1 mAP
-    with a counted one, 72.8 with the learned one, on COCO B0-C10); pseudo-labels have one threshold for all
-    classes; there is no replay. The asymmetric loss is a matter of ``criterion``: ``AsymmetricLoss()``. The
-    model is an `AGCNModel`.
-
-    Args:
-        beta: β, weight of the penalty on confident outputs; see `ConfidencePenaltyPlugin`.
-        alpha: α, weight of the criterion against the distillation; see `ConfidencePenaltyPlugin`.
-        threshold: probability above which a pseudo-label is 1; see `PseudoLabelPlugin`.
+    A combination of this package's parts, not a copy of the authors' program: the graph is AGCN's, counted
+    from labels and the teacher's soft labels, where CSC learns its own (its ablation has 64.1 mAP with a
+    counted one, 72.8 with the learned one, on COCO B0-C10); pseudo-labels have one threshold for all classes;
+    there is no replay. For the asymmetric loss pass ``criterion=AsymmetricLoss()``. The model is an
+    `AGCNModel`. For β and α see `ConfidencePenaltyPlugin`, for the threshold `PseudoLabelPlugin`.
     """
 
     def __init__(
@@ -88,7 +75,7 @@ class CSC(MultiLabelTemplate):
         plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
-        # It leaves the loss as it is: it keeps the teacher, which the other three share.
+        # Its weights leave the loss unchanged: it holds the teacher, which the other three share.
         self.agcn = AGCNPlugin(lambda_cls=1.0, lambda_dst=0.0, lambda_gph=0.0)
         self.acm = ACMPlugin()
         self.penalty = ConfidencePenaltyPlugin(beta=beta, alpha=alpha, teacher=self.agcn.teacher)
@@ -99,10 +86,7 @@ class CSC(MultiLabelTemplate):
 
 
 class TrainsJointly:
-    """A mixin of strategies: trains on all images of the stream at once, with all their labels.
-
-    Give `train` the benchmark: ``strategy.train(benchmark)``. Evaluation is as for the other strategies.
-    """
+    """Mixin of strategies that train on all images of the stream at once: ``strategy.train(benchmark)``."""
 
     def train(
         self, experiences: Any, eval_streams: Sequence[Any] | None = None, **kwargs: Any
@@ -120,10 +104,7 @@ class MultiTask(TrainsJointly, MultiLabelTemplate):
 
 
 class MultiTaskRidge(TrainsJointly, StreamingRidge):
-    """Ridge regression on all images and labels at once: the upper bound of `StreamingRidge`.
-
-    Args: see `StreamingRidge`; γ has no effect.
-    """
+    """Ridge regression on all images and labels at once: the upper bound of `StreamingRidge`, without γ."""
 
 
 def multi_task_experience(benchmark: MultiLabelBenchmark) -> MultiLabelExperience:
@@ -143,6 +124,6 @@ def _check_complete_labels(experience: Any) -> None:
     n_labelled = getattr(experience, "n_own_classes", targets.shape[1])
     if targets.isnan().any() or n_labelled < targets.shape[1]:
         raise ValueError(
-            "Multi-Task needs all labels of every image, but these are partly unknown. What the stream "
-            "shows is not the upper bound: call train(benchmark), not train(benchmark.train_stream)."
+            "Multi-Task needs all labels of every image, but the stream has only some of them: call "
+            "train(benchmark), not train(benchmark.train_stream)."
         )

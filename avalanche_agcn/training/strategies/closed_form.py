@@ -34,16 +34,15 @@ L3A_DECISION = 0.1  # L3A's program predicts a class where sigmoid(z·w) is abov
 class ClosedForm(MultiLabelTemplate):
     """Collects sums in training and solves the classifiers when `train` ends or evaluation begins.
 
-    Subclasses implement `_set_solution` and have a ``collector``.
+    Subclasses implement `_solution` and have a ``collector``.
 
     Args:
         model: a `MultiLabelClassifier`, whose classifier is replaced by the solution.
         optimizer: optimizer of the network; needed only if it is trained.
     """
 
-    trains_network = False  # unless plugins add a loss that does; it is frozen otherwise
-    collector: FeatureCollector
-    """The plugin that collects the sums."""
+    trains_network = False  # unless plugins add a loss that does
+    collector: FeatureCollector  # adds to the sums
 
     def __init__(self, *, model: nn.Module, optimizer: Optimizer | None = None, **base_kwargs: Any) -> None:
         if not isinstance(unwrap(model), MultiLabelClassifier):
@@ -58,12 +57,13 @@ class ClosedForm(MultiLabelTemplate):
         super().__init__(model=model, optimizer=optimizer, **base_kwargs)
 
     def solve(self) -> None:
-        """Replace the model's classifiers by the solution of the current sums: a collective call."""
+        """Collective: replace the model's classifiers by the solution of the current sums."""
         self.collector.synchronize(self)
-        self._set_solution()
+        unwrap(self.model).set_classifiers(*self._solution())
         self._solved = True
 
-    def _set_solution(self) -> None:
+    def _solution(self) -> tuple[Any, ...]:
+        """Arguments of `MultiLabelClassifier.set_classifiers`."""
         raise NotImplementedError
 
     def forward(self) -> Tensor:
@@ -74,18 +74,8 @@ class ClosedForm(MultiLabelTemplate):
             return super().forward()
 
     def criterion(self) -> Tensor:
-        """Loss of the batch: 0 in training, where plugins add what trains the network."""
+        """Loss of the batch: 0 in training, to which plugins add the losses that train the network."""
         return torch.zeros((), device=self.device) if self.is_training else super().criterion()
-
-    def backward(self) -> None:
-        """Compute gradients, if the network is trained."""
-        if self.trains_network:
-            super().backward()
-
-    def optimizer_step(self) -> None:
-        """Update the network, if it is trained."""
-        if self.trains_network:
-            super().optimizer_step()
 
     def check_model_and_optimizer(self, *args: Any, **kwargs: Any) -> None:
         """Exempt the classifiers from training: processes would wait for their gradients."""
@@ -107,28 +97,24 @@ class ClosedForm(MultiLabelTemplate):
 
     def _after_training(self, **kwargs: Any) -> None:
         super()._after_training(**kwargs)
-        self._solve_if_needed()
-
-    def _before_eval(self, **kwargs: Any) -> None:
-        self._solve_if_needed()
-        super()._before_eval(**kwargs)
-
-    def _solve_if_needed(self) -> None:
         if not self._solved:
             self.solve()
+
+    def _before_eval(self, **kwargs: Any) -> None:
+        if not self._solved:
+            self.solve()
+        super()._before_eval(**kwargs)
 
 
 class L3A(ClosedForm):
     """The published closed-form method: ridge regression with class weights and pseudo-labels.
 
-    Training only adds to sums (`L3AStatistics`); the classifiers of all classes are solved when `train` ends
-    or evaluation begins. The network is frozen. Differences from the authors' program: sums are in float64
-    and added up over processes, images without labels weigh 1, and the network is not trained on the first
-    experience beforehand; to do so, train another strategy on it and give its backbone to this one.
+    Training only adds to sums (`L3AStatistics`); the network is frozen. Differences from the authors'
+    program: sums are in float64 and over all processes, images without labels weigh 1, and the network is not
+    trained on the first experience beforehand; to do so, train another strategy on it and pass its backbone.
 
-    **Scores.** A logit is z·w − 0.1, so that the package's decision p ≥ 0.5 is the published one. z·w is
-    near 0 for negatives and 1 for positives: its sigmoid ranks images, but as a probability it is far too
-    timid, and no class reaches p > 0.8.
+    A logit is z·w − 0.1, so that the decision p ≥ 0.5 is the published one. z·w is near 0 for negatives and 1
+    for positives: its sigmoid ranks images, but as a probability it is far too close to 0.5.
 
     The model of the published method is ``MultiLabelClassifier(RandomFeatures(backbone), n_classes)``.
 
@@ -151,18 +137,18 @@ class L3A(ClosedForm):
         self.collector = L3APlugin(ridge=ridge, threshold=threshold)
         super().__init__(plugins=[self.collector, *(plugins or [])], **base_kwargs)
 
-    def _set_solution(self) -> None:
+    def _solution(self) -> tuple[Tensor, Tensor]:
         weight = self.collector.statistics.solve().T
-        unwrap(self.model).set_classifiers(weight, weight.new_full((len(weight),), -self.decision))
+        return weight, weight.new_full((len(weight),), -self.decision)
 
 
 class StreamingRidge(ClosedForm):
     """Ridge regression on features, from sums that are updated batch by batch.
 
-    Training only adds to the sums. The classifiers of all experiences are solved together when `train` ends
-    or evaluation begins (`solve_ridge`): each experience's own images count fully, those of all others with
-    weight γ as negatives. The result does not depend on the order of the images, their split into batches or
-    the number of processes. The sums can be merged (`merge`) and images removed from them (`forget`).
+    Training only adds to the sums. The classifiers of all experiences are solved together (`solve_ridge`):
+    each experience's own images count fully, those of all others with weight γ as negatives. The result does
+    not depend on the order of the images, their split into batches or the number of processes. The sums can
+    be merged (`merge`) and images removed from them (`forget`).
 
     The network is frozen unless a `DecoupledTrainingPlugin` trains it; a `DriftCompensationPlugin` then keeps
     the sums valid, and an ``optimizer`` is needed.
@@ -170,7 +156,7 @@ class StreamingRidge(ClosedForm):
     Args:
         gamma: γ, weight of the images of other experiences, 0 to 1.
         ridge: λ; chosen per experience by generalised cross-validation if None.
-        refine: β, weight of label relations in the scores; None leaves them out.
+        refine: β, weight of label relations in the scores; without them if None.
     """
 
     def __init__(
@@ -195,32 +181,32 @@ class StreamingRidge(ClosedForm):
         """The sums that the classifiers are solved from."""
         return self.collector.statistics
 
-    @property
-    def provenance(self) -> Provenance | None:
-        """Network, transform and classes behind the sums; None before training."""
-        return self.collector.provenance
-
-    def _set_solution(self) -> None:
+    def _solution(self) -> tuple[Any, ...]:
         solution = solve_ridge(self.statistics, gamma=self.gamma, ridge=self.ridge)
-        refinement = None
-        if self.refine is not None:
-            relations = estimate_relations(self.statistics, solution)
-            refinement = make_refinement(solution, relations, self.refine)
-        unwrap(self.model).set_classifiers(*solution.calibrated(), refinement)
+        if self.refine is None:
+            return solution.calibrated()
+        relations = estimate_relations(self.statistics, solution)
+        return *solution.calibrated(), make_refinement(solution, relations, self.refine)
 
     def merge(self, other: "StreamingRidge") -> None:
-        """Add the images that another strategy was trained on: the result is that of training on all of them.
+        """Add the images that another strategy was trained on, as if this one had been trained on them too.
 
         Raises:
             ValueError: if the two differ in network, transform, classes or precision, or either was trained
                 with random augmentation or a network that is not frozen.
         """
-        self._exact_provenance("merge").check_same(other._exact_provenance("merge"))
+        both = self._exact_provenance("merge"), other._exact_provenance("merge")
+        for name, mine, theirs in zip(Provenance._fields, *both, strict=True):
+            if mine != theirs:
+                raise ValueError(
+                    f"The two were trained with different {name}: {mine} and {theirs}. Sums can only be "
+                    "merged if features and classes mean the same."
+                )
         self.statistics.merge(other.statistics)
         self.solve()
 
     def forget(self, dataset: AvalancheDataset) -> None:
-        """Remove images that were trained on: the result is that of never having seen them.
+        """Remove images that were trained on, as if they had never been seen.
 
         Args:
             dataset: images and targets as they were in the train stream; the experience of an image follows
@@ -238,7 +224,10 @@ class StreamingRidge(ClosedForm):
                 "be exact: train with amp=None."
             )
         if is_random(dataset):
-            raise ValueError("The dataset has random augmentation: its features cannot be removed exactly.")
+            raise ValueError(
+                "The dataset has random augmentation, so its features cannot be removed exactly: give one "
+                "whose transform draws no random numbers."
+            )
         removed = FeatureStatistics()
         for size in self.statistics.block_sizes:
             removed.begin(size)
@@ -258,8 +247,8 @@ class StreamingRidge(ClosedForm):
                 yield model.features(images.to(self.device)), targets.to(self.device)
 
     def _exact_provenance(self, operation: str) -> Provenance:
-        """What the sums were computed with; a ValueError if it cannot be computed again."""
-        provenance = self.provenance
+        """The provenance of the sums; a ValueError if their features cannot be computed again."""
+        provenance = self.collector.provenance
         if provenance is None:
             raise ValueError(f"Nothing was trained on yet, so there is nothing to {operation}.")
         if self.trains_network or digest_module(unwrap(self.model).backbone) != provenance.network:

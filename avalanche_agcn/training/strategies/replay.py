@@ -1,4 +1,4 @@
-"""Replay: ER, PRS, OCDM, SCR and A-GEM, which differ in what they keep and what they do with it."""
+"""Methods with a memory: ER, PRS, OCDM, SCR and A-GEM."""
 
 from typing import Any
 
@@ -22,13 +22,12 @@ CONTRAST_WEIGHT = 0.1  # ours, from the embedded benchmark: the criterion must k
 class Replay(MultiLabelTemplate):
     """Trains on the stream and on images from a memory that is updated after each step.
 
-    `ER`, `PRS`, `OCDM` and `SCR` take these arguments too, except the memory.
-
     Args:
-        storage_policy: the memory.
-        batch_size_mem: see `OnlineReplayPlugin`.
-        newer_as_negative: see `OnlineReplayPlugin`.
-        views: see `OnlineReplayPlugin`.
+        storage_policy: the memory. `ER`, `PRS`, `OCDM` and `SCR` make their own, of ``mem_size`` images and
+            with the ``seed`` of the stream (0 if None).
+        batch_size_mem: see `OnlineReplayPlugin`, as for the next two.
+        newer_as_negative: whether replayed images are negatives of newer classes.
+        views: number of times each image appears in a batch.
     """
 
     def __init__(
@@ -48,12 +47,7 @@ class Replay(MultiLabelTemplate):
 
 
 class ER(Replay):
-    """Experience replay (Chaudhry et al., 2019) from a reservoir: each image is kept with equal probability.
-
-    Args:
-        mem_size: number of images in memory.
-        seed: seed of the memory (0 if None) and of the stream.
-    """
+    """Experience replay (Chaudhry et al., 2019) from a reservoir: each image is equally likely to be kept."""
 
     def __init__(self, *, mem_size: int = MEM_SIZE, seed: int | None = None, **replay_kwargs: Any) -> None:
         memory = ReservoirBuffer(mem_size, seed=seed or 0)
@@ -61,13 +55,7 @@ class ER(Replay):
 
 
 class PRS(Replay):
-    """Partitioning reservoir (Kim et al., 2020): class shares approach n_i^ρ, so that rare classes are kept.
-
-    Args:
-        mem_size: number of images in memory.
-        rho: see `PRSBuffer`.
-        seed: seed of the memory (0 if None) and of the stream.
-    """
+    """Partitioning reservoir (Kim et al., 2020): class shares approach n_i^ρ, so rare classes are kept."""
 
     def __init__(
         self, *, mem_size: int = MEM_SIZE, rho: float = RHO, seed: int | None = None, **replay_kwargs: Any
@@ -77,13 +65,7 @@ class PRS(Replay):
 
 
 class OCDM(Replay):
-    """Optimised class distribution (Liang and Li, 2022): a memory whose labels are greedily kept near n_i^ρ.
-
-    Args:
-        mem_size: number of images in memory.
-        rho: see `OCDMBuffer`.
-        seed: seed of the memory (0 if None) and of the stream.
-    """
+    """Optimised class distribution (Liang and Li, 2022): labels of the memory are kept near n_i^ρ."""
 
     def __init__(
         self, *, mem_size: int = MEM_SIZE, rho: float = 0.0, seed: int | None = None, **replay_kwargs: Any
@@ -99,11 +81,10 @@ class SCR(ER):
 
     - the loss is `MultiLabelContrastiveLoss`, whose weights are the overlap of labels where both are
       annotated;
-    - each batch has two views of each image, as in SCR, with their own augmentation;
     - a linear classifier with the strategy's criterion gives scores, instead of the nearest class mean;
     - the features themselves are contrasted, without a projection head, so that no parameter is added.
 
-    A step sees ``2 * (train_mb_size + batch_size_mem)`` images.
+    As in SCR, a step sees two views of each image: ``2 * (train_mb_size + batch_size_mem)`` images.
 
     Args:
         batch_size_mem: replayed images per step.

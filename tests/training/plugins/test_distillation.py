@@ -3,7 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from avalanche.core import SupervisedPlugin
+from avalanche.training import Naive
+from torch import nn
 
 from avalanche_agcn.benchmarks.multilabel import assemble, make_plan
 from avalanche_agcn.benchmarks.protocols import Protocol
@@ -15,89 +16,96 @@ from avalanche_agcn.training.plugins import (
 )
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
 
-
-def train(strategy, stream, n=2):
-    for experience in stream[:n]:
-        strategy.train(experience, eval_streams=[])
-    return strategy
-
-
-def images_of(experience):
-    return torch.stack([experience.dataset[i][0] for i in range(10)])
-
-
-PLUGINS = [
-    lambda: LwFPlugin(alpha=3.0),
-    lambda: ConfidencePenaltyPlugin(alpha=0.3),
-    lambda: PseudoLabelPlugin(threshold=0.4),
-]
+PLUGINS = pytest.mark.parametrize(
+    "make_plugin",
+    [
+        lambda: LwFPlugin(alpha=3.0),
+        lambda: ConfidencePenaltyPlugin(alpha=0.3),
+        lambda: PseudoLabelPlugin(threshold=0.4),
+    ],
+)
 
 
-@pytest.mark.parametrize("make_plugin", PLUGINS)
-def test_teacher_is_the_model_before_the_experience(benchmark, make_strategy, make_plugin):
+@torch.no_grad()
+def logits_of(model, experience):
+    """Logits of the first images of an experience."""
+    return model(torch.stack([experience.dataset[i][0] for i in range(10)]))
+
+
+@PLUGINS
+def test_teacher_is_the_model_before_the_experience_and_is_not_trained(benchmark, train, make_plugin):
     plugin = make_plugin()
-    strategy = train(make_strategy(plugin), benchmark.train_stream, 1)
+    strategy = train(plugin, n=1)
+    model = strategy.model
     assert plugin.teacher.model is None
-    before = {name: tensor.clone() for name, tensor in strategy.model.named_parameters()}
-    strategy.train(benchmark.train_stream[1], eval_streams=[])
-    assert plugin.teacher.n_old == 2
-    for name, parameter in plugin.teacher.model.named_parameters():
-        assert torch.equal(parameter, before[name])
-        assert not parameter.requires_grad
-        assert not torch.equal(parameter, dict(strategy.model.named_parameters())[name])
+    for t, experience in enumerate(benchmark.train_stream[1:], 1):
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        strategy.train(experience, eval_streams=[])
+        teacher = plugin.teacher.model
+        assert plugin.teacher.n_old == teacher.n_seen == 2 * t
+        assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
+        assert not any(torch.equal(a, b) for a, b in zip(model.parameters(), teacher.parameters()))
+    optimized = {id(p) for group in strategy.optimizer.param_groups for p in group["params"]}
+    assert optimized == {id(p) for p in model.parameters()}
+    assert all(p.grad is None and not p.requires_grad for p in teacher.parameters())
+    assert not any(module.training for module in teacher.modules())
 
 
-@pytest.mark.parametrize("make_plugin", PLUGINS)
-def test_state_resumes_in_the_midst_of_an_experience(benchmark, make_strategy, tmp_path, make_plugin):
+def test_teacher_of_a_plain_model_knows_the_old_classes_only(train, watch):
+    plugin = LwFPlugin()
+    answers = watch(before_backward=lambda s: plugin.teacher.n_old and plugin.teacher.logits(s).shape[1])
+    train(plugin, answers, kind=Naive, model=nn.Sequential(nn.Flatten(), nn.Linear(192, 6)), lr=0.01)
+    assert sorted(set(answers.seen["before_backward"])) == [0, 2, 4]
+
+
+@PLUGINS
+def test_state_resumes_within_an_experience(
+    benchmark, train, make_strategy, same_weights, tmp_path, make_plugin
+):
     plugin, again = make_plugin(), make_plugin()
-    strategy = train(make_strategy(plugin, seed=0), benchmark.train_stream)
+    strategy, resumed = train(plugin, n=2, seed=0), make_strategy(again, seed=0)
     torch.save([plugin.state_dict(), strategy.model.state_dict()], tmp_path / "state.pt")
-    resumed = make_strategy(again, seed=0)
-    of_plugin, of_model = torch.load(tmp_path / "state.pt", weights_only=True)
-    again.load_state_dict(of_plugin)
-    resumed.model.load_state_dict(of_model)
+    for part, state in zip((again, resumed.model), torch.load(tmp_path / "state.pt", weights_only=True)):
+        part.load_state_dict(state)
     for one in (strategy, resumed):
         one.train(benchmark.train_stream[1], eval_streams=[])
-    assert torch.equal(resumed.model.classifier.weight, strategy.model.classifier.weight)
+    assert same_weights(strategy, resumed)
     assert again.state_dict().keys() == plugin.state_dict().keys()
 
 
 @pytest.mark.parametrize("kind", [ConfidencePenaltyPlugin, PseudoLabelPlugin])
-def test_shared_teacher_is_neither_copied_nor_saved_twice(benchmark, make_strategy, kind):
+def test_shared_teacher_is_neither_copied_nor_saved_twice(train, kind):
     lwf = LwFPlugin()
     plugin = kind(teacher=lwf.teacher)
-    train(make_strategy(lwf, plugin), benchmark.train_stream)
+    train(lwf, plugin, n=2)
     assert plugin.teacher is lwf.teacher
     assert plugin.teacher.n_old == 2
     assert plugin.state_dict() == {}
 
 
-def test_distillation_keeps_old_logits_nearer(benchmark, make_strategy):
-    x, moved = images_of(benchmark.test_stream[0]), []
-    for weight in (0.0, 5.0):
-        plugin = LwFPlugin(alpha=weight)
-        strategy = train(make_strategy(plugin, lr=0.3, train_epochs=8), benchmark.train_stream)
-        with torch.no_grad():
-            moved.append((strategy.model(x)[:, :2] - plugin.teacher.model(x)[:, :2]).abs().mean())
-    assert moved[1] < 0.5 * moved[0]
+def old_logits_moved(train, experience, *plugins, **settings):
+    """Mean change of the logits of old classes from the teacher, which the first plugin has."""
+    model = train(*plugins, n=2, lr=0.3, train_epochs=8, **settings).model
+    old, new = (logits_of(one, experience)[:, :2] for one in (plugins[0].teacher.model, model))
+    return (new - old).abs().mean()
 
 
-class Losses(SupervisedPlugin):
-    def __init__(self):
-        super().__init__()
-        self.rows = []
-
-    def before_backward(self, strategy, **kwargs):
-        self.rows.append((strategy.loss.item(), strategy.mb_x, strategy.mb_output.detach()))
+def test_distillation_keeps_old_logits_nearer(benchmark, train):
+    free, kept = (old_logits_moved(train, benchmark.test_stream[0], LwFPlugin(alpha=a)) for a in (0.0, 5.0))
+    assert kept < 0.5 * free
 
 
-def test_loss_is_that_of_cscs_program_from_the_second_experience_on(benchmark, make_strategy):
-    before, after, plugin = Losses(), Losses(), ConfidencePenaltyPlugin(beta=0.3, alpha=0.4)
-    strategy = train(make_strategy(before, plugin, after), benchmark.train_stream, 1)
-    assert [row[0] for row in before.rows] == [row[0] for row in after.rows]
-    before.rows, after.rows = [], []
+def test_loss_is_that_of_cscs_program_from_the_second_experience_on(benchmark, train, watch):
+    plugin = ConfidencePenaltyPlugin(beta=0.3, alpha=0.4)
+    before, after = (
+        watch(before_backward=lambda s: (s.loss.item(), s.mb_x, s.mb_output.detach())) for _ in range(2)
+    )
+    rows = before.seen["before_backward"], after.seen["before_backward"]
+    strategy = train(before, plugin, after, n=1)
+    assert [row[0] for row in rows[0]] == [row[0] for row in rows[1]]
+    n = len(rows[0])
     strategy.train(benchmark.train_stream[1], eval_streams=[])
-    for (classification, *_), (total, x, logits) in zip(before.rows, after.rows, strict=True):
+    for (classification, *_), (total, x, logits) in zip(rows[0][n:], rows[1][n:], strict=True):
         with torch.no_grad():
             soft_labels = plugin.teacher.model(x)[:, :2].sigmoid()
         p = logits.sigmoid()
@@ -107,33 +115,14 @@ def test_loss_is_that_of_cscs_program_from_the_second_experience_on(benchmark, m
         assert total == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_penalty_makes_outputs_less_confident(benchmark, make_strategy):
-    x, entropies = images_of(benchmark.train_stream[1]), []
+def test_penalty_makes_outputs_less_confident(benchmark, train):
+    entropies = []
     for beta in (0.0, 2.0):
         plugin = ConfidencePenaltyPlugin(beta=beta, alpha=1.0)
-        strategy = train(make_strategy(plugin, lr=0.3, train_epochs=5), benchmark.train_stream)
-        with torch.no_grad():
-            p = strategy.model(x).sigmoid()
+        model = train(plugin, n=2, lr=0.3, train_epochs=5).model
+        p = logits_of(model, benchmark.train_stream[1]).sigmoid()
         entropies.append(-(p * p.log()).sum(1).mean())
     assert entropies[1] > entropies[0] + 0.1
-
-
-class Watch(SupervisedPlugin):
-    """What the loss sees, and what is left after the step."""
-
-    def __init__(self):
-        super().__init__()
-        self.images, self.before, self.seen, self.after = [], [], [], []
-
-    def before_training_iteration(self, strategy, **kwargs):
-        self.before.append(strategy.mb_y.clone())
-
-    def before_backward(self, strategy, **kwargs):
-        self.images.append(strategy.mb_x)
-        self.seen.append(strategy.mb_y.clone())
-
-    def after_training_iteration(self, strategy, **kwargs):
-        self.after.append(strategy.mb_y.clone())
 
 
 @pytest.fixture(params=["unlabelled as NaN", "unlabelled as 0"])
@@ -148,16 +137,32 @@ def assert_same(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.fixture
+def watch_targets(train, watch):
+    """Train, and return each step's images, and its targets before it, in its loss and after it."""
+
+    def run(*plugins, stream):
+        def targets(strategy):
+            return strategy.mb_y.clone()
+
+        hooks = {"before_training_iteration": targets, "before_backward": targets}
+        seen = watch(after_forward=lambda s: s.mb_x, **hooks, after_training_iteration=targets)
+        train(*plugins, seen, stream=stream)
+        return list(zip(*seen.seen.values(), strict=True))
+
+    return run
+
+
 @pytest.mark.parametrize("soft", [False, True])
-def test_loss_sees_the_teachers_answer_for_old_classes(stream, make_strategy, soft):
-    watch, plugin = Watch(), PseudoLabelPlugin(threshold=0.4, soft=soft)
-    strategy = train(make_strategy(plugin, watch), stream, 1)
-    for before, seen in zip(watch.before, watch.seen):
+def test_loss_sees_the_teachers_answer_for_old_classes(stream, watch_targets, soft):
+    for _, before, seen, after in watch_targets(
+        PseudoLabelPlugin(threshold=0.4, soft=soft), stream=stream[:1]
+    ):
         assert_same(seen, before)  # no old class yet
-    n, answers = len(watch.seen), []
-    strategy.train(stream[1], eval_streams=[])
-    steps = zip(watch.images[n:], watch.before[n:], watch.seen[n:], watch.after[n:], strict=True)
-    for x, before, seen, after in steps:
+        assert_same(after, before)
+    plugin, answers = PseudoLabelPlugin(threshold=0.4, soft=soft), []
+    n = -(-len(stream[0].dataset) // 8)
+    for x, before, seen, after in watch_targets(plugin, stream=stream[:2])[n:]:
         with torch.no_grad():
             p = plugin.teacher.model(x)[:, :2].sigmoid()
         answers.append(p > 0.4)
@@ -167,24 +172,22 @@ def test_loss_sees_the_teachers_answer_for_old_classes(stream, make_strategy, so
     assert 0 < torch.cat(answers).float().mean() < 1  # both answers occur
 
 
-def test_replayed_images_keep_their_labels(stream, make_strategy):
-    watch, memory = Watch(), OnlineReplayPlugin(ReservoirBuffer(30))
-    plugins = [PseudoLabelPlugin(threshold=0.0), memory, watch]  # every old class of a new image is 1
-    train(make_strategy(*plugins), stream)
-    before, seen, after, n = watch.before[-1], watch.seen[-1], watch.after[-1], memory.n_stream
+def test_replayed_images_keep_their_labels(stream, watch_targets):
+    memory = OnlineReplayPlugin(ReservoirBuffer(30))
+    plugins = PseudoLabelPlugin(threshold=0.0), memory  # every old class of a new image is 1
+    _, before, seen, after = watch_targets(*plugins, stream=stream[:2])[-1]
+    n = memory.n_stream
     assert n < len(seen)
     assert_same(seen[:n, :2], torch.ones(n, 2))
     assert_same(seen[n:], before[n:])
     assert_same(after[:n], before[:n])
-    assert after[n:].isnan().all()  # as the memory leaves them
+    assert after[n:].isnan().all()  # the memory hides them
 
 
-def test_pseudo_labels_keep_old_classes_alive(stream, make_strategy):
-    """Where unlabelled is 0, old classes are trained away without them."""
-    x, moved = images_of(stream[0]), []
-    for plugins in ([LwFPlugin(alpha=0.0)], [LwFPlugin(alpha=0.0), PseudoLabelPlugin(soft=True)]):
-        strategy = train(make_strategy(*plugins, lr=0.3, train_epochs=8), stream)
-        with torch.no_grad():
-            teacher = plugins[0].teacher.model(x)[:, :2]
-            moved.append((strategy.model(x)[:, :2] - teacher).abs().mean())
-    assert moved[1] < 0.5 * moved[0]
+def test_pseudo_labels_preserve_old_classes(stream, train):
+    """Where unlabelled is 0, old classes are unlearned without them."""
+    free, kept = (
+        old_logits_moved(train, stream[0], LwFPlugin(alpha=0.0), *plugins, stream=stream[:2])
+        for plugins in ([], [PseudoLabelPlugin(soft=True)])
+    )
+    assert kept < 0.5 * free

@@ -1,10 +1,11 @@
+"""Sums of features, and the expected loss of negatives from them."""
+
 import copy
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
-from avalanche.core import SupervisedPlugin
 
 from avalanche_agcn.models import Backbone, MultiLabelClassifier
 from avalanche_agcn.training import AGCN, EWC, FineTuning, LwF
@@ -42,55 +43,53 @@ def expected_statistics(benchmark, model):
     ],
 )
 def test_every_image_of_the_stream_counts_once(benchmark, train, plugins, settings):
-    collector = FeatureStatisticsPlugin()
-    model = frozen_model(benchmark)
+    collector, model = FeatureStatisticsPlugin(), frozen_model(benchmark)
     train(*plugins, collector, model=model, **settings)
     expected = expected_statistics(benchmark, model)
     for t in range(3):
         torch.testing.assert_close(collector.statistics.moments(t), expected.moments(t), rtol=1e-6, atol=1e-5)
 
 
-def test_state_continues_within_an_experience_to_the_last_bit(benchmark, train):
-    class Stop(SupervisedPlugin):
-        def after_training_iteration(self, strategy, **kwargs):
-            self.state = copy.deepcopy(whole.state_dict())
-
+def test_state_continues_within_an_experience_to_the_last_bit(benchmark, train, watch):
     whole, resumed = FeatureStatisticsPlugin(), FeatureStatisticsPlugin()
-    stop = Stop()
-    train(whole, stop, model=frozen_model(benchmark))
-    resumed.load_state_dict(stop.state)  # after the last batch, before the experience ends
+    states = watch(after_training_iteration=lambda strategy: copy.deepcopy(whole.state_dict()))
+    train(whole, states, model=frozen_model(benchmark))
+    # After the last batch, before the experience ends:
+    resumed.load_state_dict(states.seen["after_training_iteration"][-1])
     assert torch.equal(resumed.statistics.moments(2), whole.statistics.moments(2))
     resumed.load_state_dict(whole.state_dict())
     train(resumed, model=frozen_model(benchmark))  # all of it is counted already
     assert torch.equal(resumed.statistics.moments(2), whole.statistics.moments(2))
 
 
-class Losses(SupervisedPlugin):
-    """The loss of each step as it is at this plugin's place, with the classifiers."""
+@pytest.fixture
+def watch_loss(train, watch):
+    """Train with a plugin, and return each step's loss before it and after it, with the classifiers."""
 
-    def __init__(self):
-        super().__init__()
-        self.steps = []
+    def run(plugin, **settings):
+        def look(strategy):
+            return strategy.loss.item(), copy.deepcopy(strategy.model).classifiers()
 
-    def before_backward(self, strategy, **kwargs):
-        weight, bias = strategy.model.classifiers()
-        classifiers = weight.detach().clone(), None if bias is None else bias.detach().clone()
-        self.steps.append((float(strategy.loss), classifiers))
+        before, after = watch(before_backward=look), watch(before_backward=look)
+        train(before, plugin, after, n=2, **settings)
+        steps = zip(before.seen["before_backward"], after.seen["before_backward"], strict=True)
+        return [(loss, total, classifiers) for (loss, classifiers), (total, _) in steps]
+
+    return run
 
 
-def test_added_loss_is_the_expected_negative_loss_of_new_classes(benchmark, train):
+def test_added_loss_is_the_expected_negative_loss_of_new_classes(benchmark, watch_loss):
     """Against sampling from the Gaussians."""
-    before, after, plugin = Losses(), Losses(), StatisticalNegativesPlugin(weight=2.0)
-    train(before, plugin, after, model=frozen_model(benchmark), lr=0.5, n=2)
-    assert all(a == b for (a, _), (b, _) in list(zip(before.steps, after.steps))[: len(before.steps) // 3])
-    statistics = plugin.statistics
-    mean, covariance = statistics.mean(0), statistics.covariance(0)
+    plugin = StatisticalNegativesPlugin(weight=2.0)
+    steps = watch_loss(plugin, model=frozen_model(benchmark), lr=0.5)
+    assert all(loss == total for loss, total, _ in steps[: len(steps) // 3])
+    mean, covariance = plugin.statistics.mean(0), plugin.statistics.covariance(0)
     factor = torch.linalg.cholesky(covariance + 1e-9 * torch.eye(5))
     generator = torch.Generator().manual_seed(0)
     samples = mean + torch.randn(200_000, 5, generator=generator, dtype=torch.float64) @ factor.T
-    (loss_before, (weight, bias)), (loss_after, _) = before.steps[-1], after.steps[-1]
+    loss, total, (weight, bias) = steps[-1]
     scores = samples @ weight[2:4].double().T + bias[2:4]
-    assert loss_after - loss_before == pytest.approx(2 * F.softplus(scores).mean().item(), rel=0.02)
+    assert total - loss == pytest.approx(2 * F.softplus(scores).mean().item(), rel=0.02)
 
 
 def test_new_classes_score_lower_on_old_images(benchmark, train):
@@ -116,18 +115,17 @@ def test_it_combines_with_other_strategies(benchmark, train, strategy_class, mem
     assert [plugins[0].statistics.count(t) for t in range(3)] == [expected.count(t) for t in range(3)]
 
 
-def test_agcns_first_weight_does_not_scale_it(benchmark, make_model, train):
+def test_agcns_first_weight_does_not_scale_it(make_model, watch_loss):
     added = []
     for lambda_cls in (0.1, 0.9):
-        before, after, settings = Losses(), Losses(), {"lambda_cls": lambda_cls, "seed": 0, "lr": 0.0}
-        plugins = before, StatisticalNegativesPlugin(), after
-        train(*plugins, model=make_model(), kind=AGCN, n=2, **settings)
-        added.append([b[0] - a[0] for a, b in zip(before.steps, after.steps)][-1])
+        settings = {"kind": AGCN, "model": make_model(), "lambda_cls": lambda_cls, "seed": 0, "lr": 0.0}
+        loss, total, _ = watch_loss(StatisticalNegativesPlugin(), **settings)[-1]
+        added.append(total - loss)
     assert added[0] > 0.1
     assert added[0] == pytest.approx(added[1], rel=1e-3)
 
 
-def test_model_without_classifiers_is_rejected(benchmark, train):
+def test_model_without_classifiers_is_rejected(train):
     flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64, 6))
     with pytest.raises(TypeError, match="one weight vector per class, not Sequential"):
         train(StatisticalNegativesPlugin(), model=flat)

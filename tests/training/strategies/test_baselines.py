@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from avalanche.core import SupervisedPlugin
 from avalanche.training import Naive
 from avalanche.training.plugins import EvaluationPlugin
 from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits
@@ -10,6 +9,7 @@ from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_
 from avalanche_agcn import training
 from avalanche_agcn.models import MultiLabelClassifier
 from avalanche_agcn.training import (
+    AGCN,
     AGEM,
     CSC,
     ER,
@@ -20,10 +20,10 @@ from avalanche_agcn.training import (
     FineTuning,
     LwF,
     MultiTask,
-    PartialBCEWithLogitsLoss,
     strategies,
 )
 from avalanche_agcn.training.plugins import (
+    AGCNPlugin,
     AGEMPlugin,
     ContrastivePlugin,
     EWCPlugin,
@@ -71,12 +71,12 @@ BASELINES = {
 
 
 @pytest.mark.parametrize("kind", BASELINES)
-def test_baseline_is_fine_tuning_with_its_plugins(kind, run_stream, same_weights):
+def test_baseline_is_fine_tuning_with_its_plugins(kind, train, same_weights):
     settings, make_plugins = BASELINES[kind]
     memory = {"mem_size": 12} if issubclass(kind, Replay) else {}
-    ours = run_stream(kind, seed=1, **settings, **memory)
-    assert same_weights(ours, run_stream(FineTuning, seed=1, plugins=make_plugins()))
-    assert not same_weights(ours, run_stream(FineTuning, seed=1))
+    ours = train(kind=kind, seed=1, **settings, **memory)
+    assert same_weights(ours, train(*make_plugins(), seed=1))
+    assert not same_weights(ours, train(seed=1))
 
 
 @pytest.mark.parametrize("name", [n for n in strategies.__all__ if isinstance(getattr(training, n, 0), type)])
@@ -90,52 +90,47 @@ def test_the_callers_plugins_are_used_and_their_list_is_not_changed(name, make_m
     assert kind in (FineTuning, MultiTask) or len(strategy.plugins) > 2  # its own, and the evaluator
 
 
-def test_fine_tuning_is_naive_training_with_the_partial_loss(run_stream, same_weights):
-    ours = run_stream(FineTuning, shuffle=False)
-    naive = run_stream(Naive, shuffle=False, criterion=PartialBCEWithLogitsLoss())
+def test_fine_tuning_is_naive_training_with_the_partial_loss(train, same_weights):
+    ours, naive = (train(kind=kind, loader={"shuffle": False}) for kind in (FineTuning, Naive))
     assert same_weights(ours, naive)
 
 
-def test_fine_tuning_learns_the_last_experience(benchmark, run_stream):
-    model = run_stream(FineTuning, train_epochs=5).model
+def test_fine_tuning_learns_the_last_experience(benchmark, make_model, train):
+    model = train(model=MultiLabelClassifier(make_model().backbone, 6), train_epochs=5).model
     images, targets, _ = zip(*benchmark.train_stream[2].dataset, strict=True)
     found = (model(torch.stack(images))[:, 4:] > 0) == torch.stack(targets)[:, 4:].bool()
     assert found.float().mean() > 0.8
 
 
 @pytest.mark.parametrize(("mem_size", "train_mb_size"), [(10, 8), (1, 1)])
-def test_replay_takes_any_memory_and_any_model(mem_size, train_mb_size, make_model, run_stream):
+def test_replay_takes_any_memory_and_any_model(mem_size, train_mb_size, make_model, train):
     """AGCN's model without AGCN's losses; also with batches and a memory of one image."""
     settings = {"storage_policy": PRSBuffer(mem_size), "train_mb_size": train_mb_size}
-    strategy = run_stream(Replay, model=make_model(), **settings)
+    strategy = train(kind=Replay, model=make_model(), **settings)
     assert len(strategy.replay.storage_policy) == mem_size
     assert strategy.model(torch.zeros(2, 3, 8, 8)).shape == (2, 6)
     assert all(parameter.isfinite().all() for parameter in strategy.model.parameters())
 
 
-class WatchCSC(SupervisedPlugin):
-    """Each step of the later experiences: targets, logits, loss, and the teacher's logits and passes."""
+def test_csc_is_the_sum_of_its_parts_in_plain_formulas_with_one_pass_of_the_teacher(train, make_model, watch):
+    passes = []
 
-    def __init__(self):
-        super().__init__()
-        self.steps, self.passes = [], []
-
-    def before_training_exp(self, strategy, **kwargs):
+    def count_passes(strategy):
         if strategy.agcn.teacher.n_old:
-            strategy.agcn.teacher.model.backbone.register_forward_hook(lambda *_: self.passes.append(1))
+            strategy.agcn.teacher.model.backbone.register_forward_hook(lambda *_: passes.append(1))
 
-    def after_backward(self, strategy, **kwargs):
+    def look(strategy):
         if strategy.agcn.teacher.n_old:
             parts = strategy.mb_y, strategy.mb_output, strategy.loss, strategy.agcn.teacher.logits(strategy)
-            self.steps.append([part.detach().clone() for part in parts])
+            return [part.detach().clone() for part in parts]
+        return None
 
-
-def test_csc_is_the_sum_of_its_parts_in_plain_formulas_with_one_pass_of_the_teacher(run_stream, make_model):
-    watch = WatchCSC()
+    steps = watch(before_training_exp=count_passes, after_backward=look)
     settings = {"alpha": ALPHA, "beta": BETA, "threshold": THRESHOLD}
-    strategy = run_stream(CSC, model=make_model(), plugins=[watch], **settings)
-    assert len(watch.passes) == len(watch.steps) > 2
-    for targets, logits, loss, teacher in watch.steps:
+    strategy = train(steps, kind=CSC, model=make_model(), **settings)
+    later = [step for step in steps.seen["after_backward"] if step]
+    assert len(passes) == len(later) > 2
+    for targets, logits, loss, teacher in later:
         n_old, n_seen = teacher.shape[1], logits.shape[1]
         torch.testing.assert_close(targets[:, :n_old], (teacher.sigmoid() > THRESHOLD).float())
         p = logits.sigmoid()
@@ -150,47 +145,35 @@ def test_csc_is_the_sum_of_its_parts_in_plain_formulas_with_one_pass_of_the_teac
     assert strategy.model.n_seen == 6
 
 
-def test_csc_names_a_model_without_a_graph(run_stream):
-    with pytest.raises(TypeError, match="needs a model with a label graph, not MultiLabelClassifier"):
-        run_stream(CSC)
+@pytest.mark.parametrize(("kind", "plugins"), [(CSC, []), (AGCN, []), (FineTuning, [AGCNPlugin()])])
+def test_a_model_without_a_graph_is_named(train, kind, plugins):
+    with pytest.raises(TypeError, match="a label graph, not MultiLabelClassifier: AGCNModel"):
+        train(*plugins, kind=kind)
 
 
-class Targets(SupervisedPlugin):
-    def __init__(self):
-        super().__init__()
-        self.batches, self.evaluated = [], []
-
-    def after_forward(self, strategy, **kwargs):
-        self.batches.append(strategy.mb_y)
-
-    def after_eval_forward(self, strategy, **kwargs):
-        self.evaluated.append(strategy.mb_output)
-
-
-@pytest.fixture
-def multi_task(run_stream):
-    return lambda given, *plugins: run_stream(MultiTask, stream=[given], plugins=plugins)
-
-
-def test_multi_task_trains_on_each_image_once_with_all_labels_and_evaluates_as_others(benchmark, multi_task):
-    targets = Targets()
-    strategy = multi_task(benchmark, targets)
-    seen = torch.cat(targets.batches)
-    assert sorted(seen.tolist()) == sorted(benchmark.complete_train_dataset.targets[:].tolist())
+def test_multi_task_trains_on_each_image_once_with_all_labels_and_evaluates_as_others(
+    benchmark, train, watch
+):
+    seen = watch(after_forward=lambda s: s.mb_y, after_eval_forward=lambda s: s.mb_output)
+    strategy = train(seen, kind=MultiTask, stream=[benchmark])
+    targets = torch.cat(seen.seen["after_forward"])
+    assert sorted(targets.tolist()) == sorted(benchmark.complete_train_dataset.targets[:].tolist())
     strategy.eval(benchmark.test_stream)
-    assert sum(map(len, targets.evaluated)) == sum(len(e.dataset) for e in benchmark.test_stream)
-    assert {logits.shape[1] for logits in targets.evaluated} == {6}
+    evaluated = seen.seen["after_eval_forward"]
+    assert sum(map(len, evaluated)) == sum(len(e.dataset) for e in benchmark.test_stream)
+    assert {logits.shape[1] for logits in evaluated} == {6}
 
 
-def test_multi_task_takes_its_experience_made_by_hand(benchmark, multi_task, same_weights):
+def test_multi_task_takes_its_experience_made_by_hand(benchmark, train, same_weights):
     experience = multi_task_experience(benchmark)
     assert experience.classes_seen_so_far == experience.classes_in_this_experience == list(range(6))
     assert experience.previous_classes == experience.future_classes == []
     for given in (experience, [experience]):
-        assert same_weights(multi_task(benchmark), multi_task(given))
+        ours, by_hand = (train(kind=MultiTask, stream=[one]) for one in (benchmark, given))
+        assert same_weights(ours, by_hand)
 
 
 @pytest.mark.parametrize("part", [lambda b: b.train_stream, lambda b: b.train_stream[0]])
-def test_multi_task_rejects_partial_labels(benchmark, multi_task, part):
+def test_multi_task_rejects_partial_labels(benchmark, train, part):
     with pytest.raises(ValueError, match=r"call train\(benchmark\)"):
-        multi_task(part(benchmark))
+        train(kind=MultiTask, stream=[part(benchmark)])

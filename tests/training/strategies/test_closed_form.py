@@ -7,7 +7,6 @@ import pytest
 import torch
 from avalanche.benchmarks import split_online_stream
 from avalanche.benchmarks.utils import concat_datasets
-from avalanche.core import SupervisedPlugin
 from avalanche.training.plugins import EvaluationPlugin
 from torch.utils.data import TensorDataset
 
@@ -20,30 +19,31 @@ from avalanche_agcn.training.l3a import L3AStatistics
 from avalanche_agcn.training.ridge import estimate_relations, solve_ridge, standardise
 
 WIDTH, N_CLASSES = 12, 6
+BOTH = pytest.mark.parametrize("kind", [StreamingRidge, L3A])
 
 
-def make_features(n=150, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    targets = (torch.rand(n, N_CLASSES, generator=generator) < 0.3).double()
-    targets[torch.arange(n), torch.arange(n) % N_CLASSES] = 1
-    patterns = torch.randn(N_CLASSES, WIDTH, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    noise = torch.randn(n, WIDTH, generator=generator, dtype=torch.float64)
-    data = TensorDataset(targets @ patterns + noise)
-    data.targets = targets.int()
-    return data
-
-
-@pytest.fixture(scope="module", params=["unlabelled as NaN", "unlabelled as 0"])
-def either(request):
+def make_benchmark(**settings):
     """Three experiences of two classes over given float64 features."""
-    zeros = request.param.endswith("0")
-    data = make_features(), make_features(60, 1)
-    return multilabel_benchmark(*data, n_experiences=3, unlabelled_as_negative=zeros)
+    patterns = torch.randn(N_CLASSES, WIDTH, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    parts = []
+    for n, seed in ((150, 0), (60, 1)):
+        generator = torch.Generator().manual_seed(seed)
+        targets = (torch.rand(n, N_CLASSES, generator=generator) < 0.3).double()
+        targets[torch.arange(n), torch.arange(n) % N_CLASSES] = 1
+        noise = torch.randn(n, WIDTH, generator=generator, dtype=torch.float64)
+        parts.append(TensorDataset(targets @ patterns + noise))
+        parts[-1].targets = targets.int()
+    return multilabel_benchmark(*parts, n_experiences=3, **settings)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["unlabelled as NaN", "unlabelled as 0"])
+def either(request):
+    return make_benchmark(unlabelled_as_negative=request.param)
 
 
 @pytest.fixture(scope="module")
 def features():
-    return multilabel_benchmark(make_features(), make_features(60, 1), n_experiences=3)
+    return make_benchmark()
 
 
 def make(kind=StreamingRidge, backbone=None, n_classes=N_CLASSES, **settings):
@@ -54,8 +54,7 @@ def make(kind=StreamingRidge, backbone=None, n_classes=N_CLASSES, **settings):
     else:
         model = MultiLabelClassifier(backbone, n_classes)
     own = {} if kind is StreamingRidge else {"ridge": 10.0, "threshold": 0.6}
-    defaults = {"evaluator": EvaluationPlugin(), "train_mb_size": 7}
-    return kind(model=model, **defaults | own | settings)
+    return kind(model=model, **{"evaluator": EvaluationPlugin(), "train_mb_size": 7} | own | settings)
 
 
 def train(strategy, stream):
@@ -69,13 +68,19 @@ def evaluation_rows(benchmark, part):
     return torch.stack([row[part] for experience in benchmark.test_stream for row in experience.dataset])
 
 
+@torch.no_grad()
 def scores(strategy, benchmark):
-    with torch.no_grad():
-        return strategy.model.eval()(evaluation_rows(benchmark, 0))
+    return strategy.model.eval()(evaluation_rows(benchmark, 0))
 
 
 def assert_same_scores(one, other, benchmark, atol=1e-9):
     torch.testing.assert_close(scores(one, benchmark), scores(other, benchmark), rtol=0, atol=atol)
+
+
+def rows_of(experience):
+    """Images, and their targets in the experience's own columns."""
+    images, targets, _ = map(list, zip(*experience.dataset))
+    return torch.stack(images), torch.stack(targets)[:, experience.classes_in_this_experience]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +89,8 @@ def assert_same_scores(one, other, benchmark, atol=1e-9):
 def test_ridge_logits_are_those_of_the_closed_form(features, settings):
     statistics = FeatureStatistics()
     for experience in features.train_stream:
-        x, y, _ = zip(*experience.dataset)
         statistics.begin(2)
-        statistics.update(torch.stack(x), torch.stack(y)[:, experience.classes_in_this_experience])
+        statistics.update(*rows_of(experience))
     solution = solve_ridge(statistics, **{k: v for k, v in settings.items() if k != "refine"})
     expected = solution.scores(evaluation_rows(features, 0))
     if settings["refine"]:
@@ -103,8 +107,7 @@ def test_l3a_logits_are_those_of_the_closed_form(either):
     strategy = train(make(L3A), either.train_stream)
     statistics = L3AStatistics(ridge=10.0, threshold=0.6)
     for experience in either.train_stream:
-        x = torch.stack([row[0] for row in experience.dataset])
-        own = experience.dataset.targets[:][:, experience.classes_in_this_experience]
+        x, own = rows_of(experience)
         statistics.begin(own.sum(0))
         statistics.update(strategy.model.features(x), own)
     expected = strategy.model.eval().features(evaluation_rows(either, 0)) @ statistics.solve()
@@ -116,16 +119,21 @@ def test_it_learns(features):
     assert mean_average_precision(found, evaluation_rows(features, 1)) > 0.8  # chance is 0.4
 
 
-BOTH = pytest.mark.parametrize("kind", [StreamingRidge, L3A])
-
-
 @BOTH
 @pytest.mark.parametrize(
-    "settings", [{"train_mb_size": 50}, {"train_mb_size": 1}, {"seed": 5}, {"train_epochs": 3}]
+    "settings",
+    [
+        *({"train_mb_size": 50}, {"train_mb_size": 1}, {"seed": 5}, {"train_epochs": 3}),
+        *({"eval_every": every, "peval_mode": "iteration"} for every in (1, 2)),
+        *({"eval_every": every, "train_epochs": 2} for every in (1, 2)),
+    ],
+    ids=str,
 )
-def test_batches_order_and_further_epochs_do_not_matter(features, kind, settings):
-    plain, changed = (train(make(kind, **s), features.train_stream) for s in ({}, settings))
-    assert_same_scores(plain, changed, features)
+def test_batches_order_further_epochs_and_evaluation_do_not_matter(features, kind, settings):
+    changed = make(kind, **settings)
+    for t, experience in enumerate(features.train_stream):
+        changed.train(experience, eval_streams=[features.test_stream[: t + 1]])
+    assert_same_scores(changed, train(make(kind), features.train_stream), features)
 
 
 def test_training_twice_on_an_experience_counts_it_once(features):
@@ -135,36 +143,22 @@ def test_training_twice_on_an_experience_counts_it_once(features):
     assert_same_scores(once, again, features)
 
 
-class Interrupt(SupervisedPlugin):
-    """Interrupts the second batch of the second experience, once."""
-
-    def after_training_iteration(self, strategy, **kwargs):
-        clock = strategy.clock
-        if (strategy.experience.current_experience, clock.train_exp_iterations) == (1, 1) and not vars(self):
-            self.done = True
+@BOTH
+def test_an_experience_that_was_interrupted_is_counted_once(features, watch, kind):
+    def interrupt(strategy):
+        at = strategy.experience.current_experience, strategy.clock.train_exp_iterations
+        if at == (1, 1) and not interrupted:
+            interrupted.append(at)
             raise KeyboardInterrupt
 
-
-@BOTH
-def test_an_experience_that_was_interrupted_is_counted_once(features, kind):
-    interrupt = Interrupt()
-    strategy = make(kind, plugins=[interrupt])
+    interrupted = []
+    strategy = make(kind, plugins=[watch(after_training_iteration=interrupt)])
     for experience in features.train_stream:
         with contextlib.suppress(KeyboardInterrupt):
             strategy.train(experience, eval_streams=[])
             continue
         strategy.train(experience, eval_streams=[])
-    assert interrupt.done
-    assert_same_scores(strategy, train(make(kind), features.train_stream), features)
-
-
-@BOTH
-@pytest.mark.parametrize("mode", [{"peval_mode": "iteration"}, {"train_epochs": 2}])
-@pytest.mark.parametrize("every", [1, 2])
-def test_evaluation_within_an_experience_does_not_change_the_result(features, kind, mode, every):
-    strategy = make(kind, eval_every=every, **mode)
-    for t, experience in enumerate(features.train_stream):
-        strategy.train(experience, eval_streams=[features.test_stream[: t + 1]])
+    assert interrupted
     assert_same_scores(strategy, train(make(kind), features.train_stream), features)
 
 
@@ -179,15 +173,14 @@ def test_pieces_of_online_streams_are_all_counted(features, kind, one_by_one, si
 
 
 @BOTH
-def test_an_experience_that_was_left_out_is_named(features, kind):
+def test_an_experience_that_was_skipped_is_named(features, kind):
     with pytest.raises(ValueError, match=r"4 classes were seen so far, 2 of them in this .* has counted 0"):
         make(kind).train(features.train_stream[1])
 
 
 @BOTH
 def test_state_resumes_between_experiences(either, kind):
-    strategy = train(make(kind, seed=0), either.train_stream[:2])
-    resumed = make(kind, seed=0)
+    strategy, resumed = train(make(kind, seed=0), either.train_stream[:2]), make(kind, seed=0)
     resumed.collector.load_state_dict(copy.deepcopy(strategy.collector.state_dict()))
     resumed.model.load_state_dict(strategy.model.state_dict())
     for one in (strategy, resumed):
@@ -285,12 +278,12 @@ def test_unequal_or_trained_networks_and_augmentation_are_rejected(benchmark, ma
 
     images = TensorDataset(torch.rand(20, 3, 8, 8))
     images.targets = torch.eye(2).repeat(10, 1).int()
-    noisy = multilabel_benchmark(
-        images, images, n_experiences=1, train_transform=lambda x: x + torch.rand(())
-    )
-    random = train(make(backbone=make_model().backbone), noisy.train_stream)
-    with pytest.raises(ValueError, match="random augmentation"):
-        random.forget(noisy.train_stream[0].dataset)
+    noise = {"train_transform": lambda x: x + torch.rand(())}
+    (noisy,) = multilabel_benchmark(images, images, n_experiences=1, **noise).train_stream
+    with pytest.raises(ValueError, match="training images had random augmentation"):
+        train(make(backbone=make_model().backbone), [noisy]).forget(noisy.dataset)
+    with pytest.raises(ValueError, match="dataset has random augmentation"):
+        other.forget(noisy.dataset)
 
 
 @BOTH
