@@ -61,14 +61,13 @@ WORDS: dict[Any, str] = {
     NoneType: "none",
 }
 """Types of settings, in words."""
-JSON_WORDS = {
-    **WORDS,
+JSON_WORDS = WORDS | {
     float: "a finite number",
     NoneType: "null",
     list: "a list",
     dict: "an object with names",
 }
-PLAIN = (bool, int, float, str, NoneType)
+PLAIN = tuple(WORDS)
 """Types that settings may have."""
 
 
@@ -80,24 +79,17 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
     return tuple(one for part in get_args(kind) for one in alternatives(part))
 
 
-def is_plain(kind: Any) -> bool:
-    """Whether a type hint has only plain types and literals: what a settings file can say."""
-    return kind is not None and all(isinstance(one, str) or one in PLAIN for one in alternatives(kind))
-
-
 def _find_alternative(value: Any, kind: Any) -> Any:
-    """The alternative that a value is of, without a look at the items of a list; None if it is of none."""
+    """The alternative that a value is of, ignoring the items of a list; None if there is none."""
     for one in alternatives(kind):
         cls = get_origin(one) or one
-        if one is Any or (value == one if isinstance(one, str) else _is_instance(value, cls)):
+        if one is Any or (isinstance(one, str) and value == one):
+            return one
+        is_other_bool = isinstance(value, bool) and cls is not bool  # Python's bool is an int
+        accepted = (int, float) if cls is float else cls
+        if isinstance(cls, type) and isinstance(value, accepted) and not is_other_bool:
             return one
     return None
-
-
-def _is_instance(value: Any, cls: type) -> bool:
-    if isinstance(value, bool):  # which Python takes for a number
-        return cls is bool
-    return isinstance(value, (int, float) if cls is float else cls)
 
 
 def _in_words(kind: Any, words: Mapping[Any, str] = WORDS) -> str:
@@ -123,10 +115,10 @@ _LIMITS: list[tuple[str, dict[str, float]]] = [
     ("num_workers", {"least": 0, "most": 256}),
     ("checkpoint_minutes batch_size_mem", {"least": 0, "most": 10**6}),
     ("held_images mem_size", {"least": 0, "most": 10**9}),
-    ("seed", {"least": 0, "most": 2**32 - 1}),  # as NumPy's
+    ("seed", {"least": 0, "most": 2**32 - 1}),  # the limit of NumPy
 ]
 RANGES = {name: limits for names, limits in _LIMITS for name in names.split()}
-"""Limits of numbers among the settings, as `check_range` takes them; others may be any finite number."""
+"""Limits of numbers among the settings, as arguments of `check_range`; others may be any finite number."""
 
 
 def check_value(name: str, value: Any, kind: Any) -> None:
@@ -149,18 +141,16 @@ MAX_INTEGER = 2**63 - 1
 
 def read_json(path: str | os.PathLike) -> Any:
     """Content of a JSON file; a ValueError names one that is not JSON."""
+
+    def reject(constant: str) -> NoReturn:
+        raise ValueError(f"it has the number {constant}, which is not JSON")
+
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_reject_constant)
+        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=reject)
     except RecursionError:
-        raise ValueError(
-            f"{path} is nested too deeply to be read: give the file of a run or data set."
-        ) from None
+        raise ValueError(f"{path} is nested too deeply: give the file of a run or data set.") from None
     except ValueError as error:
         raise ValueError(f"{path} is not JSON, or is damaged: {str(error).rstrip('.')}.") from None
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"it has the number {name}, which is not JSON.")
 
 
 def check_kind(value: Any, kind: Any, place: str) -> None:
@@ -187,7 +177,7 @@ def check_kind(value: Any, kind: Any, place: str) -> None:
             check_kind(item, get_args(found)[0], f"{place}[{k}]")
     elif get_origin(found) is dict:
         for name, item in value.items():
-            check_kind(item, get_args(found)[1], f"{place}.{_short(name, quotes=False)}")
+            check_kind(item, get_args(found)[1], f"{place}.{_cut(repr(name)[1:-1])}")
 
 
 def check_fields(value: Any, kinds: Mapping[str, Any], place: str) -> None:
@@ -200,13 +190,11 @@ def check_fields(value: Any, kinds: Mapping[str, Any], place: str) -> None:
 
 
 def fail(place: str, wanted: str, value: Any) -> NoReturn:
-    """Raise a ValueError about a value."""
-    raise ValueError(f"{place} must be {wanted}, but is {_short(value)}.")
+    """Raise a ValueError about a value, on one line and cut if it is long."""
+    is_container = isinstance(value, (list, dict))
+    shown = f"{JSON_WORDS[type(value)]} of {len(value)}" if is_container else _cut(repr(value))
+    raise ValueError(f"{place} must be {wanted}, but is {shown}.")
 
 
-def _short(value: Any, *, quotes: bool = True) -> str:
-    """The value on one line, cut if it is long."""
-    if isinstance(value, (list, dict)):
-        return f"{JSON_WORDS[type(value)]} of {len(value)}"
-    text = repr(value) if quotes or not isinstance(value, str) else repr(value)[1:-1]
+def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

@@ -69,7 +69,7 @@ def begun(tmp_path):
     """A run that has saved its state before the first batch."""
     run = make_run(tmp_path)
     run._save({"epoch": 0, "batch": 0})
-    run._lock.release()
+    run._lock.close()
     return tmp_path
 
 
@@ -203,7 +203,7 @@ def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path
 
     for name in names:
         monkeypatch.setattr(run_module, name, partial(record, name, getattr(run_module, name)))
-    make_run(tmp_path)._release()
+    make_run(tmp_path)._lock.close()
     assert calls[:3] == names
 
 

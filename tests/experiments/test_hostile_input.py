@@ -64,7 +64,7 @@ def sentence(capsys):
         (["--split-lists", "missing.zip"], "split_lists (missing.zip) need the images of their data"),
         (["--set", "benchmark=wide"], "the benchmark 'wide' needs its images"),
         (["--cache", ""], "the setting cache must not be empty"),
-        (["--out", ""], "must be the name of a folder, but is empty"),
+        (["--out", ""], "the setting out must not be empty"),
         (["--image-size", "100000"], "image_size must be at least 8 and at most 2048"),
         (["--seed", "4294967296"], "seed must be at least 0"),
         (["--set", "negatives=3"], "negatives must be 'memory' or 'statistics', not 3"),

@@ -219,7 +219,7 @@ def test_a_run_counts_its_batches_and_evaluations(tmp_path, method, monkeypatch)
     settings = make_settings("scenes", SMOKE, method=method, train_epochs=2)
     run = Run(settings, tmp_path, log=lambda text: None)
     sizes = [len(experience.dataset) for experience in run.benchmark.test_stream]
-    n_batches, n_evaluated = run._count_what_is_left()
+    n_batches, n_evaluated = run._count_remaining()
     assert n_evaluated == (sum(sizes) if method == "multitask" else 2 * sizes[0] + sizes[1])
     steps = []
     monkeypatch.setattr(EstimatePlugin, "after_training_iteration", lambda *_, **__: steps.append(1))

@@ -247,7 +247,7 @@ def test_a_benchmark_of_the_users_own_goes_through_runs_tables_and_resume(tmp_pa
     stopped._train()
     stopped.trained = True
     stopped._save()
-    stopped._lock.release()
+    stopped._lock.close()
     resumed = make_run(settings, tmp_path / "b", benchmark=own_benchmark(), resume=True).run()
     assert resumed.nested == whole.nested
     write_report([whole], tmp_path / "report")
