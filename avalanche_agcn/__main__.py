@@ -76,17 +76,7 @@ def predict(argv: Sequence[str]) -> int:
 def format_predictions(
     photos: Sequence[str], found: Sequence[Prediction], form: Literal["json", "csv"] | None = None
 ) -> str:
-    """Labels and probabilities of photos as text: a table of the labels, or JSON or CSV of all classes.
-
-    Example:
-        >>> from avalanche_agcn.models.saved import Prediction
-        >>> found = [Prediction(["dog"], {"dog": 0.9, "cat": 0.25})]
-        >>> print(format_predictions(["a.jpg"], found), end="")
-        a.jpg  dog 0.90
-        >>> print(format_predictions(["a.jpg"], found, "csv"), end="")
-        image,labels,dog,cat
-        a.jpg,dog,0.9,0.25
-    """
+    """Labels and probabilities of photos as text: a table of the labels, or JSON or CSV of all classes."""
     pairs = list(zip(photos, found, strict=True))
     if form == "json":
         rows = [{"image": photo, "labels": p.names, "probabilities": p.probabilities} for photo, p in pairs]

@@ -17,7 +17,7 @@ def check_choice(name: str, value: Any, choices: Any) -> None:
     """Raise a ValueError if a value is not one of the choices, a sequence or a ``Literal``."""
     allowed = tuple(choices) if isinstance(choices, Sequence) else get_args(choices)
     if value not in allowed:
-        known = tuple(choice for choice in allowed if choice is not None)  # None is a setting not given
+        known = tuple(choice for choice in allowed if choice is not None)  # None: not given
         raise ValueError(f"{name} must be one of {known}, not {value!r}.")
 
 
@@ -56,18 +56,14 @@ def check_whole_number(name: str, value: Any, least: int | None = None) -> None:
 WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
-    float: "a number",
+    float: "a finite number",
     str: "text",
     NoneType: "none",
-}
-"""Types of settings, in words."""
-JSON_WORDS = WORDS | {
-    float: "a finite number",
-    NoneType: "null",
     list: "a list",
     dict: "an object with names",
 }
-PLAIN = tuple(WORDS)
+"""Types of settings and JSON values, in words."""
+PLAIN = (bool, int, float, str, NoneType)
 """Types that settings may have."""
 
 
@@ -92,32 +88,32 @@ def _find_alternative(value: Any, kind: Any) -> Any:
     return None
 
 
-def _in_words(kind: Any, words: Mapping[Any, str] = WORDS) -> str:
+def _in_words(kind: Any) -> str:
     names = (one if isinstance(one, str) else get_origin(one) or one for one in alternatives(kind))
-    return " or ".join(words.get(name, repr(name)) for name in names)
+    return " or ".join(WORDS.get(name, repr(name)) for name in names)
 
 
-_LIMITS: list[tuple[str, dict[str, float]]] = [
-    ("lr lr_head lr_gcn distillation ewc_lambda alpha contrast_weight", {"least": 0, "most": 1e30}),
-    ("lambda_cls lambda_dst lambda_gph neighbour_weight beta", {"least": 0, "most": 1e30}),
-    ("ridge refine temperature", {"above": 0}),
-    ("gamma threshold", {"least": 0, "most": 1}),
-    ("new_threshold cross_threshold", {"above": 0, "most": 1}),
-    ("validation_size", {"least": 0, "below": 1}),
-    ("test_size", {"above": 0, "below": 1}),
-    ("rho", {"least": -100, "most": 100}),
-    ("image_size", {"least": 8, "most": 2048}),
-    ("views", {"least": 1, "most": 100}),
-    ("n_classes n_experiences", {"least": 1, "most": 10**5}),
-    ("random_features train_mb_size eval_mb_size train_epochs", {"least": 1, "most": 10**6}),
-    ("n_train n_test", {"least": 1, "most": 10**7}),
-    ("limit fisher_images sample_size", {"least": 1, "most": 10**9}),
-    ("num_workers", {"least": 0, "most": 256}),
-    ("checkpoint_minutes batch_size_mem", {"least": 0, "most": 10**6}),
-    ("held_images mem_size", {"least": 0, "most": 10**9}),
-    ("seed", {"least": 0, "most": 2**32 - 1}),  # the limit of NumPy
-]
-RANGES = {name: limits for names, limits in _LIMITS for name in names.split()}
+_LIMITS: dict[str, dict[str, float]] = {
+    "lr lr_head lr_gcn distillation ewc_lambda alpha contrast_weight": {"least": 0, "most": 1e30},
+    "lambda_cls lambda_dst lambda_gph neighbour_weight beta": {"least": 0, "most": 1e30},
+    "ridge refine temperature": {"above": 0},
+    "gamma threshold": {"least": 0, "most": 1},
+    "new_threshold cross_threshold": {"above": 0, "most": 1},
+    "validation_size": {"least": 0, "below": 1},
+    "test_size": {"above": 0, "below": 1},
+    "rho": {"least": -100, "most": 100},
+    "image_size": {"least": 8, "most": 2048},
+    "views": {"least": 1, "most": 100},
+    "n_classes n_experiences": {"least": 1, "most": 10**5},
+    "random_features train_mb_size eval_mb_size train_epochs": {"least": 1, "most": 10**6},
+    "n_train n_test": {"least": 1, "most": 10**7},
+    "limit fisher_images sample_size": {"least": 1, "most": 10**9},
+    "num_workers": {"least": 0, "most": 256},
+    "checkpoint_minutes batch_size_mem": {"least": 0, "most": 10**6},
+    "held_images mem_size": {"least": 0, "most": 10**9},
+    "seed": {"least": 0, "most": 2**32 - 1},  # the limit of NumPy
+}
+RANGES = {name: limits for names, limits in _LIMITS.items() for name in names.split()}
 """Limits of numbers among the settings, as arguments of `check_range`; others may be any finite number."""
 
 
@@ -160,18 +156,13 @@ def check_kind(value: Any, kind: Any, place: str) -> None:
         value: from a JSON file.
         kind: a type hint of plain types, lists, dictionaries with text keys, unions and literals.
         place: where the value is: ``"results.json: nested"``.
-
-    Example:
-        >>> check_kind([1, "a"], list[int], "a.json: sizes")
-        Traceback (most recent call last):
-        ValueError: a.json: sizes[1] must be a whole number, but is 'a'.
     """
     if kind is Any:
         return
     found = _find_alternative(value, kind)
     is_infinite = isinstance(value, float) and not math.isfinite(value)
     if found is None or is_infinite or (isinstance(value, int) and abs(value) > MAX_INTEGER):
-        fail(place, _in_words(kind, JSON_WORDS), value)
+        fail(place, _in_words(kind), value)
     if get_origin(found) is list:
         for k, item in enumerate(value):
             check_kind(item, get_args(found)[0], f"{place}[{k}]")
@@ -185,14 +176,14 @@ def check_fields(value: Any, kinds: Mapping[str, Any], place: str) -> None:
     check_kind(value, dict, place)
     for name, kind in kinds.items():
         if name not in value:
-            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(kind, JSON_WORDS)}.")
+            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(kind)}.")
         check_kind(value[name], kind, f"{place}.{name}")
 
 
 def fail(place: str, wanted: str, value: Any) -> NoReturn:
     """Raise a ValueError about a value, on one line and cut if it is long."""
     is_container = isinstance(value, (list, dict))
-    shown = f"{JSON_WORDS[type(value)]} of {len(value)}" if is_container else _cut(repr(value))
+    shown = f"{WORDS[type(value)]} of {len(value)}" if is_container else _cut(repr(value))
     raise ValueError(f"{place} must be {wanted}, but is {shown}.")
 
 

@@ -185,17 +185,10 @@ def open_loggers(
     append: bool = False,
     config: Mapping[str, Any] | None = None,
 ) -> Iterator[list[BaseLogger]]:
-    """Open the loggers of one run, and close them at its end.
+    """Open the loggers of one run below ``folder``, and close them at its end.
 
-    Args:
-        name: name of the run.
-        folder: folder for the files of loggers; CSV files are in that of the run.
-        tensorboard: another folder for TensorBoard, with a folder per run; ``""`` for ``tensorboard``.
-        wandb: project of Weights & Biases. Without an account on this machine (``wandb login``) or with
-            ``WANDB_MODE=offline``, the run is logged to a folder, which ``wandb sync`` uploads later.
-        csv_log: whether to write CSV files.
-        append: whether to continue the CSV files.
-        config: settings of the run, for Weights & Biases.
+    Without an account on this machine (``wandb login``), Weights & Biases logs to a folder, which ``wandb
+    sync`` uploads later; so does ``WANDB_MODE=offline``.
     """
     with contextlib.ExitStack() as stack:
         loggers: list[BaseLogger] = []

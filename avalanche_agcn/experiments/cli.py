@@ -9,10 +9,9 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from avalanche_agcn.checks import PLAIN, alternatives, check_value, read_json
 from avalanche_agcn.experiments.exit_codes import (
@@ -71,13 +70,13 @@ def make_parser(
     how |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "argument_default": argparse.SUPPRESS}
     parser = argparse.ArgumentParser(usage=usage, description=description, **how)
     _add_run_options(parser, benchmark)
-    _add_logging_options(parser.add_argument_group("logging, beside the report"))
+    _add_logging_options(parser.add_argument_group("logging, besides the report"))
     others = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
-    for group in GROUPS:
-        options = parser.add_argument_group((group.__doc__ or "").rstrip(".").lower())
-        for field in fields(group):
-            if field.name not in {"benchmark", "seed", *others}:  # set by the script, and a run option
-                _add_setting(options, group, field.name, benchmark)
+    for name, kind in get_type_hints(Settings, include_extras=True).items():
+        if name in GROUPS:
+            options = parser.add_argument_group(GROUPS[name])
+        if get_origin(kind) is Annotated and name not in {"benchmark", "seed", *others}:
+            _add_setting(options, name, kind.__metadata__[0], benchmark)
     _add_method_options(parser.add_argument_group("settings of methods, for those that have them"))
     parser.set_defaults(benchmark=benchmark)
     return parser
@@ -124,9 +123,8 @@ def _add_method_options(options: argparse._ArgumentGroup) -> None:
     options.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=text)
 
 
-def _add_setting(options: argparse._ArgumentGroup, group: type, name: str, benchmark: BenchmarkName) -> None:
+def _add_setting(options: argparse._ArgumentGroup, name: str, text: str, benchmark: BenchmarkName) -> None:
     """The option of a setting, with its help, its type and its defaults."""
-    (text,) = get_type_hints(group, include_extras=True)[name].__metadata__
     kind = KINDS[name]
     how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
     several = get_origin(kind) is tuple
@@ -380,8 +378,8 @@ def main(
 
 def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
     from avalanche_agcn.evaluation.loggers import ProgressBar
+    from avalanche_agcn.experiments import report
     from avalanche_agcn.experiments.build import open_loggers
-    from avalanche_agcn.experiments.report import refresh_page, write_report
     from avalanche_agcn.experiments.results import RESULTS_FILE, Results
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
     from avalanche_agcn.training.distributed import is_first_process, process_group
@@ -391,7 +389,7 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
     resume, overwrite = "resume" in arguments, "overwrite" in arguments
     logging = {name: value for name, value in vars(arguments).items() if name in LOGGERS}
     finished: list[Results] = []
-    refresh = partial(refresh_page, out, finished, len(wanted))
+    refresh = partial(report.refresh_page, out, finished, len(wanted))
     with process_group(wanted[0].device):
         for settings in wanted:
             finished_before = (out / settings.name / RESULTS_FILE).is_file() and not overwrite
@@ -402,7 +400,7 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
                 how = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}
                 finished.append(Run(settings, out, **how, loggers=loggers).run())  # type: ignore[arg-type]
         if is_first_process():
-            write_report(finished, out)
+            report.write_report(finished, out)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import ParamSpec
 
 P = ParamSpec("P")
@@ -87,15 +87,9 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = 128 + signum  # 143 for SIGTERM, 130 for Ctrl-C
 
 
-class _Request:
-    """The signal that was received, if any, and whether it is held back until the end of the batch."""
-
-    signum: int | None = None
-    waits = False
-    process: int | None = None  # that handles it: loader workers inherit the handler, but ignore signals
-
-
-_request = _Request()
+_request = SimpleNamespace(signum=None, waits=False, process=None)
+"""The received signal, whether it is held back until the end of the batch, and the process that handles it:
+loader workers inherit the handler, but ignore signals."""
 
 
 @contextlib.contextmanager

@@ -93,12 +93,7 @@ def _size(path: str) -> int:
 
 
 def spread(positions: Sequence[int], n: int = N_SAMPLED) -> list[int]:
-    """Up to ``n`` of the positions, evenly spaced.
-
-    Example:
-        >>> spread(range(10), 3)
-        [0, 3, 6]
-    """
+    """Up to ``n`` of the positions, evenly spaced: 0, 3 and 6 of 10."""
     n = min(n, len(positions))
     return [positions[k * len(positions) // n] for k in range(n)]
 

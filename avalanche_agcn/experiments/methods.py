@@ -120,15 +120,11 @@ METHODS: dict[str, Method] = {
     "prs": Method("PRS", "PRS", "replays from a memory partitioned by class", Style("#0072B2", "<")),
     "ocdm": Method("OCDM", "OCDM", "replays from a memory with balanced classes", Style("#882255", "s")),
     "scr": Method("SCR", "SCR", "replays with a contrastive loss", Style("#999933", "h")),
-    "agcn": Method(
-        "AGCN", "AGCN", "a graph of label relations, and a frozen teacher", Style("#D55E00", "o"), "agcn"
-    ),
+    "agcn": Method("AGCN", "AGCN", "a label graph and a frozen teacher", Style("#D55E00", "o"), "agcn"),
     "streaming_ridge": Method(
         "StreamingRidge", "StreamingRidge", "closed form, from sums of features", Style("#332288", "d")
     ),
-    "l3a": Method(
-        "L3A", "L3A", "closed form, from weighted random features", Style("#117733", ">"), "random"
-    ),
+    "l3a": Method("L3A", "L3A", "closed form, from random features", Style("#117733", ">"), "random"),
     "csc": Method(
         "CSC",
         "CSC (counted graph)",
@@ -179,13 +175,7 @@ class Variant:
     scale: Mapping[str, float] = field(default_factory=dict)
 
     def changes(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings that replace a run's own method settings.
-
-        Example:
-            >>> own = {"lambda_cls": 0.35, "lambda_dst": 0.65, "lambda_gph": 1e3}
-            >>> VARIANTS["agcn-lambda1-5/7-lambda3-0"].changes(own)
-            {'lambda_cls': 0.25, 'lambda_gph': 0.0, 'lambda_dst': 0.75}
-        """
+        """Settings that replace a run's own method settings."""
         scaled = {name: round(factor * own[name], 12) for name, factor in self.scale.items()}
         if "lambda_cls" in scaled:
             scaled["lambda_dst"] = round(own["lambda_cls"] + own["lambda_dst"] - scaled["lambda_cls"], 12)
@@ -266,10 +256,6 @@ def small_settings(
 
     ``small.json`` has them, written by ``runs/coco18/study.py``. A variant is given by its label, by the
     preset of AGCN, or by its sources of negatives.
-
-    Example:
-        >>> small_settings("photos", "ewc")["ewc_lambda"]
-        42.0
     """
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
     labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]

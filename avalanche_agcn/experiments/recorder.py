@@ -34,11 +34,6 @@ def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: i
     """Positions of n pictures, chosen by their labels alone: those with labels of the most experiences.
 
     Ties go to pictures with more labels, then to earlier ones. No two have the same labels.
-
-    Example:
-        >>> targets = torch.tensor([[1, 1, 0], [1, 0, 1], [1, 0, 1], [0, 1, 0], [1, 1, 1]])
-        >>> choose_pictures(targets, [2, 1], 3)
-        [0, 1, 4]
     """
     labels = targets.bool()
     blocks = labels.split(list(classes_per_experience), dim=1)
@@ -189,34 +184,21 @@ LONG_SECONDS = 60.0
 class EstimatePlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Logs one line about a long run: the time and disk that it will need.
 
-    Args:
-        n_batches: number of remaining training batches.
-        n_evaluated: number of remaining images to evaluate, each counted whenever it is evaluated.
-        folder: folder of the run.
-        log: receives the line.
-        clock: returns seconds.
+    ``n_batches`` remain to be trained on, and ``n_evaluated`` images to be evaluated, counted each time.
     """
 
-    def __init__(
-        self,
-        n_batches: int,
-        n_evaluated: int,
-        folder: Path,
-        log: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, n_batches: int, n_evaluated: int, folder: Path, log: Callable[[str], None]) -> None:
         super().__init__()
-        self.n_batches, self.n_evaluated, self.folder = n_batches, n_evaluated, folder
-        self.log, self.clock = log, clock
+        self.n_batches, self.n_evaluated, self.folder, self.log = n_batches, n_evaluated, folder, log
         self._batch, self._started = 0, 0.0
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Measure the first batches, then log."""
         self._batch += 1
         if self._batch == WARM_UP:
-            self._started = self.clock()
+            self._started = time.monotonic()
         if self._batch == WARM_UP + MEASURED:
-            per_batch = (self.clock() - self._started) / MEASURED
+            per_batch = (time.monotonic() - self._started) / MEASURED
             evaluated = FORWARD_SHARE * self.n_evaluated / strategy.train_mb_size
             seconds = per_batch * (self.n_batches - self._batch + evaluated)
             if seconds >= LONG_SECONDS:

@@ -15,27 +15,10 @@ from avalanche.logging import BaseLogger
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.evaluation.functional import StageScores
-from avalanche_agcn.experiments import checkpoint
-from avalanche_agcn.experiments.build import (
-    BENCHMARK_NAMES,
-    check_device,
-    describe_benchmark,
-    make_backbone,
-    make_benchmark,
-    make_evaluator,
-    make_strategy,
-    normalise,
-)
+from avalanche_agcn.experiments import build, checkpoint, folder
 from avalanche_agcn.experiments.checkpoint import LOWER_RATE, CheckpointPlugin, Diverged, State
 from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal, stop_between_batches
 from avalanche_agcn.experiments.features import feature_benchmark
-from avalanche_agcn.experiments.folder import (
-    STATE_FILE,
-    FolderContent,
-    RunLock,
-    data_fingerprint,
-    read_folder,
-)
 from avalanche_agcn.experiments.recorder import EstimatePlugin, EvaluationRecorder
 from avalanche_agcn.experiments.results import (
     METRICS,
@@ -112,19 +95,20 @@ class Run:
         after_experience: Callable[[Results], None] | None = None,
     ) -> None:
         self._is_first = is_first_process()  # of several processes, only the first logs and writes
-        self.settings = settings if benchmark is None else describe_benchmark(settings, benchmark)
+        self.settings = settings if benchmark is None else build.describe_benchmark(settings, benchmark)
         self.log = log if self._is_first else lambda message: None
         self.after_experience = after_experience if self._is_first else None
         self.folder, self._overwrite = Path(out) / settings.name, overwrite
         self._lock = contextlib.ExitStack()
         if self._is_first:
-            self._lock.callback(RunLock(self.folder).release)
+            self._lock.callback(folder.RunLock(self.folder).release)
         try:
             from_first_process(None)  # a barrier: no process reads the folder before it is locked
-            content = FolderContent()
+            content = folder.FolderContent()
             if not overwrite:
-                content = read_folder(self.folder, self.settings, resume, self.log)
-            self.benchmark = self._open_data(content, benchmark)
+                content = folder.read_folder(self.folder, self.settings, resume, self.log)
+            self._open_data(benchmark)
+            content.check_data(self.folder, self.data)
             self.kept = content.results
             if self.kept is None:
                 self._build(content.state, loggers)
@@ -132,17 +116,12 @@ class Run:
             self._lock.close()
             raise
 
-    def _open_data(
-        self, content: FolderContent, benchmark: MultiLabelBenchmark | None
-    ) -> MultiLabelBenchmark:
-        """The benchmark, with the same data as the run in the folder."""
-        check_device(self.settings.device)
+    def _open_data(self, benchmark: MultiLabelBenchmark | None) -> None:
+        build.check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
-        benchmark = make_benchmark(self.settings, self.log) if benchmark is None else benchmark
-        self._log(str(benchmark))
-        self.data = data_fingerprint(benchmark.plan)
-        content.check_data(self.folder, self.data)
-        return benchmark
+        self.benchmark = build.make_benchmark(self.settings, self.log) if benchmark is None else benchmark
+        self._log(str(self.benchmark))
+        self.data = folder.data_fingerprint(self.benchmark.plan)
 
     def _build(self, state: State | None, loggers: Sequence[BaseLogger]) -> None:
         """Make the strategy, and restore the state if there is one."""
@@ -150,25 +129,24 @@ class Run:
         self.seconds = {"train": 0.0, "eval": 0.0}
         self.experience, self.trained, self._epochs_done = 0, False, 0
         self._started = time.monotonic()
-        network: Any = make_backbone(settings)
+        network: Any = build.make_backbone(settings)
         self.backbone = network
         if settings.benchmark != "own":
             network.check_image_size(settings.image_size)
-        self.images = self.benchmark = normalise(self.benchmark, settings, network)
+        self.images = self.benchmark = build.normalise(self.benchmark, settings, network)
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         if settings.freeze_backbone:
             how = settings.select("cache", "num_workers", "device") | {"batch_size": settings.eval_mb_size}
             self.benchmark = feature_benchmark(self.benchmark, network, log=self.log, **how)
             network = Precomputed(network.num_features)
-        names, evaluator = self.benchmark.class_names, make_evaluator(loggers)
-        self.strategy = make_strategy(settings, network, names, plugins=[self.recorder], evaluator=evaluator)
+        parts: Any = {"plugins": [self.recorder], "evaluator": build.make_evaluator(loggers)}
+        self.strategy = build.make_strategy(settings, network, self.benchmark.class_names, **parts)
         self.checkpoints = CheckpointPlugin(self._save, minutes=settings.checkpoint_minutes)
         if state is not None:
             self._restore(state)
         estimate = EstimatePlugin(*self._count_remaining(), self.folder, self._log)
-        end = self.strategy.plugins.index(
-            self.strategy.evaluator
-        )  # of the plugins that take part in training
+        # After all plugins that take part in training, and before the evaluator.
+        end = self.strategy.plugins.index(self.strategy.evaluator)
         self.strategy.plugins[end:end] = [estimate, self.checkpoints]
 
     def _log(self, text: str) -> None:
@@ -224,7 +202,7 @@ class Run:
                 return self.kept
             if self._overwrite and self._is_first:
                 models = [old for kind in (TENSORS, DESCRIPTION) for old in self.folder.glob(f"model*{kind}")]
-                for old in (path, self.folder / STATE_FILE, *models):
+                for old in (path, self.folder / folder.STATE_FILE, *models):
                     old.unlink(missing_ok=True)
             while self.experience < self.n_experiences:
                 self._run_experience()
@@ -291,31 +269,29 @@ class Run:
         """Results so far, in percent."""
         nested, settings, plan = find_nested(self.strategy), self.settings, self.benchmark.plan
         stream, names = self._evaluation_stream.name, self.benchmark.class_names
-        ap = nested.average_precision[stream].tolist()
-        ap += [math.nan] * (len(names) - len(ap))  # of later classes
+        ap = _percent(nested.average_precision[stream].tolist())
+        ap += [None] * (len(names) - len(ap))  # for later classes
         acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
         truth = train_cooccurrence(plan) if acm else None
-        stages = nested.stages[stream]
-        used = {"train": plan.train, stream: plan.evaluation[stream]}
+        used = {"train": plan.train.positions, stream: plan.evaluation[stream].positions}
         return Results(
-            benchmark=BENCHMARK_NAMES[settings.benchmark],
-            method=settings.method,
-            seed=settings.seed,
+            benchmark=build.BENCHMARK_NAMES[settings.benchmark],
+            **settings.select("method", "seed"),
             settings=settings.as_dict(),
             class_names=names,
             classes_per_experience=self.benchmark.classes_per_experience,
             nested={metric: [_percent(row) for row in nested.history[stream][metric]] for metric in METRICS},
-            per_class_ap=dict(zip(names, _percent(ap), strict=True)),
+            per_class_ap=dict(zip(names, ap, strict=True)),
             seconds=self.seconds | {"total": sum(self.seconds.values())},
             environment=describe_environment(),
             acm=acm,
             cooccurrence=None if truth is None else truth.tolist(),
             stages={
-                name: _percent(getattr(stage, name, math.nan) for stage in stages)  # None before the end
-                for name in StageScores._fields
+                name: _percent(getattr(stage, name, math.nan) for stage in nested.stages[stream])
+                for name in StageScores._fields  # stages may be None before the end
             },
             data=self.data,
-            n_images={name: [len(positions) for positions in own.positions] for name, own in used.items()},
+            n_images={name: list(map(len, positions)) for name, positions in used.items()},
             stored=checkpoint.count_stored(self.strategy),
             **self.recorder.as_results(settings.dataset_root),
         )
@@ -323,7 +299,7 @@ class Run:
     def _save_model(self) -> None:
         """Write the model for predictions; with ``keep_models`` also a copy for this experience."""
         settings = self.settings
-        about = settings.select("method", "label", "seed")
+        about = {"benchmark": build.BENCHMARK_NAMES[settings.benchmark], "experience": self.experience}
         content, description = pack_model(
             unwrap(self.strategy.model),
             self.backbone,
@@ -334,7 +310,7 @@ class Run:
             class_names=self.benchmark.class_names,
             # Thresholds chosen on test images would make scores on them too good.
             thresholds=self.recorder.best_thresholds() if settings.validation_size else None,
-            about={"benchmark": BENCHMARK_NAMES[settings.benchmark], **about, "experience": self.experience},
+            about=about | settings.select("method", "label", "seed"),
         )
         for after in (None, self.experience) if settings.keep_models else (None,):
             path = self.folder / model_name(after)
@@ -354,11 +330,11 @@ class Run:
             **checkpoint.capture(self.strategy),
         }
         if self._is_first:
-            checkpoint.save_state(self.folder / STATE_FILE, state)
+            checkpoint.save_state(self.folder / folder.STATE_FILE, state)
 
     def _restore(self, state: State) -> None:
         """Continue from a saved state, which may be of another version."""
-        with checkpoint.fitting_state(self.folder / STATE_FILE):
+        with checkpoint.fitting_state(self.folder / folder.STATE_FILE):
             position, self.seconds = state["position"], dict(state["seconds"])
             self.experience, self.trained = position["experience"], position["trained"]
             if not 0 <= self.experience <= self.n_experiences:

@@ -35,12 +35,19 @@ B_IMAGE_SIZE = 224  # as in benchmarks/protocols.py, which would import torch he
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Data."""
+class Settings:
+    """Settings of one run: those that all methods share, the method, and the method's own settings.
 
-    benchmark: Annotated[
-        BenchmarkName, "coco, wide, voc, photos, scenes (drawn), own (`Run(benchmark=…)`)"
-    ] = "coco"
+    Make them with `make_settings`, which checks them. The text beside a field is the help of its option. The
+    defaults are the paper's (section Experiments, else those of the authors' program); `DEFAULTS` has those
+    of each benchmark.
+
+    Attributes:
+        method: key in `METHODS`.
+        method_settings: all plain arguments of the method's strategy, by name.
+    """
+
+    benchmark: Annotated[BenchmarkName, "data set; drawn scenes; or own, for `Run(benchmark=…)`"] = "coco"
     dataset_root: Annotated[str | None, "folder of the data set; without it scenes are drawn"] = None
     labels: Annotated[str | None, "labels of own photos: CSV, COCO's JSON or VOC's XML folder"] = None
     test_labels: Annotated[str | None, "labels of own test photos; if none, a part of --labels"] = None
@@ -61,11 +68,6 @@ class DataSettings:
     n_test: Annotated[int, "number of drawn test scenes"] = 1200
     image_size: Annotated[int, "side of the network's input in pixels"] = 448
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """Model and optimizer."""
-
     backbone: Annotated[str, "resnet101, efficientnet_lite0, small, ..."] = "resnet101"
     pretrained: Annotated[bool, "start from ImageNet weights"] = True
     pool: Annotated[Pool, "global pooling"] = "max"
@@ -81,11 +83,6 @@ class ModelSettings:
     orthogonal_words: Annotated[bool, "make word vectors orthogonal and of unit length"] = False
     random_features: Annotated[int, "number of random features of L3A"] = 4096
 
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """Training."""
-
     train_mb_size: Annotated[int, "images per step"] = 8
     eval_mb_size: Annotated[int, "images per batch of evaluation"] = 32
     train_epochs: Annotated[int | None, "epochs per experience; if none, as many steps as the study"] = 1
@@ -97,11 +94,6 @@ class TrainingSettings:
     amp: Annotated[Amp | None, "half precision"] = None
     compile: Annotated[bool, "compile the backbone"] = False
 
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """Run."""
-
     seed: Annotated[int, "seed of everything random"] = 0
     label: Annotated[str | None, "name in tables; the method's if none"] = None
     device: Annotated[str, "where to compute"] = "cpu"
@@ -109,20 +101,6 @@ class RunSettings:
     cache: Annotated[str | None, "folder for features of a frozen backbone; the user's if none"] = None
     keep_models: Annotated[bool, "keep the model after each experience, not just the last"] = False
     checkpoint_minutes: Annotated[float, "minutes between saved states within an experience"] = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
-    """Settings of one run: four groups that all methods share, the method, and the method's own settings.
-
-    Make them with `make_settings`, which checks them. The text beside a field is the help of its option. The
-    defaults are the paper's (section Experiments, else those of the authors' program); `DEFAULTS` has those
-    of each benchmark.
-
-    Attributes:
-        method: key in `METHODS`.
-        method_settings: all plain arguments of the method's strategy, by name.
-    """
 
     method: str = "agcn"
     method_settings: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -142,47 +120,28 @@ class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
         return {"format": FORMAT, **values, "negatives": list(self.negatives)}
 
 
-GROUPS = (DataSettings, ModelSettings, TrainingSettings, RunSettings)
 KINDS: dict[str, Any] = get_type_hints(Settings)
 """Type of each field."""
-
+GROUPS = {"benchmark": "data", "backbone": "model and optimizer", "train_mb_size": "training", "seed": "run"}
+"""First field of each group of options, and its title."""
 DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "coco": {},
     "wide": {"n_classes": 21, "n_experiences": 7},
     "voc": {"protocol": "B0-C4", "n_classes": None, "n_experiences": None},
     "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random", "train_epochs": None},
     "own": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
-    "scenes": {
-        "backbone": "small",
-        "pretrained": False,
-        "image_size": 64,
-        "lr": 1e-3,
-        "lr_gcn": 1e-4,
-        "orthogonal_words": True,
-        "lambda_cls": 0.15,
-        "lambda_dst": 0.85,
-        "lambda_gph": 1e3,
-        "eval_mb_size": 64,
-    },
+    "scenes": {"backbone": "small", "pretrained": False, "image_size": 64, "eval_mb_size": 64, "lr": 1e-3},
 }
-"""What differs from the paper's Split-COCO, for methods that have the setting.
+DEFAULTS["scenes"] |= {"lr_gcn": 1e-4, "orthogonal_words": True}
+DEFAULTS["scenes"] |= {"lambda_cls": 0.15, "lambda_dst": 0.85, "lambda_gph": 1e3}
+"""Differences from the paper's Split-COCO, for methods that have the setting.
 
 Drawn scenes need a small network trained from scratch, whose old features change fast: the paper's λ₁ of 0.07
 preserves them, but learns little from 600 images per experience, and 0.3 learns more but forgets more. GloVe
 vectors span few directions (an effective rank of 12 for 40 classes); with them AGCN learned less about new
 classes than a linear classifier."""
-
-SMOKE: dict[str, Any] = {
-    "n_classes": 4,
-    "n_experiences": 2,
-    "n_train": 64,
-    "n_test": 32,
-    "image_size": 32,
-    "limit": 24,
-    "mem_size": 8,
-    "batch_size_mem": 4,
-    "random_features": 64,
-}
+SMOKE: dict[str, Any] = {"n_classes": 4, "n_experiences": 2, "n_train": 64, "n_test": 32, "limit": 24}
+SMOKE |= {"image_size": 32, "mem_size": 8, "batch_size_mem": 4, "random_features": 64}
 """Settings that check in seconds whether a run works; for methods that have them."""
 
 
@@ -193,12 +152,7 @@ def ascii_name(text: str) -> str:
 
 
 def run_name(label: str, class_order: str | None, seed: int) -> str:
-    """Name of a run's folder, with the class order if one was chosen.
-
-    Example:
-        >>> run_name("er + negatives", "shuffled-1", 0)
-        'er-negatives-shuffled-1-seed0'
-    """
+    """Name of a run's folder: ``er-seed0``, or with a chosen class order ``er-shuffled-1-seed0``."""
     return ascii_name("-".join([ascii_name(label), *filter(None, [class_order]), f"seed{seed}"]))
 
 
@@ -303,7 +257,6 @@ def _preset_settings(preset: Any) -> dict[str, Any]:
 
 
 def _check_method(settings: Settings) -> None:
-    """Raise a ValueError for settings that the method cannot use."""
     name, no_memory = settings.method, settings.method_settings.get("mem_size") == 0
     if no_memory and method_arguments(name)["mem_size"].default > 0:
         raise ValueError(f"{name} needs a memory: mem_size (--memory) must be at least 1, not 0.")
@@ -321,7 +274,6 @@ def _check_method(settings: Settings) -> None:
 
 
 def _check_data(settings: Settings) -> None:
-    """Raise a ValueError for settings of data that the benchmark does not have."""
     benchmark, lists = settings.benchmark, settings.split_lists
     if settings.crowds is not None and benchmark != "coco":
         raise ValueError(f"crowds are boxes of COCO: leave the setting out for {benchmark}.")

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.checkpoint import Diverged, load_state
 from avalanche_agcn.experiments.cli import main
 from avalanche_agcn.experiments.exit_codes import returns_exit_code
@@ -25,7 +26,7 @@ OPTIONS = ["--smoke", "--method", "finetuning", "--limit", "24"]
 NAME = "finetuning-seed0"
 SLOW_BATCHES = """
 import sys, time
-from avalanche_agcn.experiments import cli, run
+from avalanche_agcn.experiments import build, cli
 from avalanche.core import SupervisedPlugin
 
 class Slow(SupervisedPlugin):
@@ -33,8 +34,8 @@ class Slow(SupervisedPlugin):
         print("batch", flush=True)
         time.sleep(float(sys.argv[1]))
 
-make = run.make_strategy
-run.make_strategy = lambda *args, plugins, **kwargs: make(*args, plugins=[*plugins, Slow()], **kwargs)
+make = build.make_strategy
+build.make_strategy = lambda *args, plugins, **kwargs: make(*args, plugins=[*plugins, Slow()], **kwargs)
 sys.exit(cli.main("coco", None, sys.argv[2:]))
 """
 
@@ -98,9 +99,7 @@ def test_a_second_signal_ends_at_once_and_nothing_was_saved(tmp_path):
 
 
 def test_a_signal_before_the_first_batch_does_not_claim_a_saved_state(tmp_path, monkeypatch, capsys):
-    from avalanche_agcn.experiments import run
-
-    monkeypatch.setattr(run, "make_backbone", lambda settings: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(build, "make_backbone", lambda settings: os.kill(os.getpid(), signal.SIGTERM))
     assert main("coco", None, [*OPTIONS, "--out", str(tmp_path)]) == 143
     message = capsys.readouterr().err
     assert "No state of the run was saved." in message

@@ -201,8 +201,8 @@ def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path
         calls.append(name)
         return own(*args)
 
-    for name in names:
-        monkeypatch.setattr(run_module, name, partial(record, name, getattr(run_module, name)))
+    for name, place in zip(names, (module, run_module, module)):
+        monkeypatch.setattr(place, name, partial(record, name, getattr(place, name)))
     make_run(tmp_path)._lock.close()
     assert calls[:3] == names
 

@@ -16,7 +16,7 @@ from avalanche_agcn.__main__ import main as package_main
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.benchmarks.coco import read_instances
 from avalanche_agcn.checks import RANGES
-from avalanche_agcn.experiments import run
+from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.cli import main, make_parser, settings_of
 from avalanche_agcn.experiments.folder import STATE_FILE
@@ -124,7 +124,7 @@ def test_a_network_that_cannot_take_the_image_size_is_named(tmp_path, monkeypatc
     vit = VisionTransformer(64, patch_size=16, num_layers=1, num_heads=1, hidden_dim=8, mlp_dim=8)
     backbone = Backbone(vit, num_features=1000)
     backbone.check_image_size(64)
-    monkeypatch.setattr(run, "make_backbone", lambda settings: backbone)
+    monkeypatch.setattr(build, "make_backbone", lambda settings: backbone)
     assert main("coco", None, [*SMOKE_AGCN, "--out", str(tmp_path)]) == 1
     assert "this network cannot take images of 32 pixels (Wrong image height" in sentence(capsys)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -192,11 +193,12 @@ def test_photos_are_opened_where_the_data_is(tmp_path):
     assert len(pictures(results).axes) == 2 * 3
 
 
-def estimates(tmp_path, seconds_per_batch):
+def estimates(tmp_path, monkeypatch, seconds_per_batch):
     """What is logged before 1000 batches of 8 images and 2400 evaluated ones, if batches take so long."""
     readings = iter([100.0, 100.0 + MEASURED * seconds_per_batch])
     logged = []
-    plugin = EstimatePlugin(1000, 2400, tmp_path, logged.append, clock=lambda: next(readings))
+    monkeypatch.setattr(time, "monotonic", lambda: next(readings))
+    plugin = EstimatePlugin(1000, 2400, tmp_path, logged.append)
     model = torch.nn.Linear(1000, 1000)
     optimizer = torch.optim.Adam(model.parameters())
     strategy = SimpleNamespace(model=model, optimizer=optimizer, plugins=[], train_mb_size=8)
@@ -206,12 +208,12 @@ def estimates(tmp_path, seconds_per_batch):
 
 
 def test_a_long_run_is_announced_once_with_its_time_and_disk(tmp_path, monkeypatch):
-    assert estimates(tmp_path, seconds_per_batch=0.01) == []
+    assert estimates(tmp_path, monkeypatch, seconds_per_batch=0.01) == []
     # (1000 − 13 batches + 2400 / 8 / 3 batches' worth of evaluation) · 6 s = 109 min; 2 · 4.004 MB of weights
     line = f"about 109 minutes for 1000 batches and the evaluations, and 8 MB of disk in {tmp_path}"
-    assert estimates(tmp_path, seconds_per_batch=6.0) == [line]
+    assert estimates(tmp_path, monkeypatch, seconds_per_batch=6.0) == [line]
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=3e6))
-    assert estimates(tmp_path, seconds_per_batch=6.0) == [f"{line}, of which only 3 MB are free"]
+    assert estimates(tmp_path, monkeypatch, seconds_per_batch=6.0) == [f"{line}, of which only 3 MB are free"]
 
 
 @pytest.mark.parametrize("method", ["finetuning", "multitask"])

@@ -10,6 +10,7 @@ import torch
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.benchmarks.scenes import ScenesDataset
+from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.build import MAKERS, make_benchmark
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.folder import STATE_FILE
@@ -267,7 +268,7 @@ def test_a_benchmark_of_the_users_own_goes_through_runs_tables_and_resume(tmp_pa
 )
 def test_settings_that_a_benchmark_of_the_users_own_cannot_follow_are_named(tmp_path, given, named):
     settings = make_settings("own", method="finetuning", backbone="small", **given)
-    with pytest.raises(ValueError, match=f"the settings {named} cannot change them: make the benchmark so"):
+    with pytest.raises(ValueError, match=f"the settings {named} cannot change the data of your own"):
         make_run(settings, tmp_path, benchmark=own_benchmark())
 
 
@@ -295,7 +296,7 @@ def test_pictures_of_a_validation_stream_are_in_its_own_folder(tmp_path):
 
 
 def test_data_are_looked_at_before_weights_are_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(f"{Run.__module__}.make_backbone", lambda settings: pytest.fail("loaded"))
+    monkeypatch.setattr(build, "make_backbone", lambda settings: pytest.fail("loaded"))
     settings = make_settings("coco", dataset_root=str(tmp_path / "absent"))
     with pytest.raises(FileNotFoundError, match="absent"):
         make_run(settings, tmp_path)

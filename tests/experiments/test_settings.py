@@ -100,8 +100,8 @@ def test_an_unknown_setting_is_named(given):
     [
         ("cross_blocks", "False", "true or false"),
         ("compile", 1, "true or false"),
-        ("lr", "fast", "a number"),
-        ("lr", True, "a number"),
+        ("lr", "fast", "a finite number"),
+        ("lr", True, "a finite number"),
         ("limit", 2.5, "a whole number or none"),
         ("dataset_root", 3, "text or none"),
         ("pool", "mean", "'max' or 'avg'"),
