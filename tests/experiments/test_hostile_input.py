@@ -353,6 +353,7 @@ WRONG_IN_FINISHED = [
     ("position", {"experience": 1, **BETWEEN, "within": {"epoch": 0}}),
     *(("model", value) for value in ({}, None)),
     ("settings", 3),
+    ("settings", {"method": "agcn", "batch_size": 8}, "has format 1, but this version .* format 2"),
     ("seconds", {"train": "a"}),
     ("plugins", []),
     ("random", {}),
@@ -360,6 +361,7 @@ WRONG_IN_FINISHED = [
     ("nested", None),
     ("clock", 3),
     ("layout", None),
+    ("layout", ["Gone"], "another version"),
     *(("nested average_precision", value) for value in ({}, {"test": None}, {"test": torch.zeros(())})),
 ]
 WRONG_IN_UNFINISHED = [
@@ -374,20 +376,20 @@ WRONG_IN_UNFINISHED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "place", "value"),
-    [("finished", *wrong) for wrong in WRONG_IN_FINISHED]
-    + [("unfinished", *wrong) for wrong in WRONG_IN_UNFINISHED],
-)
+STATES = [("finished", *wrong) for wrong in WRONG_IN_FINISHED]
+STATES += [("unfinished", *wrong) for wrong in WRONG_IN_UNFINISHED]
+
+
+@pytest.mark.parametrize(("kind", "place", "value", "reason"), [(*one, "")[:4] for one in STATES])
 def test_a_state_with_a_valid_checksum_and_wrong_content_is_named_and_kept(
-    finished, unfinished, tmp_path, capsys, kind, place, value
+    finished, unfinished, tmp_path, capsys, kind, place, value, reason
 ):
     state = load_state(finished / STATE_FILE) if kind == "finished" else unfinished
     path = tmp_path / NAME / STATE_FILE
     save_state(path, replaced(state, [int(key) if key == "0" else key for key in place.split()], value))
     before = path.read_bytes()
     assert main("coco", None, [*SMOKE_AGCN, "--resume", "--out", str(tmp_path)]) == 1
-    assert str(path) in sentence(capsys)
+    assert re.search(f"{path}.*{reason}", sentence(capsys))
     assert path.read_bytes() == before
 
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from avalanche_agcn.evaluation.functional import f1_from_counts
-from avalanche_agcn.experiments.plots import open_picture, pictures
+from avalanche_agcn.experiments.plots import open_picture
 from avalanche_agcn.experiments.recorder import (
     MEASURED,
     N_PICTURES,
@@ -159,38 +158,6 @@ def test_what_was_kept_survives_being_saved(run):
 
 def test_a_first_experience_without_test_images_has_no_pictures():
     assert choose_pictures(torch.zeros(0, 6), SIZES, 6) == []
-
-
-def make_coco(root):
-    """COCO's folders with eight photos of a cat, a dog or both for training, and as many for testing."""
-    shown = [[0], [1], [0, 1], [1]] * 2  # columns of cat and dog
-    (root / "annotations").mkdir(parents=True)
-    for k, subset in enumerate(("train2014", "val2014")):
-        (root / subset).mkdir()
-        files = [f"COCO_{subset}_{i:012}.jpg" for i in range(len(shown))]
-        for i, file in enumerate(files):
-            Image.new("RGB", (20, 16), (20 * i, 100 * k, 0)).save(root / subset / file, "png")
-        box = {"iscrowd": 0, "bbox": [0, 0, 1, 1]}
-        labels = [(i, c) for i, columns in enumerate(shown) for c in columns]
-        content = {
-            "images": [{"id": i, "file_name": file} for i, file in enumerate(files)],
-            "categories": [{"id": c, "name": name} for c, name in enumerate(("cat", "dog"))],
-            "annotations": [{"id": 2 * i + c, "image_id": i, "category_id": c, **box} for i, c in labels],
-        }
-        (root / "annotations" / f"instances_{subset}.json").write_text(json.dumps(content))
-    return root
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_photos_are_opened_where_the_data_is(tmp_path):
-    root = make_coco(tmp_path / "coco")
-    few = {"n_classes": 2, "n_experiences": 2, "image_size": 32, "train_mb_size": 2}
-    settings = make_settings("coco", dataset_root=str(root), method="finetuning", backbone="small", **few)
-    results = Run(settings, tmp_path / "out", log=lambda text: None).run()
-    shown = [f"val2014/COCO_val2014_{i:012}.jpg" for i in (0, 2)]  # one of a cat, one of both
-    assert [picture["image"] for picture in results.pictures] == shown
-    assert open_picture(results, results.pictures[1]).getpixel((0, 0)) == (40, 100, 0)
-    assert len(pictures(results).axes) == 2 * 3
 
 
 def estimates(tmp_path, monkeypatch, seconds_per_batch):
