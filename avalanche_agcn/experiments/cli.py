@@ -124,7 +124,6 @@ def _add_method_options(options: argparse._ArgumentGroup) -> None:
 
 
 def _add_setting(options: argparse._ArgumentGroup, name: str, text: str, benchmark: BenchmarkName) -> None:
-    """The option of a setting, with its help, its type and its defaults."""
     kind = KINDS[name]
     how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
     several = get_origin(kind) is tuple

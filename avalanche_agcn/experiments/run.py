@@ -62,12 +62,10 @@ class Run:
     error, and an unfinished run must be resumed or overwritten.
 
     Args:
-        settings: settings of the run.
         out: folder for the folders of runs.
         resume: whether to continue from a saved state, if there is one.
         overwrite: whether to start from the beginning, whatever the folder has.
         benchmark: one of your own, instead of that of the settings.
-        loggers: Avalanche loggers.
         log: receives messages.
         after_experience: receives the results so far, after each experience.
 

@@ -15,11 +15,9 @@ from avalanche_agcn.checks import check_value
 from avalanche_agcn.experiments.methods import METHODS
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
-Amp = Literal["bf16", "fp16"]
-Negatives = Literal["memory", "statistics"]
 Pool = Literal["max", "avg"]  # as in models/, which would import torch here
 Missing = Literal["error", "random"]
-Loss = Literal["bce", "asl"]
+Negatives = tuple[Literal["memory", "statistics"], ...]
 TestImages = Literal["seen", "all"]  # as in benchmarks/, likewise
 Crowds = Literal["labels", "membership", "ignore"]
 
@@ -86,12 +84,12 @@ class Settings:
     train_mb_size: Annotated[int, "images per step"] = 8
     eval_mb_size: Annotated[int, "images per batch of evaluation"] = 32
     train_epochs: Annotated[int | None, "epochs per experience; if none, as many steps as the study"] = 1
-    loss: Annotated[Loss, "binary cross-entropy, or the asymmetric loss"] = "bce"
+    loss: Annotated[Literal["bce", "asl"], "binary cross-entropy, or the asymmetric loss"] = "bce"
     pseudo_labels: Annotated[bool, "label old classes of new images by the previous model"] = False
-    negatives: Annotated[tuple[Negatives, ...], "sources of negatives of newer classes, one or both"] = ()
+    negatives: Annotated[Negatives, "sources of negatives of newer classes, one or both"] = ()
     distillation: Annotated[float, "weight that keeps features near the teacher's, with statistics"] = 0.3
     held_images: Annotated[int, "images per experience to measure drift on, with statistics"] = 256
-    amp: Annotated[Amp | None, "half precision"] = None
+    amp: Annotated[Literal["bf16", "fp16"] | None, "half precision"] = None
     compile: Annotated[bool, "compile the backbone"] = False
 
     seed: Annotated[int, "seed of everything random"] = 0
@@ -325,7 +323,6 @@ def differences(
 
 
 def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings by name, including those of the method."""
     shared, own = split_settings({**Settings().as_dict(), **values})
     arguments = method_arguments(shared["method"]) if shared["method"] in METHODS else {}
     defaults = {name: argument.default for name, argument in arguments.items()}
