@@ -1,4 +1,5 @@
 import functools
+import itertools
 import pickle
 import random
 
@@ -11,19 +12,6 @@ from torch.utils.data import TensorDataset
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.evaluation import multilabel_evaluator
 from avalanche_agcn.experiments import checkpoint
-from avalanche_agcn.experiments.checkpoint import (
-    MAGIC,
-    DamagedState,
-    load_state,
-    load_strategy,
-    random_state,
-    save_state,
-    save_strategy,
-    seed_everything,
-    set_random_state,
-    write_atomically,
-    write_json,
-)
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
@@ -64,12 +52,11 @@ def make_run(settings, out, **options):
 
 def stop(run, n_saves):
     """Stop a run after a number of saves; return the number of its steps."""
-    saved = []
+    save, saves = checkpoint.save_state, itertools.count(1)
 
     def save_and_stop(path, state):
-        save_state(path, state)
-        saved.append(path)
-        if len(saved) == n_saves:
+        save(path, state)
+        if next(saves) == n_saves:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
@@ -147,12 +134,12 @@ def test_a_run_that_is_stopped_twice_in_an_epoch_goes_on_to_the_same_end(tmp_pat
 
 
 def test_a_file_is_written_into_a_new_folder_for_all_readers_but_nan_is_not(tmp_path):
-    write_json(tmp_path / "new" / "a.json", {"ä": [1, None]})
+    checkpoint.write_json(tmp_path / "new" / "a.json", {"ä": [1, None]})
     assert (tmp_path / "new" / "a.json").read_text() == '{\n "ä": [\n  1,\n  null\n ]\n}\n'
     (tmp_path / "other").touch()
     assert (tmp_path / "new" / "a.json").stat().st_mode == (tmp_path / "other").stat().st_mode
     with pytest.raises(ValueError, match="Out of range float"):
-        write_json(tmp_path / "b.json", float("nan"))
+        checkpoint.write_json(tmp_path / "b.json", float("nan"))
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -164,23 +151,23 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space left"):
-        write_atomically(path, write)
+        checkpoint.write_atomically(path, write)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("keep", [0, 10, len(MAGIC), len(MAGIC) + 20, 500, -1])
+@pytest.mark.parametrize("keep", [0, 10, len(checkpoint.MAGIC), len(checkpoint.MAGIC) + 20, 500, -1])
 def test_a_truncated_or_changed_file_is_named(tmp_path, keep):
     path = tmp_path / "state"
-    save_state(path, {"weights": torch.arange(100.0)})
+    checkpoint.save_state(path, {"weights": torch.arange(100.0)})
     content = bytearray(path.read_bytes())
     path.write_bytes(content[:keep])
-    with pytest.raises(DamagedState, match=str(path)):
-        load_state(path)
+    with pytest.raises(checkpoint.DamagedState, match=str(path)):
+        checkpoint.load_state(path)
     content[-200] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DamagedState, match=f"{path} is damaged or was only partly written"):
-        load_state(path)
+    with pytest.raises(checkpoint.DamagedState, match=f"{path} is damaged or was only partly written"):
+        checkpoint.load_state(path)
 
 
 class Bomb:
@@ -191,10 +178,10 @@ class Bomb:
 def test_code_in_a_file_is_not_executed(tmp_path):
     foreign, ours = tmp_path / "foreign", tmp_path / "ours"
     foreign.write_bytes(pickle.dumps(Bomb()))
-    save_state(ours, {"bomb": Bomb()})
+    checkpoint.save_state(ours, {"bomb": Bomb()})
     for path, reason in ((foreign, "not a saved state of this package"), (ours, "has the right checksum")):
-        with pytest.raises(DamagedState, match=reason):
-            load_state(path)
+        with pytest.raises(checkpoint.DamagedState, match=reason):
+            checkpoint.load_state(path)
 
 
 def drawn():
@@ -202,14 +189,14 @@ def drawn():
 
 
 def test_random_numbers_go_on_after_saving_and_loading(tmp_path):
-    seed_everything(3)
+    checkpoint.seed_everything(3)
     drawn()
-    save_state(tmp_path / "state", random_state())
+    checkpoint.save_state(tmp_path / "state", checkpoint.random_state())
     expected = drawn()
-    seed_everything(4)
-    set_random_state(load_state(tmp_path / "state"))
+    checkpoint.seed_everything(4)
+    checkpoint.set_random_state(checkpoint.load_state(tmp_path / "state"))
     assert drawn() == expected
-    seed_everything(3)
+    checkpoint.seed_everything(3)
     drawn()
     assert drawn() == expected
 
@@ -248,12 +235,12 @@ def train_and_save(path, name, **settings):
     for t, experience in enumerate(benchmark.train_stream):
         strategy.train(experience, eval_streams=[])
         strategy.eval(benchmark.test_stream[: t + 1])
-    save_strategy(path, strategy)
+    checkpoint.save_strategy(path, strategy)
 
 
 def continue_on(path, name, **settings):
     benchmark, strategy = make_benchmark(3), make_strategy(name, 6, **settings)
-    load_strategy(path, strategy, benchmark.train_stream)
+    checkpoint.load_strategy(path, strategy, benchmark.train_stream)
     strategy.train(benchmark.train_stream[2], eval_streams=[])
     strategy.eval(benchmark.test_stream[:])
     return logits(strategy)

@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avalanche_agcn.evaluation.functional import f1_from_counts
+from avalanche_agcn.experiments import recorder
 from avalanche_agcn.experiments.plots import open_picture
-from avalanche_agcn.experiments.recorder import (
-    MEASURED,
-    N_PICTURES,
-    N_WORST,
-    WARM_UP,
-    EstimatePlugin,
-    EvaluationRecorder,
-    choose_pictures,
-)
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 
@@ -31,7 +23,7 @@ SIZES = [2, 1, 3]
 @given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=12), st.integers(1, 5))
 def test_pictures_with_labels_of_the_most_experiences_are_chosen(rows, n):
     targets = torch.tensor(rows, dtype=torch.float32)
-    chosen = choose_pictures(targets, SIZES, n)
+    chosen = recorder.choose_pictures(targets, SIZES, n)
     assert chosen == sorted(set(chosen))
     assert len(chosen) == min(n, len({tuple(row) for row in rows}))  # no two with the same labels
     assert len({tuple(rows[k]) for k in chosen}) == len(chosen)
@@ -68,7 +60,7 @@ def outputs_of(run):
 def test_probabilities_are_those_of_the_network_for_the_classes_seen_by_then(run):
     run, results = run
     scores, labels = outputs_of(run)
-    assert 1 < len(results.pictures) <= N_PICTURES
+    assert 1 < len(results.pictures) <= recorder.N_PICTURES
     for picture, position in zip(results.pictures, run.recorder.positions, strict=True):  # of experience 0
         first, last = picture["probabilities"]
         np.testing.assert_allclose(last, 100 * scores[position], atol=0.006)
@@ -109,8 +101,8 @@ def test_the_worst_pictures_of_a_class_are_the_most_wrong_ones(run):
     scores, labels = outputs_of(run)
     positions = torch.cat(list(run.benchmark.plan.evaluation["test"].positions)).tolist()
     for c, name in enumerate(results.class_names):
-        missed = scores[labels[:, c], c].sort().values[:N_WORST]
-        wrong = scores[~labels[:, c], c].sort(descending=True).values[:N_WORST]
+        missed = scores[labels[:, c], c].sort().values[: recorder.N_WORST]
+        wrong = scores[~labels[:, c], c].sort(descending=True).values[: recorder.N_WORST]
         for error, expected in (("missed", missed), ("wrong", wrong)):
             kept = [one for one in results.worst if (one["class"], one["error"]) == (name, error)]
             assert [one["probability"] for one in kept] == pytest.approx(100 * expected, abs=0.006)
@@ -150,26 +142,26 @@ def test_scenes_that_are_drawn_differently_now_are_named(run):
 
 def test_what_was_kept_survives_being_saved(run):
     run, _ = run
-    again = EvaluationRecorder(run.benchmark)
+    again = recorder.EvaluationRecorder(run.benchmark)
     again.load_state_dict(run.recorder.state_dict())
     assert again.as_results() == run.recorder.as_results()
-    assert EvaluationRecorder(run.benchmark).as_results()["pictures"][0]["probabilities"] == []
+    assert recorder.EvaluationRecorder(run.benchmark).as_results()["pictures"][0]["probabilities"] == []
 
 
 def test_a_first_experience_without_test_images_has_no_pictures():
-    assert choose_pictures(torch.zeros(0, 6), SIZES, 6) == []
+    assert recorder.choose_pictures(torch.zeros(0, 6), SIZES, 6) == []
 
 
 def estimates(tmp_path, monkeypatch, seconds_per_batch):
     """What is logged before 1000 batches of 8 images and 2400 evaluated ones, if batches take so long."""
-    readings = iter([100.0, 100.0 + MEASURED * seconds_per_batch])
+    readings = iter([100.0, 100.0 + recorder.MEASURED * seconds_per_batch])
     logged = []
     monkeypatch.setattr(time, "monotonic", lambda: next(readings))
-    plugin = EstimatePlugin(1000, 2400, tmp_path, logged.append)
+    plugin = recorder.EstimatePlugin(1000, 2400, tmp_path, logged.append)
     model = torch.nn.Linear(1000, 1000)
     optimizer = torch.optim.Adam(model.parameters())
     strategy = SimpleNamespace(model=model, optimizer=optimizer, plugins=[], train_mb_size=8)
-    for _ in range(WARM_UP + MEASURED + 5):
+    for _ in range(recorder.WARM_UP + recorder.MEASURED + 5):
         plugin.after_training_iteration(strategy)
     return logged
 
@@ -191,6 +183,6 @@ def test_a_run_counts_its_batches_and_evaluations(tmp_path, method, monkeypatch)
     n_batches, n_evaluated = run._count_remaining()
     assert n_evaluated == (sum(sizes) if method == "multitask" else 2 * sizes[0] + sizes[1])
     steps = []
-    monkeypatch.setattr(EstimatePlugin, "after_training_iteration", lambda *_, **__: steps.append(1))
+    monkeypatch.setattr(recorder.EstimatePlugin, "after_training_iteration", lambda *_, **__: steps.append(1))
     run.run()
     assert len(steps) == n_batches

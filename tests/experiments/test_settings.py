@@ -7,15 +7,7 @@ from avalanche_agcn.benchmarks import protocols
 from avalanche_agcn.experiments import settings as module
 from avalanche_agcn.experiments.cli import read_config
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.settings import (
-    KINDS,
-    SMOKE,
-    Settings,
-    change_settings,
-    differences,
-    is_b_protocol,
-    make_settings,
-)
+from avalanche_agcn.experiments.settings import KINDS, SMOKE, change_settings, differences, make_settings
 from avalanche_agcn.models import backbones, word_vectors
 
 
@@ -83,7 +75,7 @@ def test_settings_of_other_data_are_rejected(benchmark, given, message):
 @pytest.mark.parametrize("name", ["B0-C10", "B40-C10", "B10", "xB0-C1", "B-C1", "b0-c10", "KRT", "B0-C10 "])
 def test_protocols_are_those_of_the_benchmarks_and_others_are_named(name):
     known = protocols.B_PROTOCOL.fullmatch(name) is not None
-    assert is_b_protocol(name) == known
+    assert module.is_b_protocol(name) == known
     if known:
         assert make_settings("coco", protocol=name).image_size == protocols.B_IMAGE_SIZE
     else:
@@ -174,7 +166,7 @@ def test_differences_are_those_that_change_the_results():
 
 
 def test_a_newer_setting_has_its_default_in_older_settings():
-    older = {name: value for name, value in Settings().as_dict().items() if name != "pool"}
+    older = {name: value for name, value in module.Settings().as_dict().items() if name != "pool"}
     for changes, found in (
         ({}, []),
         ({"pool": "avg"}, ["pool: max, now avg"]),
