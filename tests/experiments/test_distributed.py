@@ -59,6 +59,7 @@ def start(n_processes, *arguments):
 
 
 def run_cases(n_processes, out, cases, *options):
+    """Run cases in this process or in several; return what was printed."""
     if n_processes == 1:
         runs.main(out, cases, resume="--resume" in options)
         return ""

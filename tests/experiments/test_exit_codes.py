@@ -41,7 +41,7 @@ sys.exit(cli.main("coco", None, sys.argv[2:]))
 
 
 def start(*options, seconds="0.5"):
-    """A run whose batches take so long, up to its first batch; a process group of its own."""
+    """Start a run with slow batches in its own process group, and wait for the first batch."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored behind nohup
     command = [sys.executable, "-W", "ignore", "-c", SLOW_BATCHES, seconds, *OPTIONS, *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -41,9 +41,6 @@ def sentence(capsys):
     return last
 
 
-# ---------------------------------------------------------------- options
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -131,9 +128,6 @@ def test_a_network_that_cannot_take_the_image_size_is_named(tmp_path, monkeypatc
     monkeypatch.setattr(build, "make_backbone", lambda settings: backbone)
     assert main("coco", None, [*SMOKE_AGCN, "--out", str(tmp_path)]) == 1
     assert "this network cannot take images of 32 pixels (Wrong image height" in sentence(capsys)
-
-
-# ---------------------------------------------------------------- files
 
 
 @pytest.mark.parametrize(
@@ -230,9 +224,6 @@ def test_an_image_that_a_worker_cannot_read_ends_in_one_sentence(tmp_path, capsy
     options += ["--n-classes", "2", "--n-experiences", "1", "--workers", "1", "--out", str(tmp_path / "out")]
     assert main("coco", None, options) == 1
     assert "is not an image that can be read" in sentence(capsys)
-
-
-# ---------------------------------------------------------------- results and states
 
 
 @pytest.fixture(scope="module")
@@ -392,8 +383,6 @@ def test_a_state_with_a_valid_checksum_and_wrong_content_is_named_and_kept(
     assert re.search(f"{path}.*{reason}", sentence(capsys))
     assert path.read_bytes() == before
 
-
-# ---------------------------------------------------------------- fuzz
 
 JUNK = st.one_of(
     st.none(),
