@@ -197,22 +197,17 @@ def open_loggers(
             stack.callback(board.writer.close)
             loggers.append(board)
         if wandb is not None:
-            params = {"config": dict(config or {}), **_wandb_mode()}
+            import wandb as package
+
+            # WANDB_MODE, which wandb itself reads only once per process; never ask for an account.
+            mode = os.environ.get("WANDB_MODE") or (None if package.login(prompt=False) else "offline")
+            params = {"config": dict(config or {}), "mode": mode}
             project = MultiLabelWandBLogger(wandb, name, params=params, dir=str(folder), save_code=False)
             stack.callback(project.wandb.finish)
             loggers.append(project)
         if csv_log:
             loggers.append(MultiLabelCSVLogger(Path(folder) / name / "logs", append=append))
         yield loggers
-
-
-def _wandb_mode() -> dict[str, str]:
-    """Arguments of ``wandb.init`` that keep it from asking for an account."""
-    import wandb
-
-    if mode := os.environ.get("WANDB_MODE"):  # wandb itself reads it only once per process
-        return {"mode": mode}
-    return {} if wandb.login(prompt=False) else {"mode": "offline"}
 
 
 def check_device(name: str) -> None:

@@ -15,12 +15,7 @@ from avalanche_agcn.checks import check_value
 from avalanche_agcn.experiments.methods import METHODS
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
-Pool = Literal["max", "avg"]  # as in models/, which would import torch here
-Missing = Literal["error", "random"]
 Negatives = tuple[Literal["memory", "statistics"], ...]
-TestImages = Literal["seen", "all"]  # as in benchmarks/, likewise
-Crowds = Literal["labels", "membership", "ignore"]
-
 FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
 RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes", "keep_models"})
@@ -38,7 +33,7 @@ class Settings:
 
     Make them with `make_settings`, which checks them. The text beside a field is the help of its option. The
     defaults are the paper's (section Experiments, else those of the authors' program); `DEFAULTS` has those
-    of each benchmark.
+    of each benchmark. Choices repeat those of ``models/`` and ``benchmarks/``, which would import torch.
 
     Attributes:
         method: key in `METHODS`.
@@ -58,8 +53,8 @@ class Settings:
     class_order: Annotated[str | None, "data, alphabetical, or shuffled-N with a seed N"] = None
     repeat_images: Annotated[bool | None, "repeat an image in every experience that it has a label of"] = None
     unlabelled_as_negative: Annotated[bool | None, "train labels of other experiences' classes as 0"] = None
-    test_images: Annotated[TestImages | None, "test on images with a seen class, or on all"] = None
-    crowds: Annotated[Crowds | None, "COCO's crowd boxes: labels, membership alone, or ignored"] = None
+    test_images: Annotated[Literal["seen", "all"] | None, "test on images with a seen class, or all"] = None
+    crowds: Annotated[Literal["labels", "membership", "ignore"] | None, "use of COCO's crowd boxes"] = None
     validation_size: Annotated[float, "share of the train images to evaluate on, not the test images"] = 0.0
     limit: Annotated[int | None, "use at most this many images of each experience"] = None
     n_train: Annotated[int, "number of drawn train scenes"] = 6000
@@ -68,7 +63,7 @@ class Settings:
 
     backbone: Annotated[str, "resnet101, efficientnet_lite0, small, ..."] = "resnet101"
     pretrained: Annotated[bool, "start from ImageNet weights"] = True
-    pool: Annotated[Pool, "global pooling"] = "max"
+    pool: Annotated[Literal["max", "avg"], "global pooling"] = "max"
     freeze_backbone: Annotated[bool, "train heads alone, on features that are computed once"] = False
     freeze_batchnorm: Annotated[bool, "keep the statistics of batch normalisation"] = False
     fold_batchnorm: Annotated[bool, "fold frozen batch normalisation into convolutions: faster"] = False
@@ -77,7 +72,7 @@ class Settings:
     lr_head: Annotated[float | None, "learning rate of a linear classifier; lr if none"] = None
     lr_gcn: Annotated[float, "learning rate of AGCN's GCN"] = 3e-5
     word_vectors: Annotated[str, "of AGCN: embedded, glove-6b-50d, random, or a GloVe file"] = "embedded"
-    missing_words: Annotated[Missing, "for class names without word vector: an error, or random"] = "error"
+    missing_words: Annotated[Literal["error", "random"], "for class names without word vector"] = "error"
     orthogonal_words: Annotated[bool, "make word vectors orthogonal and of unit length"] = False
     random_features: Annotated[int, "number of random features of L3A"] = 4096
 
