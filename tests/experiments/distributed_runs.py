@@ -112,7 +112,7 @@ def _to_double(module, inputs):
 
 
 def save_and_stop(save, n_saves: int):
-    """A way to save that ends the run after it has been used a number of times."""
+    """A function that saves, and stops the run after a number of saves."""
     saves = itertools.count(1)
 
     def save_or_stop(*args):

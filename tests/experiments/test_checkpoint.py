@@ -120,13 +120,13 @@ def test_a_killed_run_resumes_to_the_same_end(tmp_path, changes, n_saves, whole)
 
 
 @pytest.mark.parametrize("n_saves", [3, 13])  # after an epoch's last step; in the second epoch of the second
-def test_a_run_goes_on_with_another_number_of_workers_in_any_epoch(tmp_path, n_saves, whole):
+def test_a_run_resumes_with_another_number_of_workers_in_any_epoch(tmp_path, n_saves, whole):
     changes = {"storage_policy": "ocdm", "train_epochs": 2}
     before, after = (smoke(num_workers=n, **changes) for n in (2, 0))
     assert stop_and_resume(before, tmp_path, n_saves, resume_with=after) == whole(**changes)
 
 
-def test_a_run_that_is_stopped_twice_in_an_epoch_goes_on_to_the_same_end(tmp_path, whole):
+def test_a_run_that_is_stopped_twice_in_an_epoch_resumes_to_the_same_end(tmp_path, whole):
     settings = smoke(method="prs", num_workers=2)
     n_steps = [stop(make_run(settings, tmp_path, resume=True), n_saves) for n_saves in (6, 1)]
     assert n_steps == [4, 1]
@@ -188,7 +188,7 @@ def drawn():
     return random.random(), np.random.rand(), torch.rand(3).tolist(), random.gauss(0, 1)  # noqa: NPY002
 
 
-def test_random_numbers_go_on_after_saving_and_loading(tmp_path):
+def test_random_numbers_continue_after_saving_and_loading(tmp_path):
     checkpoint.seed_everything(3)
     drawn()
     checkpoint.save_state(tmp_path / "state", checkpoint.random_state())

@@ -197,7 +197,7 @@ def test_variants_are_of_agcn_alone_and_have_their_labels(options, message):
         wanted(options, variants=ABLATIONS)
 
 
-def test_a_run_that_cannot_begin_says_why_and_that_nothing_is_saved(tmp_path, capsys):
+def test_a_run_that_cannot_start_says_why_and_that_nothing_is_saved(tmp_path, capsys):
     options = ["--data", str(tmp_path / "absent"), "--backbone", "small", "--out", str(tmp_path)]
     assert main("coco", None, options) == 1
     assert re.search(r"No state of the run was saved.\nStopped: There is no folder", capsys.readouterr().err)

@@ -75,7 +75,7 @@ def test_data_may_be_reached_by_another_path(tmp_path):
     settings |= {"labels": "elsewhere/labels.csv", "dataset_root": "elsewhere/photos"}
     moved = make_settings("photos", **settings)
     run_folder._check_settings(tmp_path, old, moved)
-    assert differences(old, moved.as_dict())  # as studies compare them, which do not look at the data
+    assert differences(old, moved.as_dict())  # as studies compare them, which do not compare the data
 
 
 def test_overwrite_removes_an_old_run_before_the_first_batches_of_the_new_one(finished, tmp_path):
@@ -126,7 +126,7 @@ def lock_as(folder, monkeypatch, process=None, **changes):
     return own
 
 
-def test_a_second_process_is_told_the_firsts_id_and_host(tmp_path, monkeypatch, other_process, capsys):
+def test_a_second_process_names_the_one_that_has_the_folder(tmp_path, monkeypatch, other_process, capsys):
     owner = lock_as(tmp_path / NAME, monkeypatch, other_process)
     before = content(tmp_path / NAME)
     assert smoke(out=tmp_path) == 1
@@ -194,7 +194,7 @@ def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path
     assert calls[:3] == names
 
 
-def test_what_is_in_the_place_of_a_folder_or_state_is_named_and_kept(tmp_path, capsys):
+def test_a_file_instead_of_a_folder_or_state_is_named_and_kept(tmp_path, capsys):
     (tmp_path / "out").write_text("something else")
     assert smoke(out=tmp_path / "out") == 1
     assert str(tmp_path / "out") in capsys.readouterr().err
@@ -243,7 +243,7 @@ def flip_a_byte(folder):
 
 
 @pytest.mark.parametrize("content_bytes", [2**30, 0])
-def test_each_change_of_the_data_is_told(folder, monkeypatch, content_bytes):
+def test_each_change_of_the_data_is_named(folder, monkeypatch, content_bytes):
     monkeypatch.setattr(run_folder, "CONTENT_BYTES", content_bytes)
     before = run_folder.data_fingerprint(photos(folder).plan)
     os.utime(folder / "07.bmp", ns=(1, 1))

@@ -131,7 +131,7 @@ def test_a_run_ended_at_a_random_moment_resumes_to_the_same_scores(k, tmp_path, 
     killed = kill(process, number, draw)
     ended = wait(process, n_processes, method, tmp_path)
     if n_processes == 1:  # torchrun has codes of its own
-        # 0: it had finished; −number: it had not begun to handle signals, which a shell reports as the same;
+        # 0: it had finished; −number: it did not handle signals yet, for which a shell reports the same;
         # 1: a loader worker was killed, which the run reports as an error.
         assert ended in (0, CODES[number], -number, *([1] if killed != [process] else []))
     resumed = start(n_processes, method, tmp_path, "--resume", *options)

@@ -82,7 +82,7 @@ def test_names_are_written_as_in_the_paper():
     assert all(label.isascii() and variant.method in METHODS for label, variant in VARIANTS.items())
 
 
-def test_every_method_and_variant_has_a_look_of_its_own():
+def test_every_method_and_variant_has_its_own_line_style():
     styles = [style_of(label) for label in (*METHODS, *VARIANTS)]
     assert len(set(styles)) == len(styles)
     assert style_of("mine") is None

@@ -185,7 +185,7 @@ print(faults() - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_large_tensors_get_memory_that_was_used_before():
+def test_large_tensors_reuse_freed_memory():
     def faults(what):
         command = [sys.executable, "-W", "ignore", "-c", COUNT_FAULTS, what]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -259,7 +259,7 @@ def test_pictures_of_a_validation_stream_are_in_its_own_folder(tmp_path):
     assert (tmp_path / "report" / "OwnBenchmark-pictures-finetuning.png").is_file()
 
 
-def test_data_are_looked_at_before_weights_are_loaded(tmp_path, monkeypatch):
+def test_data_are_opened_before_weights_are_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "make_backbone", lambda settings: pytest.fail("loaded"))
     settings = make_settings("coco", dataset_root=str(tmp_path / "absent"))
     with pytest.raises(FileNotFoundError, match="absent"):
