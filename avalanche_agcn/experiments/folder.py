@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -179,35 +179,34 @@ class UnfinishedRun(ValueError):
     """The folder has an unfinished run, and neither resume nor overwrite is given."""
 
 
-class FolderContent(NamedTuple):
-    """Results of the finished run in a folder, or else the state of an unfinished one."""
-
-    results: Results | None = None
-    state: State | None = None
-
-    def check_data(self, folder: Path, data: Fingerprint) -> None:
-        """Raise `OtherRun` with the differences if the run was made on other data."""
-        saved = (self.state or {}).get("data") if self.results is None else self.results.data
-        path = folder / (STATE_FILE if self.results is None else RESULTS_FILE)
-        changed = [] if saved is None else changed_data(saved, data)
-        if changed:
-            raise OtherRun(
-                f"{path} was saved with other data; changed: {', '.join(changed)}; restore them, {ADVICE}"
-            )
+def check_data(folder: Path, content: Results | State | None, data: Fingerprint) -> None:
+    """Raise `OtherRun` with the differences if the run in the folder was made on other data."""
+    saved = content.data if isinstance(content, Results) else (content or {}).get("data")
+    changed = [] if saved is None else changed_data(saved, data)
+    if changed:
+        path = folder / (RESULTS_FILE if isinstance(content, Results) else STATE_FILE)
+        raise OtherRun(
+            f"{path} was saved with other data; changed: {', '.join(changed)}; restore them, {ADVICE}"
+        )
 
 
-def read_folder(folder: Path, settings: Settings, resume: bool, log: Callable[[str], None]) -> FolderContent:
-    """What a folder has of the run with these settings; a ValueError if it has anything else."""
+def read_folder(
+    folder: Path, settings: Settings, resume: bool, log: Callable[[str], None]
+) -> Results | State | None:
+    """Results of the finished run with these settings, or the state of an unfinished one, if there is any.
+
+    Raises `OtherRun` for a run with other settings, and `UnfinishedRun` for a state without ``resume``.
+    """
     results, state = folder / RESULTS_FILE, folder / STATE_FILE
     if results.is_file():
         finished = read_results(results)
         _check_settings(results, finished.settings, settings)
-        return FolderContent(results=finished)
+        return finished
     if state.is_file():
-        return FolderContent(state=_read_state(state, settings, resume, log))
+        return _read_state(state, settings, resume, log)
     if resume:
         log(f"{settings.name}: no {state} to continue from; starting from the beginning")
-    return FolderContent()
+    return None
 
 
 def _read_state(path: Path, settings: Settings, resume: bool, log: Callable[[str], None]) -> State | None:

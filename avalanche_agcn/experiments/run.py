@@ -102,14 +102,14 @@ class Run:
             self._lock.callback(folder.RunLock(self.folder).release)
         try:
             from_first_process(None)  # a barrier: no process reads the folder before it is locked
-            content = folder.FolderContent()
+            content = None
             if not overwrite:
                 content = folder.read_folder(self.folder, self.settings, resume, self.log)
             self._open_data(benchmark)
-            content.check_data(self.folder, self.data)
-            self.kept = content.results
-            if self.kept is None:
-                self._build(content.state, loggers)
+            folder.check_data(self.folder, content, self.data)
+            self.kept = content if isinstance(content, Results) else None
+            if not isinstance(content, Results):
+                self._build(content, loggers)
         except BaseException:
             self._lock.close()
             raise
