@@ -1,4 +1,4 @@
-"""The command line: ``python -m avalanche_agcn`` or ``avalanche-agcn``; torch is imported when needed."""
+"""The command line, ``python -m avalanche_agcn`` or ``avalanche-agcn``; torch is imported when needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from avalanche_agcn.experiments.cli import add_flag
+from avalanche_agcn.experiments import cli
 from avalanche_agcn.experiments.exit_codes import returns_exit_code
 
 if TYPE_CHECKING:
@@ -23,15 +23,14 @@ PROG = "avalanche-agcn"
 
 def run(argv: Sequence[str]) -> int:
     """Run methods on COCO, NUS-WIDE, PASCAL VOC, your own photos or, without data, on drawn scenes."""
-    from avalanche_agcn.experiments import cli
-
     known = list(cli.DATA_NAMES)
     benchmark, options = (argv[0], argv[1:]) if argv and argv[0] in known else ("coco", argv)
     description = (
         f"{run.__doc__}\n\nDATA is one of {', '.join(known)} (default: coco). It comes first, and sets the "
         "defaults below."
     )
-    return cli.main(benchmark, description, options, prog=f"{PROG} run", usage="%(prog)s [DATA] [options]")  # type: ignore[arg-type]
+    how = {"prog": f"{PROG} run", "usage": "%(prog)s [DATA] [options]"}
+    return cli.main(benchmark, description, options, **how)  # type: ignore[arg-type]
 
 
 def report(argv: Sequence[str]) -> int:
@@ -41,7 +40,9 @@ def report(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the first folder)")
     text = "draw these plots and write nothing else: mAP, classes, acm-agcn, … (default: all)"
     parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help=text)
-    add_flag(parser, "--stages", "add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8")
+    cli.add_flag(
+        parser, "--stages", "add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8"
+    )
     arguments = parser.parse_args(argv)
     from avalanche_agcn.experiments.report import write_report
     from avalanche_agcn.experiments.results import find_results
@@ -75,22 +76,10 @@ def predict(argv: Sequence[str]) -> int:
 def format_predictions(
     photos: Sequence[str], found: Sequence[Prediction], form: Literal["json", "csv"] | None = None
 ) -> str:
-    """Labels and probabilities of photos: a table of what is found, or JSON or CSV of all classes.
-
-    Example:
-        >>> from avalanche_agcn.models.saved import Prediction
-        >>> found = [Prediction(["dog"], {"dog": 0.9, "cat": 0.25})]
-        >>> print(format_predictions(["a.jpg"], found), end="")
-        a.jpg  dog 0.90
-        >>> print(format_predictions(["a.jpg"], found, "csv"), end="")
-        image,labels,dog,cat
-        a.jpg,dog,0.9,0.25
-    """
+    """Labels and probabilities of photos as text: a table of the labels, or JSON or CSV of all classes."""
     pairs = list(zip(photos, found, strict=True))
     if form == "json":
-        rows = [
-            {"image": photo, "labels": own.names, "probabilities": own.probabilities} for photo, own in pairs
-        ]
+        rows = [{"image": photo, "labels": p.names, "probabilities": p.probabilities} for photo, p in pairs]
         return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
     if form == "csv":
         text = io.StringIO()
@@ -103,15 +92,11 @@ def format_predictions(
 
 
 def _labels(found: Prediction) -> str:
-    if found.names:
-        return ", ".join(f"{_printable(name)} {found.probabilities[name]:.2f}" for name in found.names)
-    name, p = max(found.probabilities.items(), key=lambda item: item[1])
-    return f"nothing found; most probable is {_printable(name)} {p:.2f}"
-
-
-def _printable(name: str) -> str:
-    """A name without control characters, which would change what a terminal shows."""
-    return name if name.isprintable() else ascii(name)
+    ranked = sorted(found.probabilities, key=found.probabilities.__getitem__, reverse=True)
+    # Control characters in a name would change what a terminal shows.
+    names = {name: name if name.isprintable() else ascii(name) for name in found.names or ranked[:1]}
+    text = ", ".join(f"{shown} {found.probabilities[name]:.2f}" for name, shown in names.items())
+    return text if found.names else f"nothing found; most probable is {text}"
 
 
 def methods(argv: Sequence[str]) -> int:
@@ -123,17 +108,14 @@ def methods(argv: Sequence[str]) -> int:
     lines = []
     for key, method in METHODS.items():
         own = make_settings("coco", method=key).method_settings
-        text = ", ".join(f"{name}={_toml(value)}" for name, value in own.items())
+        # As --set takes them: true and none, not True and None.
+        plain = {n: str(v).lower() if v is None or isinstance(v, bool) else v for n, v in own.items()}
+        text = ", ".join(f"{name}={value}" for name, value in plain.items())
         lines.append(f"{key:16} {method.name}: {method.description}")
         lines += [" " * 17 + line for line in textwrap.wrap(text, 90)]
     print("\n".join(lines))
     print("\nChoose them by `run --method NAME ...`, and their settings by `--set NAME=VALUE`.")
     return 0
-
-
-def _toml(value: object) -> str:
-    """A value as ``--set`` takes it."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -143,7 +125,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 @returns_exit_code
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the command line names; return the exit code."""
+    """Run the command named on the command line; return the exit code."""
     from avalanche_agcn import __version__
 
     lines = [f"  {name:9} {(command.__doc__ or '').rstrip('.')}" for name, command in COMMANDS.items()]

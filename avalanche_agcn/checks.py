@@ -17,7 +17,7 @@ def check_choice(name: str, value: Any, choices: Any) -> None:
     """Raise a ValueError if a value is not one of the choices, a sequence or a ``Literal``."""
     allowed = tuple(choices) if isinstance(choices, Sequence) else get_args(choices)
     if value not in allowed:
-        known = tuple(choice for choice in allowed if choice is not None)  # None is a setting not given
+        known = tuple(choice for choice in allowed if choice is not None)  # None: not given
         raise ValueError(f"{name} must be one of {known}, not {value!r}.")
 
 
@@ -56,18 +56,13 @@ def check_whole_number(name: str, value: Any, least: int | None = None) -> None:
 WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
-    float: "a number",
+    float: "a finite number",
     str: "text",
     NoneType: "none",
-}
-"""Types of settings, in words."""
-JSON_WORDS = {
-    **WORDS,
-    float: "a finite number",
-    NoneType: "null",
     list: "a list",
     dict: "an object with names",
 }
+"""Types of settings and JSON values, in words."""
 PLAIN = (bool, int, float, str, NoneType)
 """Types that settings may have."""
 
@@ -80,53 +75,46 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
     return tuple(one for part in get_args(kind) for one in alternatives(part))
 
 
-def is_plain(kind: Any) -> bool:
-    """Whether a type hint has only plain types and literals: what a settings file can say."""
-    return kind is not None and all(isinstance(one, str) or one in PLAIN for one in alternatives(kind))
-
-
 def _find_alternative(value: Any, kind: Any) -> Any:
-    """The alternative that a value is of, without a look at the items of a list; None if it is of none."""
+    """The alternative that a value is of, ignoring the items of a list; None if there is none."""
     for one in alternatives(kind):
         cls = get_origin(one) or one
-        if one is Any or (value == one if isinstance(one, str) else _is_instance(value, cls)):
+        if one is Any or (isinstance(one, str) and value == one):
+            return one
+        is_other_bool = isinstance(value, bool) and cls is not bool  # Python's bool is an int
+        accepted = (int, float) if cls is float else cls
+        if isinstance(cls, type) and isinstance(value, accepted) and not is_other_bool:
             return one
     return None
 
 
-def _is_instance(value: Any, cls: type) -> bool:
-    if isinstance(value, bool):  # which Python takes for a number
-        return cls is bool
-    return isinstance(value, (int, float) if cls is float else cls)
-
-
-def _in_words(kind: Any, words: Mapping[Any, str] = WORDS) -> str:
+def _in_words(kind: Any) -> str:
     names = (one if isinstance(one, str) else get_origin(one) or one for one in alternatives(kind))
-    return " or ".join(words.get(name, repr(name)) for name in names)
+    return " or ".join(WORDS.get(name, repr(name)) for name in names)
 
 
-_LIMITS: list[tuple[str, dict[str, float]]] = [
-    ("lr lr_head lr_gcn distillation ewc_lambda alpha contrast_weight", {"least": 0, "most": 1e30}),
-    ("lambda_cls lambda_dst lambda_gph neighbour_weight beta", {"least": 0, "most": 1e30}),
-    ("ridge refine temperature", {"above": 0}),
-    ("gamma threshold", {"least": 0, "most": 1}),
-    ("new_threshold cross_threshold", {"above": 0, "most": 1}),
-    ("validation_size", {"least": 0, "below": 1}),
-    ("test_size", {"above": 0, "below": 1}),
-    ("rho", {"least": -100, "most": 100}),
-    ("image_size", {"least": 8, "most": 2048}),
-    ("views", {"least": 1, "most": 100}),
-    ("n_classes n_experiences", {"least": 1, "most": 10**5}),
-    ("random_features train_mb_size eval_mb_size train_epochs", {"least": 1, "most": 10**6}),
-    ("n_train n_test", {"least": 1, "most": 10**7}),
-    ("limit fisher_images sample_size", {"least": 1, "most": 10**9}),
-    ("num_workers", {"least": 0, "most": 256}),
-    ("checkpoint_minutes batch_size_mem", {"least": 0, "most": 10**6}),
-    ("held_images mem_size", {"least": 0, "most": 10**9}),
-    ("seed", {"least": 0, "most": 2**32 - 1}),  # as NumPy's
-]
-RANGES = {name: limits for names, limits in _LIMITS for name in names.split()}
-"""Limits of numbers among the settings, as `check_range` takes them; others may be any finite number."""
+_LIMITS: dict[str, dict[str, float]] = {
+    "lr lr_head lr_gcn distillation ewc_lambda alpha contrast_weight": {"least": 0, "most": 1e30},
+    "lambda_cls lambda_dst lambda_gph neighbour_weight beta": {"least": 0, "most": 1e30},
+    "ridge refine temperature": {"above": 0},
+    "gamma threshold": {"least": 0, "most": 1},
+    "new_threshold cross_threshold": {"above": 0, "most": 1},
+    "validation_size": {"least": 0, "below": 1},
+    "test_size": {"above": 0, "below": 1},
+    "rho": {"least": -100, "most": 100},
+    "image_size": {"least": 8, "most": 2048},
+    "views": {"least": 1, "most": 100},
+    "n_classes n_experiences": {"least": 1, "most": 10**5},
+    "random_features train_mb_size eval_mb_size train_epochs": {"least": 1, "most": 10**6},
+    "n_train n_test": {"least": 1, "most": 10**7},
+    "limit fisher_images sample_size": {"least": 1, "most": 10**9},
+    "num_workers": {"least": 0, "most": 256},
+    "checkpoint_minutes batch_size_mem": {"least": 0, "most": 10**6},
+    "held_images mem_size": {"least": 0, "most": 10**9},
+    "seed": {"least": 0, "most": 2**32 - 1},  # the limit of NumPy
+}
+RANGES = {name: limits for names, limits in _LIMITS.items() for name in names.split()}
+"""Limits of numbers among the settings, as arguments of `check_range`; others may be any finite number."""
 
 
 def check_value(name: str, value: Any, kind: Any) -> None:
@@ -149,18 +137,16 @@ MAX_INTEGER = 2**63 - 1
 
 def read_json(path: str | os.PathLike) -> Any:
     """Content of a JSON file; a ValueError names one that is not JSON."""
+
+    def reject(constant: str) -> NoReturn:
+        raise ValueError(f"it has the number {constant}, which is not JSON")
+
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_reject_constant)
+        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=reject)
     except RecursionError:
-        raise ValueError(
-            f"{path} is nested too deeply to be read: give the file of a run or data set."
-        ) from None
+        raise ValueError(f"{path} is nested too deeply: give the file of a run or data set.") from None
     except ValueError as error:
         raise ValueError(f"{path} is not JSON, or is damaged: {str(error).rstrip('.')}.") from None
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"it has the number {name}, which is not JSON.")
 
 
 def check_kind(value: Any, kind: Any, place: str) -> None:
@@ -170,24 +156,19 @@ def check_kind(value: Any, kind: Any, place: str) -> None:
         value: from a JSON file.
         kind: a type hint of plain types, lists, dictionaries with text keys, unions and literals.
         place: where the value is: ``"results.json: nested"``.
-
-    Example:
-        >>> check_kind([1, "a"], list[int], "a.json: sizes")
-        Traceback (most recent call last):
-        ValueError: a.json: sizes[1] must be a whole number, but is 'a'.
     """
     if kind is Any:
         return
     found = _find_alternative(value, kind)
     is_infinite = isinstance(value, float) and not math.isfinite(value)
     if found is None or is_infinite or (isinstance(value, int) and abs(value) > MAX_INTEGER):
-        fail(place, _in_words(kind, JSON_WORDS), value)
+        fail(place, _in_words(kind), value)
     if get_origin(found) is list:
         for k, item in enumerate(value):
             check_kind(item, get_args(found)[0], f"{place}[{k}]")
     elif get_origin(found) is dict:
         for name, item in value.items():
-            check_kind(item, get_args(found)[1], f"{place}.{_short(name, quotes=False)}")
+            check_kind(item, get_args(found)[1], f"{place}.{_cut(repr(name)[1:-1])}")
 
 
 def check_fields(value: Any, kinds: Mapping[str, Any], place: str) -> None:
@@ -195,18 +176,16 @@ def check_fields(value: Any, kinds: Mapping[str, Any], place: str) -> None:
     check_kind(value, dict, place)
     for name, kind in kinds.items():
         if name not in value:
-            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(kind, JSON_WORDS)}.")
+            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(kind)}.")
         check_kind(value[name], kind, f"{place}.{name}")
 
 
 def fail(place: str, wanted: str, value: Any) -> NoReturn:
-    """Raise a ValueError about a value."""
-    raise ValueError(f"{place} must be {wanted}, but is {_short(value)}.")
+    """Raise a ValueError about a value, on one line and cut if it is long."""
+    is_container = isinstance(value, (list, dict))
+    shown = f"{WORDS[type(value)]} of {len(value)}" if is_container else _cut(repr(value))
+    raise ValueError(f"{place} must be {wanted}, but is {shown}.")
 
 
-def _short(value: Any, *, quotes: bool = True) -> str:
-    """The value on one line, cut if it is long."""
-    if isinstance(value, (list, dict)):
-        return f"{JSON_WORDS[type(value)]} of {len(value)}"
-    text = repr(value) if quotes or not isinstance(value, str) else repr(value)[1:-1]
+def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

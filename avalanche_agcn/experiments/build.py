@@ -1,4 +1,4 @@
-"""What a run is made of: the benchmark, network, model, plugins and strategy of its settings, and loggers."""
+"""Parts of a run, made from its settings: benchmark, network, model, plugins, strategy and loggers."""
 
 from __future__ import annotations
 
@@ -45,16 +45,14 @@ MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
     "voc": benchmarks.SplitVOC,
     "photos": benchmarks.SplitPhotos,
 }
-BENCHMARK_NAMES = {
-    **{name: make.__name__ for name, make in MAKERS.items()},
-    **{"scenes": "SplitScenes", "own": "OwnBenchmark"},
-}
-"""As results and tables show them."""
+BENCHMARK_NAMES = {name: make.__name__ for name, make in MAKERS.items()}
+BENCHMARK_NAMES |= {"scenes": "SplitScenes", "own": "OwnBenchmark"}
+"""Names in results and tables."""
 AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_benchmark(settings: Settings, log: Callable[[str], None] = print) -> MultiLabelBenchmark:
-    """The benchmark, before any weights are loaded; `normalise` then fits its images to a network."""
+    """The benchmark, before any weights are loaded; `normalise` then adapts its images to a network."""
     optional = settings.select("protocol", *CONVENTIONS, "split_lists")
     given = settings.select("n_classes", "n_experiences", "seed", "validation_size")
     given |= {name: value for name, value in optional.items() if value is not None}
@@ -62,15 +60,13 @@ def make_benchmark(settings: Settings, log: Callable[[str], None] = print) -> Mu
         scenes = settings.select("image_size", "n_train", "n_test")
         benchmark: MultiLabelBenchmark = benchmarks.SplitScenes(**given, **scenes)
     elif settings.dataset_root is None:
-        option = "--images" if settings.benchmark == "photos" else "--data"
         raise ValueError(
-            f"the benchmark {settings.benchmark!r} needs its images: give their folder by {option}."
+            f"the benchmark {settings.benchmark!r} needs its images: give their folder by --data."
         )
     else:
         if settings.benchmark == "photos":
             given |= {"log": log} | settings.select("labels", "test_labels", "test_size", "separator")
-        given |= _transforms(settings)
-        benchmark = MAKERS[settings.benchmark](settings.dataset_root, **given)
+        benchmark = MAKERS[settings.benchmark](settings.dataset_root, **given, **_transforms(settings))
     return benchmark if settings.limit is None else assemble(benchmark.plan.limited(settings.limit))
 
 
@@ -80,17 +76,16 @@ def _transforms(settings: Settings, **normalisation: Any) -> dict[str, Any]:
 
 
 def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Settings:
-    """Settings that tell what a user's own benchmark is; a ValueError names those that cannot hold for it."""
+    """Settings that describe a user's own benchmark; a ValueError names those that contradict it."""
     sizes: dict[str, Any] = {"n_classes": benchmark.n_classes, "n_experiences": benchmark.n_experiences}
-    fixed: dict[str, Any] = dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS))
-    fixed |= sizes
+    fixed = dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS)) | sizes
     if "valid" not in benchmark.plan.evaluation:
         fixed["validation_size"] = 0.0
     asked = [name for name, own in fixed.items() if getattr(settings, name) not in (None, own)]
     if asked:
         raise ValueError(
-            f"a benchmark of your own has its data, so the settings {', '.join(asked)} cannot change them: "
-            "make the benchmark so."
+            f"the settings {', '.join(asked)} cannot change the data of your own benchmark: leave them out, "
+            "and make the benchmark with them."
         )
     source = benchmark.plan.evaluation["valid" if settings.validation_size else "test"].source
     root = source.root if isinstance(source, ImageFiles) else None
@@ -98,17 +93,16 @@ def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Se
 
 
 def make_backbone(settings: Settings) -> Backbone:
-    """The network of the settings."""
+    """The network, with its weights."""
     options = settings.select("pretrained", *BACKBONE_SETTINGS, "compile")
     return models.create_backbone(settings.backbone, **options)
 
 
 def normalise(benchmark: MultiLabelBenchmark, settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:
-    """The benchmark with images as the backbone expects them; drawn scenes and own data stay as they are."""
+    """The benchmark with images as the backbone expects them; drawn scenes and own data are unchanged."""
     if settings.benchmark in ("scenes", "own"):
         return benchmark
-    transforms = _transforms(settings, mean=backbone.mean, std=backbone.std)
-    return assemble(replace(benchmark.plan, **transforms))
+    return assemble(replace(benchmark.plan, **_transforms(settings, mean=backbone.mean, std=backbone.std)))
 
 
 def make_strategy(
@@ -135,7 +129,7 @@ def make_strategy(
 
 
 def _make_model(settings: Settings, backbone: nn.Module, class_names: Sequence[str]) -> tuple[Any, Any]:
-    """The model that the method is for, and its parameters with their learning rates."""
+    """The model of the method, and its parameters with their learning rates."""
     kind, decoupled = METHODS[settings.method].model, _is_decoupled(settings)
     model: Any
     if kind == "agcn":
@@ -151,9 +145,10 @@ def _make_model(settings: Settings, backbone: nn.Module, class_names: Sequence[s
 
 
 def _make_plugins(settings: Settings) -> list[BasePlugin]:
-    """Plugins that any method may have, beside its own."""
+    """Plugins that any method may have, besides its own."""
     plugins: list[BasePlugin] = [PseudoLabelPlugin()] if settings.pseudo_labels else []
-    if "statistics" in settings.negatives and not _has_statistics_preset(settings):
+    has_preset = settings.method_settings.get("preset") == "statistics"  # which adds its own
+    if "statistics" in settings.negatives and not has_preset:
         plugins.append(StatisticalNegativesPlugin())
     if _is_decoupled(settings):
         decoupled = DecoupledTrainingPlugin(distillation=settings.distillation)
@@ -162,20 +157,17 @@ def _make_plugins(settings: Settings) -> list[BasePlugin]:
     return plugins
 
 
-def _has_statistics_preset(settings: Settings) -> bool:
-    return settings.method_settings.get("preset") == "statistics"
-
-
 def _is_decoupled(settings: Settings) -> bool:
-    """Whether the network is trained apart from its classifiers, which statistics of its features need."""
+    """Whether the network is trained separately from its classifiers, as statistics of its features need."""
     strategy = METHODS[settings.method].strategy_class
-    uses_statistics = _has_statistics_preset(settings) or "statistics" in settings.negatives
-    uses_statistics |= issubclass(strategy, StreamingRidge)
-    return uses_statistics and not settings.freeze_backbone and not issubclass(strategy, TrainsJointly)
+    if settings.freeze_backbone or issubclass(strategy, TrainsJointly):
+        return False
+    has_preset = settings.method_settings.get("preset") == "statistics"
+    return has_preset or "statistics" in settings.negatives or issubclass(strategy, StreamingRidge)
 
 
 def make_evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
-    """An evaluator that makes plots and emits AP of each class only if a logger keeps them."""
+    """An evaluator that draws plots and emits the AP of each class only if a logger keeps them."""
     more = any(not isinstance(logger, ProgressBar) for logger in loggers)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
@@ -193,17 +185,10 @@ def open_loggers(
     append: bool = False,
     config: Mapping[str, Any] | None = None,
 ) -> Iterator[list[BaseLogger]]:
-    """Open the loggers of one run, and close them at its end, so that nothing is lost.
+    """Open the loggers of one run below ``folder``, and close them at its end.
 
-    Args:
-        name: name of the run.
-        folder: folder for the files of loggers; CSV files are in that of the run.
-        tensorboard: another folder for TensorBoard, where each run has its own; ``""`` for ``tensorboard``.
-        wandb: project of Weights & Biases. Without an account on this machine (``wandb login``), the run is
-            logged to a folder, which ``wandb sync`` uploads later; so it is with ``WANDB_MODE=offline``.
-        csv_log: whether to write CSV files.
-        append: whether to continue them.
-        config: settings of the run, for Weights & Biases.
+    Without an account on this machine (``wandb login``), Weights & Biases logs to a folder, which ``wandb
+    sync`` uploads later; so does ``WANDB_MODE=offline``.
     """
     with contextlib.ExitStack() as stack:
         loggers: list[BaseLogger] = []
@@ -212,7 +197,11 @@ def open_loggers(
             stack.callback(board.writer.close)
             loggers.append(board)
         if wandb is not None:
-            params = {"config": dict(config or {}), **_wandb_mode()}
+            import wandb as package
+
+            # WANDB_MODE, which wandb itself reads only once per process; never ask for an account.
+            mode = os.environ.get("WANDB_MODE") or (None if package.login(prompt=False) else "offline")
+            params = {"config": dict(config or {}), "mode": mode}
             project = MultiLabelWandBLogger(wandb, name, params=params, dir=str(folder), save_code=False)
             stack.callback(project.wandb.finish)
             loggers.append(project)
@@ -221,23 +210,13 @@ def open_loggers(
         yield loggers
 
 
-def _wandb_mode() -> dict[str, str]:
-    """Arguments of ``wandb.init`` by which it never asks for an account."""
-    import wandb
-
-    asked = os.environ.get("WANDB_MODE")  # wandb itself reads it once in a process
-    if asked:
-        return {"mode": asked}
-    return {} if wandb.login(prompt=False) else {"mode": "offline"}
-
-
 def check_device(name: str) -> None:
-    """Raise a ValueError for a device that torch does not find here, with the reason."""
+    """Raise a ValueError with the reason for a device that torch cannot use here."""
     try:
         if torch.device(name).type in ("meta", "lazy"):
             raise RuntimeError("it computes nothing")
         torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
+    except (RuntimeError, AssertionError) as error:  # the latter if torch was built without it
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"the device {name!r} cannot be used here ({reason}); --device cpu always can."

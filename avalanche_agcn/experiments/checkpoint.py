@@ -1,4 +1,4 @@
-"""State of a run: captured from a strategy, written to disk, and resumed from, also within an experience.
+"""State of a run: captured from a strategy, saved to disk and restored, also within an experience.
 
 Files are written atomically and read without executing code.
 """
@@ -36,7 +36,7 @@ State = dict[str, Any]
 
 
 def capture(strategy: MultiLabelTemplate) -> State:
-    """Everything that training resumes from. A collective call: sums of all processes are added up first."""
+    """Everything that training resumes from. Collective: first reduces the sums of all processes."""
     for plugin in strategy.plugins:
         if hasattr(plugin, "synchronize"):
             plugin.synchronize(strategy)
@@ -46,7 +46,7 @@ def capture(strategy: MultiLabelTemplate) -> State:
 def _state_of(strategy: MultiLabelTemplate) -> State:
     others, memories = _stateful_plugins(strategy)
     return {
-        "layout": layout(strategy),
+        "layout": [type(plugin).__name__ for plugin in (*others, *memories)],
         "model": unwrap(strategy.model).state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "scaler": strategy.scaler.state_dict(),
@@ -60,31 +60,30 @@ def _state_of(strategy: MultiLabelTemplate) -> State:
 
 
 def count_stored(strategy: MultiLabelTemplate) -> dict[str, int]:
-    """What a method keeps beside its model: ``images`` in memories, and ``bytes`` of tensors of plugins."""
+    """Storage of a method besides its model: ``images`` in memories, and ``bytes`` of tensors of plugins."""
     others, memories = _stateful_plugins(strategy)
     states = [plugin.state_dict() for plugin in others if not isinstance(plugin, EvaluationRecorder)]
     return {"images": sum(len(own.storage_policy) for own in memories), "bytes": count_bytes(states)}
 
 
-def layout(strategy: MultiLabelTemplate) -> list[str]:
-    """Names of the plugins with a state: a state with another layout was written by another version."""
-    others, memories = _stateful_plugins(strategy)
-    return [type(plugin).__name__ for plugin in (*others, *memories)]
-
-
 def _stateful_plugins(strategy: MultiLabelTemplate) -> tuple[list[Any], list[MemoryPlugin]]:
-    """Plugins with a state, and memories, which need the stream to restore theirs."""
-    memories = [plugin for plugin in strategy.plugins if isinstance(plugin, MemoryPlugin)]
+    """Plugins with a state, and separately memories, which need the stream to restore theirs."""
     known = [plugin for plugin in strategy.plugins if hasattr(plugin, "state_dict")]
+    memories = [plugin for plugin in known if isinstance(plugin, MemoryPlugin)]
     return [plugin for plugin in known if not isinstance(plugin, MemoryPlugin)], memories
 
 
 def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> None:
-    """Restore what `capture` returned, except the optimizer, which Avalanche resets when training begins.
+    """Restore what `capture` returned, except the optimizer, which Avalanche resets when training starts.
 
     If the state does not fit the strategy, an exception of any type is raised; see `fitting_state`.
     """
-    check_form(state, _state_of(strategy))
+    own = _state_of(strategy)
+    if state["layout"] != own["layout"]:
+        raise ValueError(
+            f"it is of another version or strategy: with plugins {state['layout']}, not {own['layout']}"
+        )
+    check_form(state, own)
     unwrap(strategy.model).load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
     strategy.seed = state["seed"]
@@ -110,18 +109,18 @@ def check_form(saved: Any, own: Any, place: str = "") -> None:
         for k, (one, other) in enumerate(zip(saved, own, strict=False)):
             check_form(one, other, f"{place}[{k}]")
     elif own is not None and _form(saved) != _form(own):
-        raise ValueError(f"its {place} is {saved!s:.40}, but must be of the form {_form(own)}")
+        raise ValueError(f"its {place} is {saved!s:.40}, but must be {_form(own)}")
 
 
 def _form(value: Any) -> str:
     is_tensor = isinstance(value, Tensor)
-    return f"{value.dtype} in {value.ndim} dimensions" if is_tensor else type(value).__name__
+    return f"{value.dtype} in {value.ndim} dimensions" if is_tensor else f"of type {type(value).__name__}"
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:
     """Load a saved state into an Adam, and raise a ValueError if it is not one of this optimizer.
 
-    PyTorch itself would fail at the first step, or take wrong settings as they are.
+    PyTorch itself would fail only at the first step, or accept wrong settings.
     """
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict(saved)
@@ -132,7 +131,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:
     for k, averages in saved["state"].items():
         expected = {"step": (), "exp_avg": parameters[k].shape, "exp_avg_sq": parameters[k].shape}
         if {name: value.shape for name, value in averages.items() if value.is_floating_point()} != expected:
-            raise ValueError(f"its optimizer has averages of another form for parameter {k}")
+            raise ValueError(f"its optimizer has averages with other names or shapes for parameter {k}")
 
 
 def save_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate) -> None:
@@ -141,7 +140,7 @@ def save_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate) -> None
 
 
 def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_stream: Any) -> None:
-    """Load what `save_strategy` or a run saved into a new strategy of the same kind.
+    """Load a state of `save_strategy` or of a run into a new strategy.
 
     Args:
         path: file of `save_strategy`, or ``state.bin`` of a finished run.
@@ -150,10 +149,6 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
     """
     state = load_state(path)
     with fitting_state(path):
-        if state["layout"] != layout(strategy):
-            raise ValueError(
-                f"it is of a strategy with plugins {state['layout']}, but this one has {layout(strategy)}"
-            )
         restore(strategy, state, train_stream)
 
 
@@ -177,12 +172,8 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         self._epoch = self._batch = 0
         self._last_save = time.monotonic()
 
-    def attach(self, strategy: MultiLabelTemplate) -> None:
-        """Insert the plugin after all that take part in training, before the evaluator."""
-        strategy.plugins.insert(strategy.plugins.index(strategy.evaluator), self)
-
     def resume(self, position: State, state: State) -> None:
-        """Resume the next experience at a position that ``save`` was called with, from the state of then."""
+        """Resume the next experience at a position that ``save`` was called with, and from that state."""
         self._resumed = {"position": position, "optimizer": state["optimizer"], "random": state["random"]}
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -197,18 +188,18 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
             strategy.optimizer.load_state_dict(self._resumed["optimizer"])
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Restore the generators last: plugins may draw while an experience begins."""
+        """Restore the RNG state last: plugins may draw random numbers when an experience starts."""
         if self._resumed is not None:
             set_random_state(self._resumed["random"])
             self._resumed = None
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Save if it is time; raise `Stopped` if the process is asked to end, `Diverged` without a save."""
+        """Save if due; raise `Stopped` after a save on a signal, or `Diverged` without a save."""
         self._check_loss(strategy)
         self._batch += 1
         due = time.monotonic() - self._last_save >= self._seconds
-        # 0: nothing; 1: save; more: the signal to end by. The largest, since a save needs all processes at
-        # the same batch, but a signal may reach one of them only, and their clocks differ.
+        # 0: nothing; 1: save; more: a signal. The largest of all processes, since all must save at the same
+        # batch, but their clocks differ, and a signal may reach only one of them.
         request = largest_of_processes(requested_signal() or int(due))
         if request:
             self.save()
@@ -225,7 +216,7 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         self._epoch, self._batch = self._epoch + 1, 0
 
     def _check_loss(self, strategy: Any) -> None:
-        """With float16, the scaler leaves out steps that are not finite, until its scale is used up."""
+        """With float16, the scaler skips steps that are not finite, until its scale cannot be reduced."""
         loss = float(torch.as_tensor(strategy.loss).detach())
         if math.isfinite(loss) or (strategy.scaler.is_enabled() and strategy.scaler.get_scale() > 1):
             return
@@ -239,10 +230,10 @@ MAGIC = b"avalanche-agcn state 1\n"
 
 
 class DamagedState(ValueError):
-    """A file that is not a state of this package, or not all of one."""
+    """A file that is not a state of this package, or is incomplete."""
 
 
-def save_state(path: str | os.PathLike, state: dict[str, Any]) -> None:
+def save_state(path: str | os.PathLike, state: State) -> None:
     """Write tensors, numbers, strings and containers of them, atomically and with a checksum."""
     content = io.BytesIO()
     torch.save(state, content)
@@ -251,8 +242,8 @@ def save_state(path: str | os.PathLike, state: dict[str, Any]) -> None:
     write_atomically(path, lambda file: file.writelines(parts))
 
 
-def load_state(path: str | os.PathLike) -> dict[str, Any]:
-    """Read what `save_state` wrote, without running code in the file; `DamagedState` if it was not that."""
+def load_state(path: str | os.PathLike) -> State:
+    """Read a file of `save_state` without running code in it; raise `DamagedState` for any other file."""
     content = Path(path).read_bytes()
     begin = len(MAGIC) + hashlib.sha256().digest_size
     payload = content[begin:]
@@ -271,10 +262,10 @@ def load_state(path: str | os.PathLike) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fitting_state(path: str | os.PathLike) -> Iterator[None]:
-    """Turn whatever error a state of another form causes into a ValueError that names its file."""
+    """Turn any error that a state with other keys or shapes causes into a ValueError that names its file."""
     try:
         yield
-    except Exception as error:  # of any type, since a state may have anything in place of what is expected
+    except Exception as error:  # of any type, since any value of the state may be wrong
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
             f"{path} does not fit this run ({type(error).__name__}: {reason:.200}): give --overwrite to "
@@ -283,14 +274,14 @@ def fitting_state(path: str | os.PathLike) -> Iterator[None]:
 
 
 def seed_everything(seed: int) -> None:
-    """Fix the random numbers of Python, NumPy and torch."""
+    """Seed the random number generators of Python, NumPy and torch."""
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - what other libraries draw from
+    np.random.seed(seed)  # noqa: NPY002 - the generator that other libraries use
     torch.manual_seed(seed)
 
 
-def random_state() -> dict[str, Any]:
-    """Where the random numbers of Python, NumPy and torch stand, as plain values."""
+def random_state() -> State:
+    """State of the random number generators of Python, NumPy and torch, as plain values."""
     version, numbers, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002
     return {
@@ -301,8 +292,8 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def set_random_state(state: dict[str, Any]) -> None:
-    """Go on drawing where `random_state` stood."""
+def set_random_state(state: State) -> None:
+    """Restore the RNG state returned by `random_state`."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     kind, keys, position, has_gauss, cached = state["numpy"]
@@ -313,9 +304,9 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file so that a reader finds the old one or the new one, also if it fails or is killed.
+    """Replace a file at once, so that a reader finds either the old or the new one, even after a failure.
 
-    Its folder is made if need be; ``write`` gets the open binary file.
+    The folder is created if needed; ``write`` receives the open binary file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -326,7 +317,7 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
             file.flush()
             os.fsync(file.fileno())
         os.umask(mask := os.umask(0))
-        os.chmod(aside, 0o666 & ~mask)  # as any other new file; mkstemp's are for the owner alone
+        os.chmod(aside, 0o666 & ~mask)  # as for any new file; only the owner can read mkstemp's
         os.replace(aside, path)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
@@ -339,5 +330,5 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:
-    """Write content as JSON, atomically; NaN is not JSON and must have become None before."""
+    """Write content as JSON, atomically; NaN is an error: use None."""
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

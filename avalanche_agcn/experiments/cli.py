@@ -1,4 +1,4 @@
-"""From the command line to settings, runs and a report. Torch and Avalanche are imported once it is read."""
+"""From the command line to settings, runs and a report. ``--help`` imports neither torch nor Avalanche."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from avalanche_agcn.checks import PLAIN, alternatives, check_value, read_json
 from avalanche_agcn.experiments.exit_codes import (
@@ -45,43 +44,39 @@ FLAGS = {
     "train_epochs": "epochs",
     "num_workers": "workers",
 }
-"""Options with another name than their setting."""
+"""Options whose name differs from that of their setting."""
 OPTIONS_OF = {
     "photos": {"labels", "test_labels", "test_size", "separator"},
     "coco": {"split_lists", "crowds"},
     "wide": {"split_lists"},
 }
-"""Options that some data alone have."""
+"""Options that only some data sets have."""
 OWN_FLAGS: dict[str, tuple[str, type, str]] = {
     "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
-    "preset": (
-        "preset",
-        str,
-        "of AGCN: paper, official (the authors' program) or statistics (default: paper)",
-    ),
+    "preset": ("preset", str, "AGCN: paper, official (the authors' program) or statistics (default: paper)"),
     "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN (default: 100000.0, drawn scenes: 1000.0)"),
 }
-"""Settings of methods that have an option of their own; --set has the others.
+"""Settings of methods with an option of their own: its name, type and help; --set takes the others.
 
-Defaults stand here as text: strategies would import torch."""
-OUT, SMOKE_OUT = Path("results"), Path("results-smoke")
+Their defaults are text here, since strategies would import torch."""
+OUT, SMOKE_OUT = "results", "results-smoke"
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 def make_parser(
     benchmark: BenchmarkName, description: str | None, *, usage: str = "%(prog)s [options]", **how: Any
 ) -> argparse.ArgumentParser:
-    """Options of a run; those that are not given are absent from the result."""
+    """Parser of a run's options; options that are not given are absent from the result."""
     how |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "argument_default": argparse.SUPPRESS}
     parser = argparse.ArgumentParser(usage=usage, description=description, **how)
     _add_run_options(parser, benchmark)
-    _add_logging_options(parser.add_argument_group("logging, beside the report"))
+    _add_logging_options(parser.add_argument_group("logging, besides the report"))
     others = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
-    for group in GROUPS:
-        options = parser.add_argument_group((group.__doc__ or "").rstrip(".").lower())
-        for field in fields(group):
-            if field.name not in {"benchmark", "seed", *others}:  # the script's, and a run option
-                _add_setting(options, group, field.name, benchmark)
+    for name, kind in get_type_hints(Settings, include_extras=True).items():
+        if name in GROUPS:
+            options = parser.add_argument_group(GROUPS[name])
+        if get_origin(kind) is Annotated and name not in {"benchmark", "seed", *others}:
+            _add_setting(options, name, kind.__metadata__[0], benchmark)
     _add_method_options(parser.add_argument_group("settings of methods, for those that have them"))
     parser.set_defaults(benchmark=benchmark)
     return parser
@@ -104,7 +99,7 @@ def _add_run_options(parser: argparse.ArgumentParser, benchmark: BenchmarkName) 
     )
     parser.add_argument("--seed", nargs="+", type=int, metavar="N", help="one or several (default: 0)")
     out = f"folder for results (default: {OUT}, smoke: {SMOKE_OUT})"
-    parser.add_argument("--out", type=_folder, metavar="DIR", help=out)
+    parser.add_argument("--out", metavar="DIR", help=out)
     existing = parser.add_mutually_exclusive_group()
     add_flag(existing, "--resume", "continue runs that were stopped")
     add_flag(existing, "--overwrite", "repeat runs that are in the folder")
@@ -113,14 +108,7 @@ def _add_run_options(parser: argparse.ArgumentParser, benchmark: BenchmarkName) 
     add_flag(parser, "--smoke", "check in seconds whether everything works")
 
 
-def _folder(text: str) -> Path:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("must be the name of a folder, but is empty.")
-    return Path(text)
-
-
 def _add_logging_options(options: argparse._ArgumentGroup) -> None:
-    """What `open_loggers` takes."""
     text = "log to TensorBoard (default: no; without DIR, to tensorboard in the folder for results)"
     options.add_argument("--tensorboard", nargs="?", const="", metavar="DIR", help=text)
     text = "log to Weights & Biases, offline without an account (default: no; PROJECT: avalanche-agcn)"
@@ -131,14 +119,11 @@ def _add_logging_options(options: argparse._ArgumentGroup) -> None:
 def _add_method_options(options: argparse._ArgumentGroup) -> None:
     for name, (flag, kind, text) in OWN_FLAGS.items():
         options.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
-    text = "any setting: --set ewc_lambda=10 pool=avg; `avalanche-agcn methods` lists those of methods"
-    text += " (default: none)"
+    text = "any setting: ewc_lambda=10 pool=avg; see `avalanche-agcn methods` (default: none)"
     options.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=text)
 
 
-def _add_setting(options: argparse._ArgumentGroup, group: type, name: str, benchmark: BenchmarkName) -> None:
-    """The option of a setting, with its help, its type and its defaults."""
-    (text,) = get_type_hints(group, include_extras=True)[name].__metadata__
+def _add_setting(options: argparse._ArgumentGroup, name: str, text: str, benchmark: BenchmarkName) -> None:
     kind = KINDS[name]
     how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
     several = get_origin(kind) is tuple
@@ -170,34 +155,35 @@ def _default_text(name: str, benchmark: BenchmarkName) -> str:
 def settings_of(
     arguments: argparse.Namespace, variants: Mapping[str, Variant] | None = None
 ) -> list[Settings]:
-    """Settings for each method (or variant of AGCN) and seed, in that order."""
+    """Settings of each method (or variant of AGCN) and seed, in that order."""
     given, required = _merge(vars(arguments))
     benchmark = _benchmark_of(arguments, given)
-    choices, is_small = _choices_of(arguments, given.pop("method", FULL), benchmark)
-    if variants is None and _asks_for_nothing(arguments):
-        choices, is_small = [CHOICES[name] for name in FIRST], True
-    check_accepted(required, [choice.method for choice in choices])
+    choices, is_small = _choices_of(arguments, given.pop("method", FULL), benchmark, variants)
+    _check_accepted(required, [choice.method for choice in choices])
     extras = {name: given.pop(name) for name in EXTRAS if name in given}
     for name, value in extras.items():
         check_value(name, value, KINDS[name])
+    seeds = _as_list(given.pop("seed", 0))
     wanted = []
     for choice in choices:
-        variant = (choice.method, choice.label, given.get("preset"), _as_list(extras.get("negatives", ())))
-        small = small_settings(benchmark, *variant) if is_small else {}
-        wanted += _with_seeds(benchmark, choice, small, given)
-    for name, value in extras.items():
-        wanted = _give(wanted, name, value) if value else wanted
+        variant = (choice.label, given.get("preset"), _as_list(extras.get("negatives", ())))
+        small = small_settings(benchmark, choice.method, *variant) if is_small else {}
+        known = {*KINDS, *method_arguments(choice.method)}
+        own = {name: value for name, value in given.items() if name in known} | {"method": choice.method}
+        own["label"] = choice.label if own.get("label") is None else own["label"]
+        wanted += [make_settings(benchmark, {**small, **choice.changes}, **own, seed=s) for s in seeds]
+    wanted = _with_extras(wanted, extras)
     if variants is not None:
-        wanted = _variants_of(wanted, variants)
+        wanted = _with_variants(wanted, variants)
     check_folders(wanted)
-    check_word_vectors(wanted)
+    _check_word_vectors(wanted)
     return wanted
 
 
 def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     """Settings by name, and the names of those that a chosen method must have.
 
-    Of a setting given twice the later counts: in the config, by ``--smoke``, as an option, by ``--set``.
+    Later sources override earlier ones: the config, ``--smoke``, options, ``--set``.
     """
     import torch
 
@@ -206,11 +192,11 @@ def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     named = dict(map(_named_value, given["set"]))
     smoke = dict(SMOKE) if given.get("smoke") else {}
     if is_b_protocol({**config, **options, **named}.get("protocol")):
-        smoke.pop("n_experiences", None)  # the protocol says how many
+        smoke.pop("n_experiences", None)  # the protocol determines their number
     merged: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
     required: set[str] = set()
-    for layer, must_fit in ((config, "method" not in given), (smoke, False), (options, True), (named, True)):
-        shared, own = split_settings(layer)
+    for source, must_fit in ((config, "method" not in given), (smoke, False), (options, True), (named, True)):
+        shared, own = split_settings(source)
         merged |= {**own, **shared}
         required |= own.keys() if must_fit else set()
     return merged, required
@@ -219,35 +205,13 @@ def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
 def _config_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The config; without its label and its method's own settings, if the command line has methods."""
     config = read_config(given["config"])
-    if "benchmark" in config:  # which the script's replaces
+    if "benchmark" in config:  # the script's overrides it
         check_value("benchmark", config["benchmark"], KINDS["benchmark"])
     if "method" in given:
         config.pop("label", None)
-        if set(_as_list(given["method"])) != {config.get("method")}:
+        if set(given["method"]) != {config.get("method")}:
             config.pop("method_settings", None)
     return config
-
-
-def _choices_of(
-    arguments: argparse.Namespace, methods: Any, benchmark: BenchmarkName
-) -> tuple[list[Choice], bool]:
-    """Methods that are asked for, and whether each has the settings chosen on few photos."""
-    names = _as_list(methods)
-    choices = [CHOICES.get(str(name), Choice(name)) for name in (METHODS if "all" in names else names)]
-    default = "small" if benchmark == "photos" else "paper"
-    return choices, getattr(arguments, "defaults", default) == "small"
-
-
-def _with_seeds(
-    benchmark: BenchmarkName, choice: Choice, small: Mapping[str, Any], given: Mapping[str, Any]
-) -> list[Settings]:
-    """Settings of a method, as far as it has those given, with each seed."""
-    known = {*KINDS, *method_arguments(choice.method)}
-    own = {name: value for name, value in given.items() if name in known}
-    if own.get("label") is None:
-        own["label"] = choice.label
-    seeds, defaults = _as_list(own.pop("seed", 0)), {**small, **choice.changes}
-    return [make_settings(benchmark, defaults, **own, method=choice.method, seed=seed) for seed in seeds]
 
 
 def read_config(path: str | os.PathLike) -> dict[str, Any]:
@@ -271,7 +235,7 @@ def _read_toml(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def _named_value(text: str) -> tuple[str, Any]:
-    """``"lr=1e-3"`` as a name and a value as TOML or Python writes it, or else a string."""
+    """``"lr=1e-3"`` as a name and a value, which may be written as in TOML or Python; else a string."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"--set needs NAME=VALUE, such as lr=1e-3, not {text!r}.")
@@ -288,38 +252,36 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _benchmark_of(arguments: argparse.Namespace, shared: dict[str, Any]) -> BenchmarkName:
-    """The benchmark that was asked for, or drawn scenes in place of the script's if there is no data."""
-    named: BenchmarkName = shared.pop("benchmark")
+def _benchmark_of(arguments: argparse.Namespace, given: dict[str, Any]) -> BenchmarkName:
+    """The benchmark of the script or of ``--set``, or drawn scenes if there is no data."""
+    named: BenchmarkName = given.pop("benchmark")
     check_value("benchmark", named, KINDS["benchmark"])
-    if shared.get("dataset_root") or named == "photos":
+    if given.get("dataset_root") or named == "photos":
         return named
     if named not in (arguments.benchmark, "scenes"):
         raise ValueError(f"the benchmark {named!r} needs its images: give their folder by --data.")
     return "scenes"
 
 
-def _asks_for_nothing(arguments: argparse.Namespace) -> bool:
-    """Whether the command line has no method, no data and no settings."""
-    given = set(vars(arguments)) & {*KINDS, *OWN_FLAGS, "method", "config", "smoke", "defaults"}
-    return given <= {"benchmark", "seed"} and arguments.benchmark != "photos" and not arguments.set
+def _choices_of(
+    arguments: argparse.Namespace,
+    methods: Any,
+    benchmark: BenchmarkName,
+    variants: Mapping[str, Variant] | None,
+) -> tuple[list[Choice], bool]:
+    """Methods to run, and whether each has the settings chosen on a few thousand photos."""
+    given = vars(arguments).keys() & {*KINDS, *OWN_FLAGS, "method", "config", "smoke", "defaults"}
+    nothing_given = given <= {"benchmark", "seed"} and not arguments.set
+    if nothing_given and variants is None and benchmark != "photos":
+        return [CHOICES[name] for name in FIRST], True
+    names = _as_list(methods)
+    choices = [CHOICES.get(str(name), Choice(name)) for name in (METHODS if "all" in names else names)]
+    default = "small" if benchmark == "photos" else "paper"
+    return choices, getattr(arguments, "defaults", default) == "small"
 
 
-WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # no files; as in models/, which would import torch
-
-
-def check_word_vectors(wanted: Sequence[Settings]) -> None:
-    """Raise a FileNotFoundError for word vectors that are missing, before other methods are trained."""
-    sources = {settings.word_vectors for settings in wanted if METHODS[settings.method].model == "agcn"}
-    missing = [one for one in sources - set(WORD_VECTORS) if not Path(one).is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"there is no file {missing[0]} of word vectors; others are {', '.join(WORD_VECTORS)}."
-        )
-
-
-def check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:
-    """Raise a ValueError for settings that are neither all methods' nor those of a chosen one."""
+def _check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:
+    """Raise a ValueError for settings that none of the chosen methods has."""
     known = {name for method in methods for name in method_arguments(method)}
     unknown = sorted(set(names) - known)
     if unknown:
@@ -329,22 +291,38 @@ def check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:
         )
 
 
+WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # no files; as in models/, which would import torch
+
+
+def _check_word_vectors(wanted: Sequence[Settings]) -> None:
+    """Raise a FileNotFoundError for a missing file of word vectors, before other methods are trained."""
+    sources = {settings.word_vectors for settings in wanted if METHODS[settings.method].model == "agcn"}
+    missing = [one for one in sources - set(WORD_VECTORS) if not Path(one).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"there is no file {missing[0]} of word vectors; others are {', '.join(WORD_VECTORS)}."
+        )
+
+
 EXTRAS: dict[str, Callable[[Settings, Any], Any]] = {
     "negatives": lambda settings, value: sorted(usable_negatives(settings) & set(_as_list(value))),
     "pseudo_labels": lambda settings, value: METHODS[settings.method].takes_pseudo_labels and value,
 }
-"""Settings that some methods cannot use: the part of a value that a method can use, by name."""
+"""Settings that some methods cannot use, with functions that return the usable part of a value."""
 
 
-def _give(wanted: Sequence[Settings], name: str, value: Any) -> list[Settings]:
-    """A setting for all methods that can use it, which must not be none."""
-    usable = [EXTRAS[name](settings, value) for settings in wanted]
-    if not any(usable):
-        change_settings(wanted[0], **{name: value})  # raises the error that says why
-    return [change_settings(s, **{name: own}) if own else s for s, own in zip(wanted, usable, strict=True)]
+def _with_extras(wanted: list[Settings], extras: Mapping[str, Any]) -> list[Settings]:
+    """Set `EXTRAS` for the methods that can use them; a ValueError if none can."""
+    for name, value in extras.items():
+        usable = [EXTRAS[name](settings, value) for settings in wanted]
+        if value and not any(usable):
+            change_settings(wanted[0], **{name: value})  # raises the error that says why
+        pairs = zip(wanted, usable, strict=True)
+        wanted = [change_settings(settings, **{name: own}) if own else settings for settings, own in pairs]
+    return wanted
 
 
-def _variants_of(wanted: Sequence[Settings], variants: Mapping[str, Variant]) -> list[Settings]:
+def _with_variants(wanted: Sequence[Settings], variants: Mapping[str, Variant]) -> list[Settings]:
     """The runs themselves, and their variants that differ from them, seed by seed."""
     others = sorted({settings.method for settings in wanted} - {FULL})
     if others:
@@ -371,7 +349,7 @@ def main(
     variants: Mapping[str, Variant] | None = None,
     **how: Any,
 ) -> int:
-    """Run what the command line asks for, then write tables and plots of all runs; return the exit code.
+    """Run the methods on the command line, then write tables and plots of all runs; return the exit code.
 
     Args:
         benchmark: what to run on if there is data.
@@ -385,6 +363,7 @@ def main(
     with contextlib.nullcontext() if first else contextlib.redirect_stderr(None):
         arguments = parser.parse_args(argv)
         try:
+            check_value("out", getattr(arguments, "out", None), str | None)
             wanted = settings_of(arguments, variants)
         except (ValueError, OSError) as error:
             parser.error(one_sentence(error))
@@ -398,39 +377,39 @@ def main(
 
 def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
     from avalanche_agcn.evaluation.loggers import ProgressBar
+    from avalanche_agcn.experiments import report
     from avalanche_agcn.experiments.build import open_loggers
-    from avalanche_agcn.experiments.report import refresh_page, write_report
     from avalanche_agcn.experiments.results import RESULTS_FILE, Results
     from avalanche_agcn.experiments.run import Run, keep_freed_memory
     from avalanche_agcn.training.distributed import is_first_process, process_group
 
     keep_freed_memory()
-    out = getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT)
+    out = Path(getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT))
     resume, overwrite = "resume" in arguments, "overwrite" in arguments
     logging = {name: value for name, value in vars(arguments).items() if name in LOGGERS}
     finished: list[Results] = []
-    refresh = partial(refresh_page, out, finished, len(wanted))
+    refresh = partial(report.refresh_page, out, finished, len(wanted))
     with process_group(wanted[0].device):
         for settings in wanted:
-            ended = (out / settings.name / RESULTS_FILE).is_file() and not overwrite  # then nothing is logged
-            own = {} if ended or not is_first_process() else logging
+            finished_before = (out / settings.name / RESULTS_FILE).is_file() and not overwrite
+            own = {} if finished_before or not is_first_process() else logging
             opened = open_loggers(settings.name, out, **own, append=resume, config=settings.as_dict())
-            with _tell_what_is_saved(out / settings.name), opened as more:
+            with _report_saved_state(out / settings.name), opened as more:
                 loggers = [ProgressBar(), *more] if is_first_process() else []
                 how = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}
                 finished.append(Run(settings, out, **how, loggers=loggers).run())  # type: ignore[arg-type]
         if is_first_process():
-            write_report(finished, out)
+            report.write_report(finished, out)
 
 
 @contextlib.contextmanager
-def _tell_what_is_saved(folder: Path) -> Iterator[None]:
-    """If the run in the folder does not end, tell whether it can be continued."""
-    from avalanche_agcn.experiments.folder import STATE_FILE, BegunRun, FolderInUse, OtherRun
+def _report_saved_state(folder: Path) -> Iterator[None]:
+    """If the run in the folder fails or is stopped, print whether it can be resumed."""
+    from avalanche_agcn.experiments.folder import STATE_FILE, FolderInUse, OtherRun, UnfinishedRun
 
     try:
         yield
-    except (FolderInUse, OtherRun, BegunRun):  # nothing has begun
+    except (FolderInUse, OtherRun, UnfinishedRun):  # this run has not started
         raise
     except (Exception, KeyboardInterrupt):
         if is_first_by_environment():

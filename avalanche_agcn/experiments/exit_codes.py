@@ -1,7 +1,7 @@
 """How commands end: expected errors and signals become one sentence and an exit code.
 
-After SIGTERM or Ctrl-C a run saves its state at the next batch and ends; a second signal ends it at once.
-Programming errors stay errors.
+After SIGTERM or Ctrl-C a run saves its state at the next batch and exits; a second signal exits at once.
+Programming errors keep their traceback.
 """
 
 from __future__ import annotations
@@ -15,34 +15,32 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import ParamSpec
 
 P = ParamSpec("P")
-
-FAILED, INTERRUPTED = 1, 130
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def expected_errors() -> tuple[type[BaseException], ...]:
-    """What can go wrong on a user's machine: an image, a package, disk or memory that is missing."""
+    """Errors of the user's machine or input: a missing file or package, a full disk, too little RAM."""
     import torch
 
     from avalanche_agcn.models.backbones import WeightsUnavailable
 
-    memory = (MemoryError, torch.OutOfMemoryError)
-    return (OSError, ValueError, ModuleNotFoundError, WeightsUnavailable, *memory)
+    no_memory = (MemoryError, torch.OutOfMemoryError)
+    return (OSError, ValueError, ModuleNotFoundError, WeightsUnavailable, *no_memory)
 
 
 def is_first_by_environment() -> bool:
-    """Whether this is the first of several processes, which alone prints, or the only one."""
+    """Whether this is the only process, or the first of several, which alone prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
-    """A command that returns its exit code also where it fails, once it has said why in one sentence.
+    """Decorate a command to print expected errors as one sentence and return its exit code.
 
-    Wrong options, of which argparse has told the user, give 2; expected errors 1; signals 143 and 130.
+    Wrong options, which argparse reports, give 2; expected errors 1; SIGTERM 143 and Ctrl-C 130.
     """
 
     @functools.wraps(command)
@@ -50,19 +48,19 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
         try:
             return command(*args, **kwargs)
         except SystemExit as end:  # of argparse
-            return end.code if isinstance(end.code, int) else FAILED
+            return end.code if isinstance(end.code, int) else 1
         except KeyboardInterrupt as error:
             if is_first_by_environment():
                 print(f"\nStopped. {error}".rstrip(), file=sys.stderr)
-            return getattr(error, "exit_code", INTERRUPTED)
+            return getattr(error, "exit_code", 130)
         except Exception as error:
-            # Torch found that a loader worker was ended from outside, for which it has no type.
+            # Torch raises no specific type when a loader worker is killed.
             if type(error) is RuntimeError and str(error).startswith("DataLoader worker"):
                 error = OSError(f"{error}, perhaps for lack of memory: use fewer --workers.")
             if not isinstance(error, expected_errors()):
                 raise
             print(f"Stopped: {one_sentence(error)}", file=sys.stderr)
-            return FAILED
+            return 1
 
     return wrapped
 
@@ -82,28 +80,22 @@ def one_sentence(error: BaseException) -> str:
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks this process to end."""
+    """The process has received a signal to stop."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
         self.exit_code = 128 + signum  # 143 for SIGTERM, 130 for Ctrl-C
 
 
-class _Request:
-    """The signal that was received, if any, and whether it waits for the end of a batch."""
-
-    signum: int | None = None
-    waits = False
-    process: int | None = None  # whose it is: loader workers inherit the handler, and leave signals to it
-
-
-_request = _Request()
+_request = SimpleNamespace(signum=None, waits=False, process=None)
+"""The received signal, whether it is held back until the end of the batch, and the process that handles it:
+loader workers inherit the handler, but ignore signals."""
 
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-    """Turn SIGTERM and Ctrl-C into `Stopped`; on leaving, end the loader workers that are left after it."""
-    if threading.current_thread() is not threading.main_thread():  # where Python does not allow it
+    """Turn SIGTERM and Ctrl-C into `Stopped`, and kill the remaining loader workers after it."""
+    if threading.current_thread() is not threading.main_thread():  # only this one can set handlers
         yield
         return
     _request.process = os.getpid()
@@ -121,28 +113,23 @@ def handle_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_between_batches() -> Iterator[None]:
-    """Let a signal wait until `requested_signal` is asked; at the latest it takes effect on leaving."""
+    """Hold back a signal, to be polled by `requested_signal`; it is raised on exit at the latest."""
     _request.waits = True
     try:
         yield
     finally:
         _request.waits = False
-    raise_if_requested()
-
-
-def requested_signal() -> int:
-    """Number of the signal that waits for the end of the batch; 0 if none does."""
-    return _request.signum or 0
-
-
-def raise_if_requested() -> None:
-    """Raise `Stopped` if a signal waits."""
     if _request.signum is not None:
         raise Stopped(_request.signum)
 
 
+def requested_signal() -> int:
+    """Number of the signal that is held back; 0 if there is none."""
+    return _request.signum or 0
+
+
 def end_workers() -> None:
-    """Kill this process's loader workers, which may be in the middle of an image."""
+    """Kill this process's loader workers, even while they load an image."""
     _expect_dead_workers()
     workers = multiprocessing.active_children()
     for worker in workers:
@@ -152,7 +139,7 @@ def end_workers() -> None:
 
 
 def _expect_dead_workers() -> None:
-    """Remove torch's handler that raises an error when a worker dies: a signal may have reached them, too."""
+    """Remove torch's handler, which raises an error when a worker dies: a signal may reach workers, too."""
     if hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -167,7 +154,7 @@ def _handle(signum: int, frame: FrameType | None) -> None:
     _expect_dead_workers()
     if not _request.waits:
         raise Stopped(signum)
-    # Not by print, which the signal may have interrupted.
-    message = "\nStopping after this batch; a second signal ends at once.\n"
+    # Not with print: the signal may have interrupted another print.
+    message = "\nStopping after this batch; a second signal stops at once.\n"
     with contextlib.suppress(OSError, ValueError):
         os.write(sys.__stderr__.fileno(), message.encode())  # type: ignore[union-attr]

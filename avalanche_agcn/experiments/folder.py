@@ -1,20 +1,20 @@
 """The folder of a run: one process at a time writes to it, and nothing is overwritten by mistake.
 
-A run is not continued on other data, of which fingerprints tell: of files up to `CONTENT_BYTES` in all, the
-whole contents count; of more, their names and sizes, and the contents of `N_SAMPLED` files. That takes about
-a second for a data set like COCO.
+A run is not resumed on other data, which fingerprints detect. They include the contents of all files up to
+`CONTENT_BYTES` in total; beyond that, all names and sizes, and the contents of `N_SAMPLED` files, which takes
+about a second for a data set like COCO.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, Plan, image_name
-from avalanche_agcn.checks import check_fields
+from avalanche_agcn.checks import check_fields, read_json
 from avalanche_agcn.experiments.checkpoint import DamagedState, State, load_state, write_json
 from avalanche_agcn.experiments.results import RESULTS_FILE, Results, read_results
 from avalanche_agcn.experiments.settings import (
@@ -37,25 +37,25 @@ from avalanche_agcn.training.loader import preserve_rng_state
 
 CONTENT_BYTES = 2**30
 N_SAMPLED = 256
-SETTLED_SECONDS = 2.0  # older changes than this have a time of their own on every file system
+SETTLED_SECONDS = 2.0  # the coarsest resolution of a file system's times
 
 Fingerprint = dict[str, dict[str, str]]
 """Digests by stream and part: images, labels, sizes, contents, order."""
 
 
 def data_fingerprint(plan: Plan) -> Fingerprint:
-    """Digests of images and labels, by stream; a FileNotFoundError names an image that is missing."""
+    """Digests of images and labels, by stream; a FileNotFoundError names a missing image."""
     streams = {"train": plan.train, **plan.evaluation}
     return {name: _stream_fingerprint(images, plan.class_names) for name, images in streams.items()}
 
 
 def changed_data(old: Mapping[str, Mapping[str, str]], new: Fingerprint) -> list[str]:
-    """What differs between two fingerprints: ``"the labels of the train images"``."""
+    """Differences between two fingerprints: ``["the labels of the train stream"]``."""
     changed = []
     for stream in dict.fromkeys([*old, *new]):
         before, now = old.get(stream, {}), new.get(stream, {})
         parts = [part for part in dict.fromkeys([*before, *now]) if before.get(part) != now.get(part)]
-        # Other images have other labels and sizes; that they are others is what the user needs to know.
+        # Other images also have other labels and sizes, which the user need not know.
         parts = ["images"] if "images" in parts else parts
         changed += [f"the {part} of the {stream} stream" for part in parts]
     return changed
@@ -65,7 +65,7 @@ def _stream_fingerprint(images: Images, class_names: Sequence[str]) -> dict[str,
     source, labels, positions = images
     used = torch.cat(list(positions)).unique()
     names = {p: image_name(source, p) for p in used.tolist()}
-    by_name = sorted(names, key=names.__getitem__)  # so that the order of the data counts in "order" alone
+    by_name = sorted(names, key=names.__getitem__)  # so that only "order" depends on the order of the data
     parts = {
         "images": digest(f"{names[p]}\n".encode() for p in by_name),
         "labels": digest([repr(list(class_names)).encode(), labels[by_name].numpy().tobytes()]),
@@ -78,7 +78,7 @@ def _stream_fingerprint(images: Images, class_names: Sequence[str]) -> dict[str,
     else:
         with preserve_rng_state():
             first, again = (digest(image_bytes(source, spread(by_name))) for _ in range(2))
-        parts |= {"contents": first} if first == again else {}  # images may be augmented in the source
+        parts |= {"contents": first} if first == again else {}  # unless the source augments its images
     parts["order"] = digest(repr([names[p] for p in part.tolist()]).encode() for part in positions)
     return parts
 
@@ -88,17 +88,12 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"there is no image {path}; the labels were read, but the images must be downloaded, too."
+            f"there is no image {path}; the labels are there, but the images must be downloaded, too."
         ) from None
 
 
 def spread(positions: Sequence[int], n: int = N_SAMPLED) -> list[int]:
-    """Up to ``n`` of them, evenly spread.
-
-    Example:
-        >>> spread(range(10), 3)
-        [0, 3, 6]
-    """
+    """Up to ``n`` of the positions, evenly spaced: 0, 3 and 6 of 10."""
     n = min(n, len(positions))
     return [positions[k * len(positions) // n] for k in range(n)]
 
@@ -118,17 +113,18 @@ def file_digest(path: str | os.PathLike) -> bytes:
 
 
 class FileDigests:
-    """Digests of the contents of files below ``root``, remembered in ``folder`` until the files change.
+    """Digests of the contents of files below ``root``, cached in ``folder`` until the files change.
 
-    A file that is as it was in its inode, its size and both times is not read again. The time of the last
-    change of an inode cannot be set, so that a file replaced by one of the same size and time is noticed.
+    A file is not read again while its inode, its size and both of its times are unchanged. No program can set
+    the time at which an inode changed (``ctime``), so even a file of the same size and ``mtime`` is detected.
     """
 
     def __init__(self, folder: Path, root: str) -> None:
         self._path = folder / f"digests-{digest([os.path.abspath(root).encode()])[:32]}.json"
-        known = _read_json(self._path)
-        self._known: dict[str, Any] = known if isinstance(known, dict) else {}
+        self._known: dict[str, Any] = {}
         self._is_new = False
+        with contextlib.suppress(OSError, ValueError, TypeError):  # it is missing or damaged
+            self._known = dict(read_json(self._path))
 
     def digest(self, path: str) -> bytes:
         """SHA-256 of a file's contents."""
@@ -138,28 +134,20 @@ class FileDigests:
         if isinstance(known, list) and known[:-1] == state:
             return str(known[-1]).encode()
         found = file_digest(path).hex()
-        # A file that is being changed may change again without another time; elsewhere than on POSIX, the
-        # second time is that of its creation.
+        # A file that has just changed may change again within the same clock tick; and only on POSIX is
+        # st_ctime the time of a change.
         if os.name == "posix" and time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
             self._known[path], self._is_new = [*state, found], True
         return found.encode()
 
     def save(self) -> None:
-        """Remember the digests."""
+        """Write the cache."""
         if self._is_new:
             write_json(self._path, self._known)
 
 
-def _read_json(path: Path) -> Any:
-    """Content of a file of ours; None if there is none or it is damaged."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
 def digest(parts: Iterable[bytes]) -> str:
-    """SHA-256 of some bytes, in hexadecimal."""
+    """SHA-256 of concatenated bytes, in hexadecimal."""
     total = hashlib.sha256()
     for part in parts:
         total.update(part)
@@ -187,43 +175,42 @@ class OtherRun(ValueError):
     """The folder has a run with other settings or on other data."""
 
 
-class BegunRun(ValueError):
-    """The folder has a run that was begun, and it is not said whether to continue it."""
+class UnfinishedRun(ValueError):
+    """The folder has an unfinished run, and neither resume nor overwrite is given."""
 
 
-class FolderContent(NamedTuple):
-    """What a run's folder has: the results of a finished run, or else the state of one that was begun."""
-
-    results: Results | None = None
-    state: State | None = None
-
-    def check_data(self, folder: Path, data: Fingerprint) -> None:
-        """Raise `OtherRun`, with what changed, if the data are others than those of the run."""
-        saved = (self.state or {}).get("data") if self.results is None else self.results.data
-        path = folder / (STATE_FILE if self.results is None else RESULTS_FILE)
-        changed = [] if saved is None else changed_data(saved, data)
-        if changed:
-            raise OtherRun(
-                f"{path} was saved with other data; changed: {', '.join(changed)}; restore them, {ADVICE}"
-            )
+def check_data(folder: Path, content: Results | State | None, data: Fingerprint) -> None:
+    """Raise `OtherRun` with the differences if the run in the folder was made on other data."""
+    saved = content.data if isinstance(content, Results) else (content or {}).get("data")
+    changed = [] if saved is None else changed_data(saved, data)
+    if changed:
+        path = folder / (RESULTS_FILE if isinstance(content, Results) else STATE_FILE)
+        raise OtherRun(
+            f"{path} was saved with other data; changed: {', '.join(changed)}; restore them, {ADVICE}"
+        )
 
 
-def read_folder(folder: Path, settings: Settings, resume: bool, log: Callable[[str], None]) -> FolderContent:
-    """What a folder has of the run with these settings; a ValueError if it has something else."""
+def read_folder(
+    folder: Path, settings: Settings, resume: bool, log: Callable[[str], None]
+) -> Results | State | None:
+    """Results of the finished run with these settings, or the state of an unfinished one, if there is any.
+
+    Raises `OtherRun` for a run with other settings, and `UnfinishedRun` for a state without ``resume``.
+    """
     results, state = folder / RESULTS_FILE, folder / STATE_FILE
     if results.is_file():
         finished = read_results(results)
         _check_settings(results, finished.settings, settings)
-        return FolderContent(results=finished)
-    if not state.is_file():
-        if resume:
-            log(f"{settings.name}: no {state} to continue from; starting from the beginning")
-        return FolderContent()
-    return FolderContent(state=_read_begun(state, settings, resume, log))
+        return finished
+    if state.is_file():
+        return _read_state(state, settings, resume, log)
+    if resume:
+        log(f"{settings.name}: no {state} to continue from; starting from the beginning")
+    return None
 
 
-def _read_begun(path: Path, settings: Settings, resume: bool, log: Callable[[str], None]) -> State | None:
-    """The state of a run that was begun; None if it is damaged, so that there is nothing to continue from."""
+def _read_state(path: Path, settings: Settings, resume: bool, log: Callable[[str], None]) -> State | None:
+    """The state of an unfinished run; None if it is damaged, so that the run starts from the beginning."""
     try:
         state = load_state(path)
     except DamagedState as error:
@@ -237,8 +224,8 @@ def _read_begun(path: Path, settings: Settings, resume: bool, log: Callable[[str
         check_fields(state["position"]["within"], {"epoch": int, "batch": int}, f"{path}: position.within")
     _check_settings(path, state["settings"], settings)
     if not resume:
-        raise BegunRun(
-            f"{path.parent} has a run that was begun: give --resume to continue it, or --overwrite to start "
+        raise UnfinishedRun(
+            f"{path.parent} has an unfinished run: give --resume to continue it, or --overwrite to start "
             "from the beginning."
         )
     return state
@@ -256,9 +243,8 @@ def _check_settings(path: Path, old: Mapping[str, Any], new: Settings) -> None:
 class RunLock:
     """Lock of a run's folder: a file that names the process which writes there.
 
-    A process that was killed leaves the file behind; the next one on the same machine takes it over. Several
-    runs of one process may have the same folder, one after the other. The folder is made if need be;
-    `FolderInUse` names the process that has it.
+    A killed process leaves the file behind; the next one on the same machine replaces it. A process may lock
+    a folder again that it has locked. The folder is created if needed; `FolderInUse` names its owner.
     """
 
     def __init__(self, folder: str | os.PathLike) -> None:
@@ -280,28 +266,28 @@ class RunLock:
                 self.path.unlink()
 
     def _guard(self) -> FileLock:
-        """Held for moments only: a process forked from the owner would keep a longer lock past its end."""
+        """Held only briefly: a process forked from the owner would keep it after the owner has ended."""
         return FileLock(self.path.parent.parent / ".lock")
 
 
 def _myself() -> dict[str, Any]:
-    """This process; its start tells it from a later one of the same id."""
+    """This process; its start time distinguishes it from a later one with the same id."""
     process = psutil.Process()
     return {"pid": process.pid, "host": socket.gethostname(), "started": process.create_time()}
 
 
 def _read_owner(path: Path) -> dict[str, Any] | None:
     """The owner that a lock names; None if there is no lock or it is not one of ours."""
-    owner = _read_json(path)
     try:
+        owner = read_json(path)
         return {"pid": int(owner["pid"]), "host": str(owner["host"]), "started": float(owner["started"])}
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
 def _is_alive(owner: dict[str, Any]) -> bool:
     if owner["host"] != socket.gethostname():
-        return True  # as far as this machine knows
+        return True  # this machine cannot tell
     try:
         process = psutil.Process(owner["pid"])
         same = abs(process.create_time() - owner["started"]) < 1  # second

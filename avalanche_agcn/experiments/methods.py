@@ -1,7 +1,7 @@
-"""The registry of methods and variants: strategy, name, look and search space of each.
+"""The registry of methods and variants: strategy, name, line style and search space of each.
 
 To add a method: its strategy file and export, one entry in `METHODS`, and one line in ``speed/methods.py``.
-Strategies stand here by name and are imported when they are needed, since Avalanche takes seconds to import.
+Strategies are given by name and imported when needed, since Avalanche takes seconds to import.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
-from avalanche_agcn.checks import is_plain
+from avalanche_agcn.checks import PLAIN, alternatives
 from avalanche_agcn.evaluation.style import LINES, Style
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """Values between two bounds, drawn evenly in their logarithm."""
+    """Values between two bounds, distributed uniformly on a logarithmic scale."""
 
     low: float
     high: float
 
     def draw(self, generator: np.random.Generator) -> float:
-        """One value of two digits."""
+        """Draw one value, rounded to two digits."""
         value = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
         return float(f"{value:.1e}")
 
@@ -47,8 +47,7 @@ class Method:
     Attributes:
         strategy: name of its class in `avalanche_agcn.training`.
         name: as tables and plots show it.
-        description: one line about it.
-        style: its curve, the same in every plot.
+        style: line colour and marker, the same in every plot.
         model: ``"linear"``, a linear classifier over the backbone; ``"random"``, one over random features of
             it; or ``"agcn"``, a GCN over word vectors.
         has_pseudo_labels: whether it adds pseudo-labels by itself.
@@ -68,7 +67,7 @@ class Method:
 
     @property
     def strategy_class(self) -> type[Any]:
-        """The strategy, imported now."""
+        """The strategy, imported on first use."""
         from avalanche_agcn import training
 
         return getattr(training, self.strategy)
@@ -88,9 +87,9 @@ class Method:
 
     @cached_property
     def arguments(self) -> dict[str, inspect.Parameter]:
-        """Arguments of the strategy that are numbers, texts or choices, but not those of all strategies.
+        """Arguments of the strategy that are numbers, texts or choices, without those of all strategies.
 
-        A constructor passes ``**kwargs`` to the class above, so that the arguments of this one count, too.
+        Constructors pass ``**kwargs`` on, so the arguments of base classes are included.
         """
         from avalanche_agcn.training.strategies import MultiLabelTemplate
 
@@ -100,8 +99,10 @@ class Method:
         for cls in classes[: classes.index(MultiLabelTemplate)]:
             kinds = get_type_hints(cls.__init__)
             for name, parameter in inspect.signature(cls.__init__).parameters.items():
-                if name not in shared and is_plain(kinds.get(name)):
-                    found.setdefault(name, parameter.replace(annotation=kinds[name]))
+                kind = kinds.get(name, Any)
+                is_plain = all(one in PLAIN or isinstance(one, str) for one in alternatives(kind))
+                if is_plain and name not in shared:
+                    found.setdefault(name, parameter.replace(annotation=kind))
         return found
 
 
@@ -109,10 +110,7 @@ class Method:
 METHODS: dict[str, Method] = {
     "multitask": Method("MultiTask", "Multi-Task", "all images and labels at once", Style("#000000", "*")),
     "multitask_ridge": Method(
-        "MultiTaskRidge",
-        "Multi-Task (ridge)",
-        "all images and labels at once, in closed form",
-        Style("#DDCC77", "p"),
+        "MultiTaskRidge", "Multi-Task (ridge)", "Multi-Task in closed form", Style("#DDCC77", "p")
     ),
     "finetuning": Method("FineTuning", "Fine-Tuning", "plain training on the stream", Style("#7F7F7F", "v")),
     "ewc": Method("EWC", "EWC", "penalises changes of important weights", Style("#E69F00", "P")),
@@ -122,22 +120,11 @@ METHODS: dict[str, Method] = {
     "prs": Method("PRS", "PRS", "replays from a memory partitioned by class", Style("#0072B2", "<")),
     "ocdm": Method("OCDM", "OCDM", "replays from a memory with balanced classes", Style("#882255", "s")),
     "scr": Method("SCR", "SCR", "replays with a contrastive loss", Style("#999933", "h")),
-    "agcn": Method(
-        "AGCN", "AGCN", "a graph of label relations, and a frozen teacher", Style("#D55E00", "o"), "agcn"
-    ),
+    "agcn": Method("AGCN", "AGCN", "a label graph and a frozen teacher", Style("#D55E00", "o"), "agcn"),
     "streaming_ridge": Method(
-        "StreamingRidge",
-        "StreamingRidge",
-        "classifiers in closed form from sums of features",
-        Style("#332288", "d"),
+        "StreamingRidge", "StreamingRidge", "closed form, from sums of features", Style("#332288", "d")
     ),
-    "l3a": Method(
-        "L3A",
-        "L3A",
-        "classifiers in closed form from weighted random features",
-        Style("#117733", ">"),
-        "random",
-    ),
+    "l3a": Method("L3A", "L3A", "closed form, from random features", Style("#117733", ">"), "random"),
     "csc": Method(
         "CSC",
         "CSC (counted graph)",
@@ -147,7 +134,7 @@ METHODS: dict[str, Method] = {
         has_pseudo_labels=True,
     ),
 }
-"""In the order of the paper's Table 1, then those that the paper does not have."""
+"""In the order of the paper's Table 1, then methods that the paper does not have."""
 _WEIGHTS = [{"lambda_cls": x, "lambda_dst": round(1 - x, 2)} for x in (0.07, 0.2, 0.35, 0.5, 0.7)]
 SEARCHES: dict[str, Space] = {
     "EWC": {"ewc_lambda": LogUniform(1, 1e5)},
@@ -163,9 +150,9 @@ SEARCHES: dict[str, Space] = {
     "L3A": {"ridge": LogUniform(1, 1e5)},
     "CSC": {"lr_gcn": LogUniform(3e-5, 1e-3), "beta": LogUniform(1e-3, 0.3)},
 }
-"""Settings that a study chooses for each strategy, beside the learning rate of a linear classifier."""
+"""Settings that a study chooses for each strategy, besides the learning rate of a linear classifier."""
 FULL = "agcn"
-"""What the ablations are variants of."""
+"""The method that ablations are variants of."""
 Table = Literal["2", "3", "ours"]
 _, DASHED, DOTTED = LINES
 
@@ -175,12 +162,9 @@ class Variant:
     """A method with some settings changed; its key in `VARIANTS` is the label of its runs.
 
     Attributes:
-        method: name of the method.
-        name: as tables and plots show it.
-        settings: in place of the run's own.
-        style: its curve; variants are dashed.
+        settings: replace the run's own.
         table: the table of ablations it belongs to: the paper's 2 or 3, or ours; None if it is no ablation.
-        scale: factors for the run's own loss weights; λ₁ + λ₂ stays as it is.
+        scale: factors for the run's own loss weights; λ₁ + λ₂ is kept.
     """
 
     method: str
@@ -191,13 +175,7 @@ class Variant:
     scale: Mapping[str, float] = field(default_factory=dict)
 
     def changes(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings in place of a run's own method settings.
-
-        Example:
-            >>> own = {"lambda_cls": 0.35, "lambda_dst": 0.65, "lambda_gph": 1e3}
-            >>> VARIANTS["agcn-lambda1-5/7-lambda3-0"].changes(own)
-            {'lambda_cls': 0.25, 'lambda_gph': 0.0, 'lambda_dst': 0.75}
-        """
+        """Settings that replace a run's own method settings."""
         scaled = {name: round(factor * own[name], 12) for name, factor in self.scale.items()}
         if "lambda_cls" in scaled:
             scaled["lambda_dst"] = round(own["lambda_cls"] + own["lambda_dst"] - scaled["lambda_cls"], 12)
@@ -211,6 +189,7 @@ def _ablation(name: str, colour: str, marker: str, table: Table, **changes: Any)
 
 
 _MEMORY, _STATISTICS = {"negatives": ("memory",)}, {"negatives": ("statistics",)}
+_ORTHOGONAL, _PRESET = {"orthogonal_words": True, **_MEMORY}, {"preset": "statistics"}
 VARIANTS: dict[str, Variant] = {
     "agcn-no-cross": _ablation("without R and Q", "#0072B2", "s", "2", cross_blocks=False),
     "agcn-identity-graph": _ablation("identity graph", "#009E73", "^", "ours", graph="identity"),
@@ -222,8 +201,8 @@ VARIANTS: dict[str, Variant] = {
         "word vectors made orthogonal", "#000000", "X", "ours", orthogonal_words=True
     ),
     "agcn-q-stream": _ablation("Q over the stream", "#332288", "P", "ours", q_counts="stream"),
-    # The paper's Table 3 in factors of its full method's weights, so that other benchmarks can take the same
-    # steps around weights of their own.
+    # The paper's Table 3 as factors of its full method's weights, so that other benchmarks can vary their
+    # own weights by the same factors.
     "agcn-lambda1-5/7-lambda3-0": _ablation(
         "5/7×λ₁ 0×λ₃", "#E69F00", "<", "3", lambda_cls=5 / 7, lambda_gph=0.0
     ),
@@ -236,14 +215,9 @@ VARIANTS: dict[str, Variant] = {
     "er + negatives": Variant("er", "ER + negatives", _MEMORY, Style("#009E73", "v", DASHED)),
     "agcn + er + negatives": Variant(FULL, "AGCN + ER + negatives", _MEMORY, Style("#D55E00", "s", DASHED)),
     "agcn orthogonal words + er + negatives": Variant(
-        FULL,
-        "AGCN orthogonal words + ER + negatives",
-        {"orthogonal_words": True, **_MEMORY},
-        Style("#332288", "d", DASHED),
+        FULL, "AGCN orthogonal words + ER + negatives", _ORTHOGONAL, Style("#332288", "d", DASHED)
     ),
-    "agcn statistics": Variant(
-        FULL, "AGCN statistics", {"preset": "statistics"}, Style("#D55E00", "D", DOTTED)
-    ),
+    "agcn statistics": Variant(FULL, "AGCN statistics", _PRESET, Style("#D55E00", "D", DOTTED)),
     "finetuning + statistics": Variant(
         "finetuning", "Fine-Tuning + statistics", _STATISTICS, Style("#7F7F7F", "^", DOTTED)
     ),
@@ -264,9 +238,9 @@ CHOICES: dict[str, Choice] = {name: Choice(name) for name in METHODS} | {
     re.sub(r"\W+", "_", label): Choice(VARIANTS[label].method, label, VARIANTS[label].settings)
     for label in ("agcn statistics", "finetuning + statistics", "er + negatives")
 }
-"""What ``--method`` takes: all methods, and variants such as ``agcn_statistics``."""
+"""Values of ``--method``: all methods, and variants such as ``agcn_statistics``."""
 FIRST = ("finetuning", "er", "agcn", "agcn_statistics", "streaming_ridge")
-"""What is compared if nothing is asked for."""
+"""Methods that are compared if no option is given."""
 SMALL_FILE = Path(__file__).with_name("small.json")
 SMALL: dict[str, Any] = json.loads(SMALL_FILE.read_text(encoding="utf-8"))
 
@@ -280,12 +254,8 @@ def small_settings(
 ) -> dict[str, Any]:
     """Settings for a few thousand images: those chosen for each method in the study on photos.
 
-    They are from ``small.json``, which ``runs/coco18/study.py`` writes. A variant is given by its label, by
-    the preset of AGCN, or by its sources of negatives.
-
-    Example:
-        >>> small_settings("photos", "ewc")["ewc_lambda"]
-        42.0
+    ``small.json`` has them, written by ``runs/coco18/study.py``. A variant is given by its label, by the
+    preset of AGCN, or by its sources of negatives.
     """
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
     labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
@@ -296,10 +266,7 @@ def small_settings(
 
 
 def name_of(label: str) -> str:
-    """How tables show a label: ``"A-GEM"``, ``"AGCN without R and Q"``, ``"AGCN official + ER"``.
-
-    What follows a comma is kept: ``"ER, 9 experiences"``.
-    """
+    """How tables show a label: ``"A-GEM"``, ``"AGCN official + ER"``; text after a comma is kept."""
     if label in VARIANTS:
         return VARIANTS[label].name
     row, comma, rest = label.partition(", ")
@@ -311,6 +278,6 @@ def name_of(label: str) -> str:
 
 
 def style_of(label: str) -> Style | None:
-    """The look of a method's or variant's curve; None for a label of the user's own."""
+    """Line colour and marker of a method or variant; None for a label of the user's own."""
     known = METHODS.get(label) or VARIANTS.get(label)
     return known.style if known else None

@@ -1,4 +1,4 @@
-"""Plugins of runs: what is recorded of each evaluation beside the scores, and how long a run will take."""
+"""Plugins of runs: records of each evaluation besides the metrics, and an estimate of time and disk."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from avalanche_agcn.training.distributed import in_order_of_images
 
 N_PICTURES = 6
 N_WORST = 2
-"""Pictures kept of each class and kind of error."""
+"""Pictures kept for each class and type of error."""
 PROBABILITIES = tuple(k / 10 for k in range(1, 10))
-"""Thresholds at which found labels are counted."""
+"""Thresholds at which predicted labels are counted."""
 ERRORS = ("missed", "wrong")
 STATE = ("rows", "class_ap", "n_true", "counts", "errors", "numbers")
 
@@ -33,12 +33,7 @@ STATE = ("rows", "class_ap", "n_true", "counts", "errors", "numbers")
 def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: int) -> list[int]:
     """Positions of n pictures, chosen by their labels alone: those with labels of the most experiences.
 
-    Of equals, those with more labels are taken, then those that stand first. No two have the same labels.
-
-    Example:
-        >>> targets = torch.tensor([[1, 1, 0], [1, 0, 1], [1, 0, 1], [0, 1, 0], [1, 1, 1]])
-        >>> choose_pictures(targets, [2, 1], 3)
-        [0, 1, 4]
+    Ties go to pictures with more labels, then to earlier ones. No two have the same labels.
     """
     labels = targets.bool()
     blocks = labels.split(list(classes_per_experience), dim=1)
@@ -52,10 +47,10 @@ def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: i
 
 
 class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Records some pictures, the worst ones of each class, counts of found labels, and AP of each class.
+    """Records some pictures, the worst ones of each class, counts of predicted labels, and AP of each class.
 
-    Nothing is computed twice: the outputs are those of the evaluation. Images of the first experience are
-    evaluated after every experience, which shows what is found in them as more is learned.
+    It uses the outputs of the evaluation. The pictures are of the first experience, which is evaluated after
+    every experience, so that they show how predictions change.
     """
 
     def __init__(self, benchmark: MultiLabelBenchmark, *, stream: str = "test") -> None:
@@ -70,21 +65,18 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         self._start(0)
 
     def _start(self, n_classes: int) -> None:
-        """Discard what is recorded of the last evaluation alone."""
+        """Reset what is recorded of the last evaluation only."""
         self._n_true = torch.zeros(n_classes, dtype=torch.int64)
         self._counts = torch.zeros(2, len(PROBABILITIES), n_classes, dtype=torch.int64)  # found, right
-        # How wrong images are about each class, the worst first, and their numbers; -1 where there are fewer.
+        # Largest errors of each class in descending order, and their images; -1 where there are fewer images.
         self._errors = torch.full((len(ERRORS), N_WORST, n_classes), -1.0, dtype=torch.float64)
         self._numbers = torch.full((len(ERRORS), N_WORST, n_classes), -1)
 
     def before_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Find out after which experience the evaluation is."""
+        """Determine the last experience that was trained on, and start over."""
         self._experience = len(list(strategy.current_eval_stream)) - 1
-        self._start(0)
-
-    def before_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Begin with the first image of an experience."""
         self._scores = []
+        self._start(0)
 
     def after_eval_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Keep the outputs of a batch until the experience is evaluated."""
@@ -101,19 +93,16 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         labels = self._images.labels[numbers, : scores.shape[1]].bool()
         if not len(self._n_true):
             self._start(scores.shape[1])
-        self._count(scores, labels)
+        found = torch.stack([scores >= p for p in PROBABILITIES])  # [thresholds, images, classes]
+        self._counts += torch.stack([found.sum(1), (found & labels).sum(1)])
+        self._n_true += labels.sum(0)
         self._keep_worst(scores, labels, numbers)
         if experience.current_experience == 0:
             self._rows[self._experience] = scores[self.positions]
 
-    def _count(self, scores: Tensor, labels: Tensor) -> None:
-        found = torch.stack([scores >= p for p in PROBABILITIES])  # [thresholds, images, classes]
-        self._counts += torch.stack([found.sum(1), (found & labels).sum(1)])
-        self._n_true += labels.sum(0)
-
     def _keep_worst(self, scores: Tensor, labels: Tensor, numbers: Tensor) -> None:
         errors = torch.stack([(1 - scores).where(labels, -1.0), scores.where(~labels, -1.0)])
-        errors = torch.cat([self._errors, errors], dim=1)  # [kinds, images, classes]
+        errors = torch.cat([self._errors, errors], dim=1)  # [types of error, images, classes]
         numbers = torch.cat([self._numbers, numbers[None, :, None].expand_as(errors[:, N_WORST:])], dim=1)
         worst = errors.argsort(dim=1, descending=True, stable=True)[:, :N_WORST]
         self._errors, self._numbers = errors.gather(1, worst), numbers.gather(1, worst)
@@ -123,14 +112,14 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         self._class_ap[self._experience] = ap
 
     def best_thresholds(self) -> list[float]:
-        """The threshold of each class with the best F1 in the last evaluation; 0.5 among equals."""
+        """The threshold of each class with the best F1 in the last evaluation; 0.5 in a tie."""
         found, right = self._counts  # [thresholds, classes]
         f1 = 2 * right.double() / (found + self._n_true).clamp(min=1)
         f1[PROBABILITIES.index(0.5)] += 1e-9
         return [PROBABILITIES[k] for k in f1.argmax(0).tolist()]
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been recorded so far."""
+        """Everything recorded so far."""
         return {name: getattr(self, f"_{name}") for name in STATE}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -143,37 +132,34 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
 
         Names of files are relative to the folder ``root``.
         """
-        rows, first = _as_list(self._rows), self._images.positions[0]
+        rows = _as_list(self._rows)
         pictures = [
             {
-                **self._describe(int(first[position]), root),
+                **self._describe(int(self._images.positions[0][position]), root),
                 "probabilities": [_percent(row[k]) if len(row) else [] for row in rows],
             }
             for k, position in enumerate(self.positions)
-        ]
-        worst = [
-            {"class": self._names[c], "error": kind, **self._describe(number, root), "probability": p}
-            for c, kind, number, p in self._worst()
         ]
         found, right = self._counts.tolist()
         counts = {"true": self._n_true.tolist(), "found": found, "right": right}
         return {
             "pictures": pictures,
-            "worst": worst,
+            "worst": list(self._worst(root)),
             "decisions": {"thresholds": list(PROBABILITIES), **counts},
             "class_ap": [_percent(row) for row in _as_list(self._class_ap)],
         }
 
-    def _worst(self) -> Iterator[tuple[int, str, int, float]]:
-        """Class, kind of error, number of the image and its probability in percent."""
+    def _worst(self, root: str | None) -> Iterator[dict[str, Any]]:
         for c, k, place in itertools.product(range(len(self._n_true)), range(len(ERRORS)), range(N_WORST)):
             error = 100 * float(self._errors[k, place, c])
             if error >= 0:
+                picture = self._describe(int(self._numbers[k, place, c]), root)
                 probability = error if ERRORS[k] == "wrong" else 100 - error
-                yield c, ERRORS[k], int(self._numbers[k, place, c]), round(probability, 2)
+                about = {"class": self._names[c], "error": ERRORS[k]}
+                yield {**about, **picture, "probability": round(probability, 2)}
 
     def _describe(self, number: int, root: str | None) -> dict[str, Any]:
-        """Number of a drawn scene, or name of a file; and what it shows."""
+        """Number of a drawn scene, or name of a file; and its labels."""
         source = self._images.source
         image = os.path.relpath(source.path(number), root) if isinstance(source, ImageFiles) else number
         return {"image": image, "labels": [self._names[c] for c in self._images.labels[number].nonzero()]}
@@ -189,45 +175,37 @@ def _percent(fractions: Tensor) -> list[float | None]:
 
 
 WARM_UP, MEASURED = 3, 10
-"""Batches before the measurement, which are slower, and batches that are measured."""
+"""Number of slower batches before the measurement, and of measured batches."""
 FORWARD_SHARE = 1 / 3
-"""Time of an image in evaluation as a share of that in training, whose backward pass takes twice as long."""
+"""Time per image in evaluation relative to training, whose backward pass takes twice as long."""
 LONG_SECONDS = 60.0
 
 
 class EstimatePlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Logs one line about a long run, once: how long it will take, and how much disk.
+    """Logs one line about a long run: the time and disk that it will need.
 
-    ``n_batches`` are left to train on, and ``n_evaluated`` images, each counted whenever it is evaluated.
+    ``n_batches`` remain to be trained on, and ``n_evaluated`` images to be evaluated, counted each time.
     """
 
-    def __init__(
-        self,
-        n_batches: int,
-        n_evaluated: int,
-        folder: Path,
-        log: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, n_batches: int, n_evaluated: int, folder: Path, log: Callable[[str], None]) -> None:
         super().__init__()
-        self.n_batches, self.n_evaluated, self.folder = n_batches, n_evaluated, folder
-        self.log, self.clock = log, clock
+        self.n_batches, self.n_evaluated, self.folder, self.log = n_batches, n_evaluated, folder, log
         self._batch, self._started = 0, 0.0
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Measure the first batches, then log."""
         self._batch += 1
         if self._batch == WARM_UP:
-            self._started = self.clock()
+            self._started = time.monotonic()
         if self._batch == WARM_UP + MEASURED:
-            per_batch = (self.clock() - self._started) / MEASURED
+            per_batch = (time.monotonic() - self._started) / MEASURED
             evaluated = FORWARD_SHARE * self.n_evaluated / strategy.train_mb_size
             seconds = per_batch * (self.n_batches - self._batch + evaluated)
             if seconds >= LONG_SECONDS:
                 self.log(self._describe(seconds, strategy))
 
     def _describe(self, seconds: float, strategy: Any) -> str:
-        # A saved state is mostly made of these; a new one is written before the old one is removed.
+        # A saved state consists mostly of these, and is written before the old one is removed.
         plugins = [plugin for plugin in strategy.plugins if hasattr(plugin, "state_dict")]
         parts = (unwrap(strategy.model), strategy.optimizer, *plugins)
         needed = 2 * sum(count_bytes(part.state_dict()) for part in parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import time
@@ -10,32 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from avalanche.logging import BaseLogger
-from torch import nn
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.evaluation.functional import StageScores
-from avalanche_agcn.experiments import checkpoint
-from avalanche_agcn.experiments.build import (
-    BENCHMARK_NAMES,
-    check_device,
-    describe_benchmark,
-    make_backbone,
-    make_benchmark,
-    make_evaluator,
-    make_strategy,
-    normalise,
-)
+from avalanche_agcn.experiments import build, checkpoint, folder
 from avalanche_agcn.experiments.checkpoint import LOWER_RATE, CheckpointPlugin, Diverged, State
-from avalanche_agcn.experiments.exit_codes import raise_if_requested, requested_signal, stop_between_batches
+from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal, stop_between_batches
 from avalanche_agcn.experiments.features import feature_benchmark
-from avalanche_agcn.experiments.folder import (
-    STATE_FILE,
-    FolderContent,
-    RunLock,
-    data_fingerprint,
-    read_folder,
-)
 from avalanche_agcn.experiments.recorder import EstimatePlugin, EvaluationRecorder
 from avalanche_agcn.experiments.results import (
     METRICS,
@@ -47,7 +30,6 @@ from avalanche_agcn.experiments.results import (
 )
 from avalanche_agcn.experiments.settings import Settings
 from avalanche_agcn.models import Precomputed
-from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.models.saved import BACKBONE_SETTINGS, DESCRIPTION, TENSORS, model_name, pack_model
 from avalanche_agcn.training import AGCN, CSC
@@ -56,15 +38,14 @@ from avalanche_agcn.training.strategies import MultiLabelTemplate, TrainsJointly
 from avalanche_agcn.training.strategies.closed_form import ClosedForm
 
 STUDY_STEPS, MAX_EPOCHS = 750, 25
-"""Steps of the study that settings were chosen in, 6,000 photos by 8; and most passes over fewer photos."""
+"""Steps of the study that chose the settings (6,000 photos in batches of 8), and maximum of epochs."""
 
 
 def keep_freed_memory() -> bool:
-    """Let the process keep the memory of freed tensors for the next ones, where the C library is glibc.
+    """Let glibc keep the RAM of freed tensors for the next ones; return whether it accepted the settings.
 
-    By default glibc returns the memory of every large tensor to the system and asks for it again, page by
-    page, at each layer of each step: on a CPU that can take as long as the layer itself. Returns whether the
-    C library took the settings.
+    By default it returns the RAM of every large tensor to the system and requests it again, page by page, at
+    each layer of each step: on a CPU that can take as long as the layer itself.
     """
     m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4  # of glibc's malloc.h
     values = {m_mmap_max: 0, m_trim_threshold: 2**31 - 1, m_top_pad: 64 * 2**20}
@@ -77,26 +58,24 @@ def keep_freed_memory() -> bool:
 class Run:
     """A run in its folder ``out/<method>-seed<k>``: trains, evaluates after each experience, saves.
 
-    What the folder has is kept: a finished run with the same settings is not repeated, one with other
-    settings or on other data is an error, and a run that was begun must be resumed or overwritten.
+    A finished run with the same settings is not repeated. A run with other settings or on other data is an
+    error, and an unfinished run must be resumed or overwritten.
 
     Args:
-        settings: what to do.
         out: folder for the folders of runs.
         resume: whether to continue from a saved state, if there is one.
         overwrite: whether to start from the beginning, whatever the folder has.
-        benchmark: one of your own, in place of that of the settings.
-        loggers: Avalanche loggers.
+        benchmark: one of your own, instead of that of the settings.
         log: receives messages.
         after_experience: receives the results so far, after each experience.
 
     Attributes:
-        kept: results of the finished run that the folder has; then there is no ``strategy``.
+        kept: results of the finished run in the folder; then there is no ``strategy``.
 
     Raises:
         FolderInUse: if another process runs in the folder.
         OtherRun: if the folder has a run with other settings or on other data.
-        BegunRun: if the folder has a run that was begun, without ``resume``.
+        UnfinishedRun: if the folder has an unfinished run, without ``resume``.
     """
 
     strategy: MultiLabelTemplate
@@ -113,69 +92,63 @@ class Run:
         log: Callable[[str], None] = print,
         after_experience: Callable[[Results], None] | None = None,
     ) -> None:
-        # Of several processes the first one alone logs and writes.
-        self._is_first = is_first_process()
-        self.settings = settings if benchmark is None else describe_benchmark(settings, benchmark)
+        self._is_first = is_first_process()  # of several processes, only the first logs and writes
+        self.settings = settings if benchmark is None else build.describe_benchmark(settings, benchmark)
         self.log = log if self._is_first else lambda message: None
         self.after_experience = after_experience if self._is_first else None
         self.folder, self._overwrite = Path(out) / settings.name, overwrite
-        self._lock = RunLock(self.folder) if self._is_first else None
+        self._lock = contextlib.ExitStack()
+        if self._is_first:
+            self._lock.callback(folder.RunLock(self.folder).release)
         try:
-            from_first_process(None)  # a barrier: nobody reads the folder before it is locked
-            content = FolderContent()
+            from_first_process(None)  # a barrier: no process reads the folder before it is locked
+            content = None
             if not overwrite:
-                content = read_folder(self.folder, self.settings, resume, self.log)
-            self.benchmark = self._open_data(content, benchmark)
-            self.kept = content.results
-            if self.kept is None:
-                self._build(content.state, loggers)
+                content = folder.read_folder(self.folder, self.settings, resume, self.log)
+            self._open_data(benchmark)
+            folder.check_data(self.folder, content, self.data)
+            self.kept = content if isinstance(content, Results) else None
+            if not isinstance(content, Results):
+                self._build(content, loggers)
         except BaseException:
-            self._release()
+            self._lock.close()
             raise
 
-    def _open_data(
-        self, content: FolderContent, benchmark: MultiLabelBenchmark | None
-    ) -> MultiLabelBenchmark:
-        """The benchmark; its data must be those of the run that the folder has."""
-        check_device(self.settings.device)
+    def _open_data(self, benchmark: MultiLabelBenchmark | None) -> None:
+        build.check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
-        benchmark = make_benchmark(self.settings, self.log) if benchmark is None else benchmark
-        self._log(str(benchmark))
-        self.data = data_fingerprint(benchmark.plan)
-        content.check_data(self.folder, self.data)
-        return benchmark
+        self.benchmark = build.make_benchmark(self.settings, self.log) if benchmark is None else benchmark
+        self._log(str(self.benchmark))
+        self.data = folder.data_fingerprint(self.benchmark.plan)
 
     def _build(self, state: State | None, loggers: Sequence[BaseLogger]) -> None:
-        """Make the strategy, as the state left it if there is one."""
+        """Make the strategy, and restore the state if there is one."""
         settings = self.settings
         self.seconds = {"train": 0.0, "eval": 0.0}
         self.experience, self.trained, self._epochs_done = 0, False, 0
         self._started = time.monotonic()
-        self.backbone = make_backbone(settings)
+        network: Any = build.make_backbone(settings)
+        self.backbone = network
         if settings.benchmark != "own":
-            self.backbone.check_image_size(settings.image_size)
-        self.benchmark = normalise(self.benchmark, settings, self.backbone)
-        self.images = self.benchmark  # before features take their place
+            network.check_image_size(settings.image_size)
+        self.images = self.benchmark = build.normalise(self.benchmark, settings, network)
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
-        network = self._freeze(self.backbone) if settings.freeze_backbone else self.backbone
-        names, evaluator = self.benchmark.class_names, make_evaluator(loggers)
-        self.strategy = make_strategy(settings, network, names, plugins=[self.recorder], evaluator=evaluator)
+        if settings.freeze_backbone:
+            how = settings.select("cache", "num_workers", "device") | {"batch_size": settings.eval_mb_size}
+            self.benchmark = feature_benchmark(self.benchmark, network, log=self.log, **how)
+            network = Precomputed(network.num_features)
+        parts: Any = {"plugins": [self.recorder], "evaluator": build.make_evaluator(loggers)}
+        self.strategy = build.make_strategy(settings, network, self.benchmark.class_names, **parts)
         self.checkpoints = CheckpointPlugin(self._save, minutes=settings.checkpoint_minutes)
-        self.checkpoints.attach(self.strategy)
         if state is not None:
             self._restore(state)
-        estimate = EstimatePlugin(*self._count_what_is_left(), self.folder, self._log)
-        self.strategy.plugins.insert(self.strategy.plugins.index(self.checkpoints), estimate)
+        estimate = EstimatePlugin(*self._count_remaining(), self.folder, self._log)
+        # After all plugins that take part in training, and before the evaluator.
+        end = self.strategy.plugins.index(self.strategy.evaluator)
+        self.strategy.plugins[end:end] = [estimate, self.checkpoints]
 
     def _log(self, text: str) -> None:
         self.log(f"{self.settings.name}: {text}")
-
-    def _freeze(self, backbone: Backbone) -> nn.Module:
-        """Put features of the backbone in the place of images; return the network that passes them on."""
-        how = self.settings.select("num_workers", "device") | {"batch_size": self.settings.eval_mb_size}
-        cache = self.settings.cache
-        self.benchmark = feature_benchmark(self.benchmark, backbone, cache, log=self.log, **how)
-        return Precomputed(backbone.num_features)
 
     @property
     def _at_once(self) -> bool:
@@ -193,14 +166,14 @@ class Run:
 
     @property
     def n_epochs(self) -> int:
-        """Passes over each experience; unless the settings have a number, one for methods in closed form."""
+        """Epochs of each experience; unless the settings have a number, one for methods in closed form."""
         if self.settings.train_epochs is not None or isinstance(self.strategy, ClosedForm):
             return self.settings.train_epochs or 1
         n_images = sum(map(len, self.benchmark.plan.train.positions))
         return max(1, min(MAX_EPOCHS, round(STUDY_STEPS * self.settings.train_mb_size / n_images)))
 
-    def _count_what_is_left(self) -> tuple[int, int]:
-        """Train batches, and images to evaluate, of the experiences that are left."""
+    def _count_remaining(self) -> tuple[int, int]:
+        """Train batches, and images to evaluate, of the remaining experiences."""
         evaluated = [len(experience.dataset) for experience in self._evaluation_stream]
         n_evaluated = sum(evaluated)
         if not self._at_once:
@@ -217,47 +190,41 @@ class Run:
         """Train and evaluate the remaining experiences, and write ``results.json``.
 
         Raises:
-            Stopped: if the process is asked to end (`handle_signals`); the state is saved.
+            Stopped: if the process receives a signal (`handle_signals`); the state is saved.
             Diverged: if the loss is not finite; the last saved state is kept.
         """
         path = self.folder / RESULTS_FILE
-        try:
+        with self._lock:
             if self.kept is not None:
                 self._log(f"finished before; its results in {path} are kept (--overwrite repeats the run)")
                 return self.kept
-            return self._run(path)
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-
-    def _run(self, path: Path) -> Results:
-        if self._overwrite and self._is_first:
-            models = [model for kind in (TENSORS, DESCRIPTION) for model in self.folder.glob(f"model*{kind}")]
-            for old in (path, self.folder / STATE_FILE, *models):
-                old.unlink(missing_ok=True)
-        while self.experience < self.n_experiences:
-            # A state is saved after training and after evaluation, and the run resumes behind either.
-            if not self.trained:
-                with stop_between_batches():
-                    self._timed("train", self._train)
-                    self.trained = True
-                    self._save()
-            self._timed("eval", self._evaluate)
-            self.experience, self.trained = self.experience + 1, False
+            if self._overwrite and self._is_first:
+                models = [old for kind in (TENSORS, DESCRIPTION) for old in self.folder.glob(f"model*{kind}")]
+                for old in (path, self.folder / folder.STATE_FILE, *models):
+                    old.unlink(missing_ok=True)
+            while self.experience < self.n_experiences:
+                self._run_experience()
+            results = self.results()
             if self._is_first:
-                self._save_model()
-            self._save()
-            self._report_progress()
-            if self.after_experience is not None:
-                self.after_experience(self.results())
-        results = self.results()
+                results.write(path)
+            self._log(f"results are in {path}")
+            return results
+
+    def _run_experience(self) -> None:
+        # A state is saved after training and after evaluation, so that neither is repeated.
+        if not self.trained:
+            with stop_between_batches():
+                self._timed("train", self._train)
+                self.trained = True
+                self._save()
+        self._timed("eval", self._evaluate)
+        self.experience, self.trained = self.experience + 1, False
         if self._is_first:
-            results.write(path)
-        self._log(f"results are in {path}")
-        return results
+            self._save_model()
+        self._save()
+        self._log_progress()
+        if self.after_experience is not None:
+            self.after_experience(self.results())
 
     def _timed(self, part: str, work: Callable[[], None]) -> None:
         self._started = time.monotonic()
@@ -265,17 +232,17 @@ class Run:
         self.seconds[part] += time.monotonic() - self._started
 
     def _train(self) -> None:
-        # Whole epochs that were finished before a stop are left out here, batches of the next by the plugin.
+        # Finished epochs of a resumed run are skipped here, finished batches of the next one by the plugin.
         self.strategy.train_epochs = self.n_epochs - self._epochs_done
         self._epochs_done = 0
         data = self.benchmark if self._at_once else self.benchmark.train_stream[self.experience]
         try:
             self.strategy.train(data, eval_streams=[], num_workers=self.settings.num_workers)
         except RuntimeError as error:
-            # A signal to all processes has ended the loader workers, too, before the next batch came.
+            # A signal to all processes also kills the loader workers, before the next batch arrives.
             if requested_signal() and "DataLoader worker" in str(error):
                 self.checkpoints.save()
-                raise_if_requested()
+                raise Stopped(requested_signal()) from None
             raise
         # The last step may have made weights that are not finite; such a state is not saved.
         if not all(tensor.isfinite().all() for tensor in self.strategy.model.parameters()):
@@ -287,53 +254,50 @@ class Run:
         self.strategy.eval(stream[:n], num_workers=self.settings.num_workers)
         self.recorder.keep_class_ap(find_nested(self.strategy).average_precision[stream.name])
 
-    def _report_progress(self) -> None:
+    def _log_progress(self) -> None:
         history = find_nested(self.strategy).history[self._evaluation_stream.name]
         scores = ", ".join(f"{metric} {100 * history[metric][-1][-1]:.1f}" for metric in METRICS)
         done, used = self.experience, sum(self.seconds.values())
-        left = used / done * (self.n_experiences - done)
         self._log(
-            f"experience {done} of {self.n_experiences}: {scores} on classes seen; "
-            f"{used:.0f} s used, about {left:.0f} s left"
+            f"experience {done} of {self.n_experiences}: {scores} on classes seen; {used:.0f} s used, about "
+            f"{used / done * (self.n_experiences - done):.0f} s left"
         )
 
     def results(self) -> Results:
         """Results so far, in percent."""
         nested, settings, plan = find_nested(self.strategy), self.settings, self.benchmark.plan
         stream, names = self._evaluation_stream.name, self.benchmark.class_names
-        ap = nested.average_precision[stream].tolist()
-        ap += [math.nan] * (len(names) - len(ap))  # of classes to come
+        ap = _percent(nested.average_precision[stream].tolist())
+        ap += [None] * (len(names) - len(ap))  # for later classes
         acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
         truth = train_cooccurrence(plan) if acm else None
-        stages = nested.stages[stream]
-        used = {"train": plan.train, stream: plan.evaluation[stream]}
+        used = {"train": plan.train.positions, stream: plan.evaluation[stream].positions}
         return Results(
-            benchmark=BENCHMARK_NAMES[settings.benchmark],
-            method=settings.method,
-            seed=settings.seed,
+            benchmark=build.BENCHMARK_NAMES[settings.benchmark],
+            **settings.select("method", "seed"),
             settings=settings.as_dict(),
             class_names=names,
             classes_per_experience=self.benchmark.classes_per_experience,
             nested={metric: [_percent(row) for row in nested.history[stream][metric]] for metric in METRICS},
-            per_class_ap=dict(zip(names, _percent(ap), strict=True)),
+            per_class_ap=dict(zip(names, ap, strict=True)),
             seconds=self.seconds | {"total": sum(self.seconds.values())},
             environment=describe_environment(),
             acm=acm,
             cooccurrence=None if truth is None else truth.tolist(),
             stages={
-                name: _percent(getattr(stage, name, math.nan) for stage in stages)  # None before the end
-                for name in StageScores._fields
+                name: _percent(getattr(stage, name, math.nan) for stage in nested.stages[stream])
+                for name in StageScores._fields  # stages may be None before the end
             },
             data=self.data,
-            n_images={name: [len(positions) for positions in own.positions] for name, own in used.items()},
+            n_images={name: list(map(len, positions)) for name, positions in used.items()},
             stored=checkpoint.count_stored(self.strategy),
             **self.recorder.as_results(settings.dataset_root),
         )
 
     def _save_model(self) -> None:
-        """Write the model for predictions; with ``keep_models`` also under a name of its own."""
+        """Write the model for predictions; with ``keep_models`` also a copy for this experience."""
         settings = self.settings
-        about = settings.select("method", "label", "seed")
+        about = {"benchmark": build.BENCHMARK_NAMES[settings.benchmark], "experience": self.experience}
         content, description = pack_model(
             unwrap(self.strategy.model),
             self.backbone,
@@ -343,7 +307,7 @@ class Run:
             class_names=self.benchmark.class_names,
             # Thresholds chosen on test images would make scores on them too good.
             thresholds=self.recorder.best_thresholds() if settings.validation_size else None,
-            about={"benchmark": BENCHMARK_NAMES[settings.benchmark], **about, "experience": self.experience},
+            about=about | settings.select("method", "label", "seed"),
         )
         for after in (None, self.experience) if settings.keep_models else (None,):
             path = self.folder / model_name(after)
@@ -363,13 +327,11 @@ class Run:
             **checkpoint.capture(self.strategy),
         }
         if self._is_first:
-            checkpoint.save_state(self.folder / STATE_FILE, state)
+            checkpoint.save_state(self.folder / folder.STATE_FILE, state)
 
     def _restore(self, state: State) -> None:
-        """Continue from a saved state, which may have been made by another version."""
-        with checkpoint.fitting_state(self.folder / STATE_FILE):
-            if state["layout"] != checkpoint.layout(self.strategy):
-                raise ValueError("it is of another version of this package")
+        """Continue from a saved state, which may be of another version."""
+        with checkpoint.fitting_state(self.folder / folder.STATE_FILE):
             position, self.seconds = state["position"], dict(state["seconds"])
             self.experience, self.trained = position["experience"], position["trained"]
             if not 0 <= self.experience <= self.n_experiences:

@@ -8,46 +8,44 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, get_type_hints
 
 from avalanche_agcn.checks import check_value
 from avalanche_agcn.experiments.methods import METHODS
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
-Amp = Literal["bf16", "fp16"]
-Negatives = Literal["memory", "statistics"]
-Pool = Literal["max", "avg"]  # as in models/, which would import torch here
-Missing = Literal["error", "random"]
-Loss = Literal["bce", "asl"]
-TestImages = Literal["seen", "all"]  # as in benchmarks/, likewise
-Crowds = Literal["labels", "membership", "ignore"]
-
+Negatives = tuple[Literal["memory", "statistics"], ...]
 FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
 RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes", "keep_models"})
-"""Settings that change how a run is carried out, not its results: it may be resumed with others."""
+"""Settings that do not change the results of a run: it may be resumed with others."""
 DATA_PATHS = frozenset({"dataset_root", "labels", "test_labels", "split_lists"})
-"""Where data are: the data themselves are compared by their fingerprint."""
-RUN_ARGUMENTS = frozenset({"newer_as_negative"})
-"""Arguments of strategies that follow from a setting of the run: ``negatives``."""
+"""Paths of data: the data themselves are compared by their fingerprint."""
 CONVENTIONS = ("class_order", "repeat_images", "unlabelled_as_negative", "test_images", "crowds")
 """Settings that override a protocol's, if not None."""
 B_IMAGE_SIZE = 224  # as in benchmarks/protocols.py, which would import torch here
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Data."""
+class Settings:
+    """Settings of one run: those that all methods share, the method, and the method's own settings.
 
-    benchmark: Annotated[
-        BenchmarkName, "coco, wide, voc, photos, scenes (drawn), or own (`Run(benchmark=…)`)"
-    ] = "coco"
+    Make them with `make_settings`, which checks them. The text beside a field is the help of its option. The
+    defaults are the paper's (section Experiments, else those of the authors' program); `DEFAULTS` has those
+    of each benchmark. Choices repeat those of ``models/`` and ``benchmarks/``, which would import torch.
+
+    Attributes:
+        method: key in `METHODS`.
+        method_settings: all plain arguments of the method's strategy, by name.
+    """
+
+    benchmark: Annotated[BenchmarkName, "data set; drawn scenes; or own, for `Run(benchmark=…)`"] = "coco"
     dataset_root: Annotated[str | None, "folder of the data set; without it scenes are drawn"] = None
     labels: Annotated[str | None, "labels of own photos: CSV, COCO's JSON or VOC's XML folder"] = None
     test_labels: Annotated[str | None, "labels of own test photos; if none, a part of --labels"] = None
     test_size: Annotated[float, "share of own photos to test on, if there are no test labels"] = 0.2
-    separator: Annotated[str | None, "what separates names in a CSV; found out if none"] = None
+    separator: Annotated[str | None, "what separates names in a CSV; detected if none"] = None
     split_lists: Annotated[str | None, "published split lists, a folder or zip"] = None
     protocol: Annotated[str | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
     n_classes: Annotated[int | None, "number of classes; with B0-C10 and the like all"] = 40
@@ -55,22 +53,17 @@ class DataSettings:
     class_order: Annotated[str | None, "data, alphabetical, or shuffled-N with a seed N"] = None
     repeat_images: Annotated[bool | None, "repeat an image in every experience that it has a label of"] = None
     unlabelled_as_negative: Annotated[bool | None, "train labels of other experiences' classes as 0"] = None
-    test_images: Annotated[TestImages | None, "test on images with a seen class, or on all"] = None
-    crowds: Annotated[Crowds | None, "COCO's crowd boxes: labels, membership alone, or ignored"] = None
+    test_images: Annotated[Literal["seen", "all"] | None, "test on images with a seen class, or all"] = None
+    crowds: Annotated[Literal["labels", "membership", "ignore"] | None, "use of COCO's crowd boxes"] = None
     validation_size: Annotated[float, "share of the train images to evaluate on, not the test images"] = 0.0
     limit: Annotated[int | None, "use at most this many images of each experience"] = None
     n_train: Annotated[int, "number of drawn train scenes"] = 6000
     n_test: Annotated[int, "number of drawn test scenes"] = 1200
     image_size: Annotated[int, "side of the network's input in pixels"] = 448
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """Model and optimizer."""
-
     backbone: Annotated[str, "resnet101, efficientnet_lite0, small, ..."] = "resnet101"
     pretrained: Annotated[bool, "start from ImageNet weights"] = True
-    pool: Annotated[Pool, "global pooling"] = "max"
+    pool: Annotated[Literal["max", "avg"], "global pooling"] = "max"
     freeze_backbone: Annotated[bool, "train heads alone, on features that are computed once"] = False
     freeze_batchnorm: Annotated[bool, "keep the statistics of batch normalisation"] = False
     fold_batchnorm: Annotated[bool, "fold frozen batch normalisation into convolutions: faster"] = False
@@ -79,34 +72,20 @@ class ModelSettings:
     lr_head: Annotated[float | None, "learning rate of a linear classifier; lr if none"] = None
     lr_gcn: Annotated[float, "learning rate of AGCN's GCN"] = 3e-5
     word_vectors: Annotated[str, "of AGCN: embedded, glove-6b-50d, random, or a GloVe file"] = "embedded"
-    missing_words: Annotated[Missing, "for class names without word vector: an error, or random"] = "error"
+    missing_words: Annotated[Literal["error", "random"], "for class names without word vector"] = "error"
     orthogonal_words: Annotated[bool, "make word vectors orthogonal and of unit length"] = False
     random_features: Annotated[int, "number of random features of L3A"] = 4096
 
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """Training."""
-
     train_mb_size: Annotated[int, "images per step"] = 8
     eval_mb_size: Annotated[int, "images per batch of evaluation"] = 32
-    train_epochs: Annotated[
-        int | None, "passes over each experience; if none, as many steps as the study"
-    ] = 1
-    loss: Annotated[Loss, "binary cross-entropy, or the asymmetric loss"] = "bce"
+    train_epochs: Annotated[int | None, "epochs per experience; if none, as many steps as the study"] = 1
+    loss: Annotated[Literal["bce", "asl"], "binary cross-entropy, or the asymmetric loss"] = "bce"
     pseudo_labels: Annotated[bool, "label old classes of new images by the previous model"] = False
-    negatives: Annotated[
-        tuple[Negatives, ...], "negatives of newer classes, from memory, statistics or both"
-    ] = ()
+    negatives: Annotated[Negatives, "sources of negatives of newer classes, one or both"] = ()
     distillation: Annotated[float, "weight that keeps features near the teacher's, with statistics"] = 0.3
     held_images: Annotated[int, "images per experience to measure drift on, with statistics"] = 256
-    amp: Annotated[Amp | None, "half precision"] = None
+    amp: Annotated[Literal["bf16", "fp16"] | None, "half precision"] = None
     compile: Annotated[bool, "compile the backbone"] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """Run."""
 
     seed: Annotated[int, "seed of everything random"] = 0
     label: Annotated[str | None, "name in tables; the method's if none"] = None
@@ -115,20 +94,6 @@ class RunSettings:
     cache: Annotated[str | None, "folder for features of a frozen backbone; the user's if none"] = None
     keep_models: Annotated[bool, "keep the model after each experience, not just the last"] = False
     checkpoint_minutes: Annotated[float, "minutes between saved states within an experience"] = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
-    """Settings of one run: four groups that all methods share, the method, and the method's own settings.
-
-    Make them with `make_settings`, which checks them. The text beside a field is also the help of its option
-    on the command line. The defaults are the paper's (section Experiments, and the authors' program where it
-    says nothing); `DEFAULTS` has those of each benchmark.
-
-    Attributes:
-        method: key in `METHODS`.
-        method_settings: all plain arguments of the method's strategy, by name.
-    """
 
     method: str = "agcn"
     method_settings: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -143,53 +108,34 @@ class Settings(DataSettings, ModelSettings, TrainingSettings, RunSettings):
         return {name: getattr(self, name) for name in names}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values with the format's version; without the cache's folder, which is this machine's."""
+        """Plain values with the version of the format; without the cache folder of this machine."""
         values = {name: value for name, value in asdict(self).items() if name != "cache"}
         return {"format": FORMAT, **values, "negatives": list(self.negatives)}
 
 
-GROUPS = (DataSettings, ModelSettings, TrainingSettings, RunSettings)
 KINDS: dict[str, Any] = get_type_hints(Settings)
 """Type of each field."""
-
+GROUPS = {"benchmark": "data", "backbone": "model and optimizer", "train_mb_size": "training", "seed": "run"}
+"""First field of each group of options, and its title."""
 DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "coco": {},
     "wide": {"n_classes": 21, "n_experiences": 7},
     "voc": {"protocol": "B0-C4", "n_classes": None, "n_experiences": None},
     "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random", "train_epochs": None},
     "own": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
-    "scenes": {
-        "backbone": "small",
-        "pretrained": False,
-        "image_size": 64,
-        "lr": 1e-3,
-        "lr_gcn": 1e-4,
-        "orthogonal_words": True,
-        "lambda_cls": 0.15,
-        "lambda_dst": 0.85,
-        "lambda_gph": 1e3,
-        "eval_mb_size": 64,
-    },
+    "scenes": {"backbone": "small", "pretrained": False, "image_size": 64, "eval_mb_size": 64, "lr": 1e-3},
 }
-"""What differs from the paper's Split-COCO, for methods that have the setting.
+DEFAULTS["scenes"] |= {"lr_gcn": 1e-4, "orthogonal_words": True}
+DEFAULTS["scenes"] |= {"lambda_cls": 0.15, "lambda_dst": 0.85, "lambda_gph": 1e3}
+"""Differences from the paper's Split-COCO, for methods that have the setting.
 
 Drawn scenes need a small network trained from scratch, whose old features change fast: the paper's λ₁ of 0.07
 preserves them, but learns little from 600 images per experience, and 0.3 learns more but forgets more. GloVe
-vectors lie in few directions (an effective rank of 12 for 40 classes); with them AGCN learned less of new
+vectors span few directions (an effective rank of 12 for 40 classes); with them AGCN learned less about new
 classes than a linear classifier."""
-
-SMOKE: dict[str, Any] = {
-    "n_classes": 4,
-    "n_experiences": 2,
-    "n_train": 64,
-    "n_test": 32,
-    "image_size": 32,
-    "limit": 24,
-    "mem_size": 8,
-    "batch_size_mem": 4,
-    "random_features": 64,
-}
-"""Settings that show in seconds whether a run works; for methods that have them."""
+SMOKE: dict[str, Any] = {"n_classes": 4, "n_experiences": 2, "n_train": 64, "n_test": 32, "limit": 24}
+SMOKE |= {"image_size": 32, "mem_size": 8, "batch_size_mem": 4, "random_features": 64}
+"""Settings that check in seconds whether a run works; for methods that have them."""
 
 
 def ascii_name(text: str) -> str:
@@ -199,12 +145,7 @@ def ascii_name(text: str) -> str:
 
 
 def run_name(label: str, class_order: str | None, seed: int) -> str:
-    """Name of a run's folder; a class order that was chosen is a part of it.
-
-    Example:
-        >>> run_name("er + negatives", "shuffled-1", 0)
-        'er-negatives-shuffled-1-seed0'
-    """
+    """Name of a run's folder: ``er-seed0``, or with a chosen class order ``er-shuffled-1-seed0``."""
     return ascii_name("-".join([ascii_name(label), *filter(None, [class_order]), f"seed{seed}"]))
 
 
@@ -213,33 +154,13 @@ def is_b_protocol(name: str | None) -> bool:
     return isinstance(name, str) and re.fullmatch(r"B\d+-C\d+", name) is not None
 
 
-def _protocol_settings(benchmark: BenchmarkName, protocol: Any) -> dict[str, Any]:
-    """What a protocol sets in place of a benchmark's defaults."""
-    check_value("protocol", protocol, KINDS["protocol"])
-    if protocol in (None, "paper"):
-        return {}
-    if not is_b_protocol(protocol):
-        raise ValueError(
-            f"the setting protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not {protocol!r}."
-        )
-    size = {} if benchmark == "scenes" else {"image_size": B_IMAGE_SIZE}
-    return {"n_classes": None, "n_experiences": None, **size}
-
-
-def _preset_settings(preset: Any) -> dict[str, Any]:
-    """What a preset of AGCN sets, of the method and of the run."""
-    from avalanche_agcn.training.strategies.agcn import PRESETS, STATISTICS_MODEL
-
-    own = PRESETS[preset] if preset in [*PRESETS] else {}
-    return {**own, **(STATISTICS_MODEL if preset == "statistics" else {})}
-
-
 def method_arguments(method: str) -> dict[str, inspect.Parameter]:
     """Arguments of a method's strategy that ``method_settings`` has; a ValueError names an unknown method."""
-    if not isinstance(method, str) or method not in METHODS:
+    if method not in [*METHODS]:  # a list, since a value from a file may not be hashable
         raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}.")
-    arguments = METHODS[method].arguments
-    return {name: argument for name, argument in arguments.items() if name not in RUN_ARGUMENTS}
+    arguments = dict(METHODS[method].arguments)
+    arguments.pop("newer_as_negative", None)  # which follows from the setting negatives
+    return arguments
 
 
 def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -255,11 +176,11 @@ def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 def make_settings(
     benchmark: BenchmarkName, defaults: Mapping[str, Any] | None = None, /, **given: Any
 ) -> Settings:
-    """Settings of a benchmark, with those given in place of its defaults.
+    """Settings of a benchmark, with the given ones instead of its defaults.
 
     Args:
         benchmark: name of the benchmark.
-        defaults: further settings in place of the benchmark's, where the method has them.
+        defaults: further defaults that replace the benchmark's, where the method has them.
         given: fields of `Settings`, and settings of the method by the names of its strategy's arguments.
 
     Raises:
@@ -273,12 +194,12 @@ def make_settings(
         raise ValueError(
             f"unknown settings {unknown}; known are {sorted(KINDS)}, and of this method {sorted(arguments)}."
         )
+    merged = _merge(benchmark, arguments, defaults or {}, {**shared, **own, "benchmark": benchmark})
     kinds = KINDS | {name: argument.annotation for name, argument in arguments.items()}
-    layers = _layers(benchmark, arguments, defaults or {}, {**shared, **own, "benchmark": benchmark})
-    values = {name: value for layer in layers for name, value in layer.items() if name in kinds}
+    values = {name: value for name, value in merged.items() if name in kinds}
     for name, value in values.items():
         check_value(name, value, kinds[name])
-    negatives = values.pop("negatives", ())
+    negatives = values.get("negatives", ())
     values["negatives"] = (negatives,) if isinstance(negatives, str) else tuple(negatives)
     method_settings = {name: values.pop(name) for name in arguments}
     settings = Settings(**values, method_settings=method_settings)
@@ -287,53 +208,65 @@ def make_settings(
     return settings
 
 
-def _layers(
+def _merge(
     benchmark: BenchmarkName,
     arguments: Mapping[str, inspect.Parameter],
     defaults: Mapping[str, Any],
     given: Mapping[str, Any],
-) -> list[Mapping[str, Any]]:
-    """Settings by where they come from; the later ones take precedence."""
-    shared, own = split_settings(defaults)
-    chosen = {**DEFAULTS[benchmark], **shared, **own, **given}
+) -> dict[str, Any]:
+    """All settings by name; each source overrides those before it."""
+    chosen = {**DEFAULTS[benchmark], **defaults, **given}
     by_protocol = _protocol_settings(benchmark, chosen.get("protocol"))
-    if by_protocol:  # it says how many experiences there are, unless the user does
-        shared.pop("n_experiences", None)
-    layers = [
-        {name: argument.default for name, argument in arguments.items()},
-        {"pretrained": False} if chosen.get("backbone") == "small" else {},  # there are no weights for it
-        DEFAULTS[benchmark],
-        by_protocol,
-        {**shared, **own},
-        given,
-    ]
-    if "preset" in arguments:
-        preset = chosen.get("preset", "paper")
-        # The benchmark's weights of losses suit the paper's preset, but not that of statistics.
-        layers.insert(3 if preset == "statistics" else 1, _preset_settings(preset))
-    return layers
+    if by_protocol:  # it determines the number of experiences, unless the user does
+        defaults = {name: value for name, value in defaults.items() if name != "n_experiences"}
+    preset = _preset_settings(chosen.get("preset", "paper")) if "preset" in arguments else {}
+    # The benchmark's loss weights suit the paper's preset, but not that of statistics.
+    before, after = ({}, preset) if chosen.get("preset") == "statistics" else (preset, {})
+    untrained = {"pretrained": False} if chosen.get("backbone") == "small" else {}  # it has no weights
+    own = {name: argument.default for name, argument in arguments.items()}
+    sources = (own, before, untrained, DEFAULTS[benchmark], after, by_protocol, defaults, given)
+    return {name: value for source in sources for name, value in source.items()}
+
+
+def _protocol_settings(benchmark: BenchmarkName, protocol: Any) -> dict[str, Any]:
+    """Settings of a protocol that replace a benchmark's defaults."""
+    check_value("protocol", protocol, KINDS["protocol"])
+    if protocol in (None, "paper"):
+        return {}
+    if not is_b_protocol(protocol):
+        raise ValueError(
+            f"the setting protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not {protocol!r}."
+        )
+    size = {} if benchmark == "scenes" else {"image_size": B_IMAGE_SIZE}
+    return {"n_classes": None, "n_experiences": None, **size}
+
+
+def _preset_settings(preset: Any) -> dict[str, Any]:
+    """Settings of a preset of AGCN, both the method's and the run's."""
+    from avalanche_agcn.training.strategies.agcn import PRESETS, STATISTICS_MODEL
+
+    own = PRESETS[preset] if preset in [*PRESETS] else {}
+    return {**own, **(STATISTICS_MODEL if preset == "statistics" else {})}
 
 
 def _check_method(settings: Settings) -> None:
-    """Raise a ValueError for settings that the method cannot use."""
-    arguments, own = method_arguments(settings.method), settings.method_settings
-    if own.get("mem_size") == 0 and arguments["mem_size"].default > 0:
-        raise ValueError(f"{settings.method} needs a memory: mem_size (--memory) must be at least 1, not 0.")
+    name, no_memory = settings.method, settings.method_settings.get("mem_size") == 0
+    if no_memory and method_arguments(name)["mem_size"].default > 0:
+        raise ValueError(f"{name} needs a memory: mem_size (--memory) must be at least 1, not 0.")
     unusable = sorted(set(settings.negatives) - usable_negatives(settings))
     if unusable:
         raise ValueError(
-            f"{settings.method} cannot use negatives from {', '.join(unusable)}: memory needs a method that "
-            "replays images, or AGCN with --memory; statistics need one that trains by gradient."
+            f"{name} cannot use negatives from {', '.join(unusable)}: memory needs a method that replays "
+            "images, or AGCN with --memory; statistics need one that trains by gradient."
         )
-    if settings.pseudo_labels and not METHODS[settings.method].takes_pseudo_labels:
+    if settings.pseudo_labels and not METHODS[name].takes_pseudo_labels:
         raise ValueError(
-            f"{settings.method} cannot use pseudo_labels: they need a method that trains by gradient, one "
-            "experience after the other, and has none of its own."
+            f"{name} cannot use pseudo_labels: they need a method that trains by gradient, one experience "
+            "after the other, and has none of its own."
         )
 
 
 def _check_data(settings: Settings) -> None:
-    """Raise a ValueError for settings of data that the benchmark does not have."""
     benchmark, lists = settings.benchmark, settings.split_lists
     if settings.crowds is not None and benchmark != "coco":
         raise ValueError(f"crowds are boxes of COCO: leave the setting out for {benchmark}.")
@@ -349,11 +282,12 @@ def _check_data(settings: Settings) -> None:
 
 def change_settings(settings: Settings, **changes: Any) -> Settings:
     """Settings with some changed, fields or settings of the method; another method has its own defaults."""
-    if changes.get("preset") == "statistics":  # with the preset comes what it needs
+    if changes.get("preset") == "statistics":  # the preset also sets what it needs
         changes = {**_preset_settings("statistics"), **changes}
-    values = {item.name: getattr(settings, item.name) for item in fields(settings)}
-    own = values.pop("method_settings") if changes.get("method", settings.method) == settings.method else {}
-    return make_settings(values.pop("benchmark"), **{**values, "method_settings": own, **changes})
+    values = dict(vars(settings))
+    if changes.get("method", settings.method) != settings.method:
+        values["method_settings"] = {}
+    return make_settings(values.pop("benchmark"), **{**values, **changes})
 
 
 def usable_negatives(settings: Settings) -> set[str]:
@@ -377,14 +311,13 @@ def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], *, but: Collection[str] = RUNTIME_SETTINGS
 ) -> list[str]:
-    """Settings that differ, each as ``"lr: 0.0001, now 0.001"``; one that is not there has its default."""
+    """Settings that differ, each as ``"lr: 0.0001, now 0.001"``; a missing one has its default."""
     before, now = _with_defaults(old), _with_defaults(new)
     names = sorted((before.keys() | now.keys()) - set(but))
     return [f"{n}: {before.get(n)}, now {now.get(n)}" for n in names if before.get(n) != now.get(n)]
 
 
 def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings by name, those of the method among them."""
     shared, own = split_settings({**Settings().as_dict(), **values})
     arguments = method_arguments(shared["method"]) if shared["method"] in METHODS else {}
     defaults = {name: argument.default for name, argument in arguments.items()}

@@ -15,11 +15,12 @@ from unittest.mock import patch
 import torch
 from avalanche.distributed.distributed_helper import DistributedHelper
 
-import avalanche_agcn.experiments.run as run_module
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.evaluation import find_nested, multilabel_evaluator
+from avalanche_agcn.experiments import build
+from avalanche_agcn.experiments.build import make_strategy
 from avalanche_agcn.experiments.cli import main as run_command
-from avalanche_agcn.experiments.run import Run, make_strategy
+from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import Settings, make_settings
 from avalanche_agcn.models import MultiLabelClassifier, create_backbone
 from avalanche_agcn.models.forward import unwrap
@@ -55,7 +56,7 @@ def trace(case: dict, out: Path, *, resume: bool = False) -> dict:
     save = save_and_stop(Run._save, case["stop_after"]) if stopped else Run._save
     with (
         patch.object(StreamSampler, "_own_rows", record),
-        patch.object(run_module, "make_strategy", make_double),
+        patch.object(build, "make_strategy", make_double),
         patch.object(Run, "_save", save),
         contextlib.suppress(Stop),
     ):
@@ -111,7 +112,7 @@ def _to_double(module, inputs):
 
 
 def save_and_stop(save, n_saves: int):
-    """A way to save that ends the run after it has been used a number of times."""
+    """A function that saves, and stops the run after a number of saves."""
     saves = itertools.count(1)
 
     def save_or_stop(*args):

@@ -1,4 +1,5 @@
 import functools
+import itertools
 import pickle
 import random
 
@@ -11,19 +12,6 @@ from torch.utils.data import TensorDataset
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.evaluation import multilabel_evaluator
 from avalanche_agcn.experiments import checkpoint
-from avalanche_agcn.experiments.checkpoint import (
-    MAGIC,
-    DamagedState,
-    load_state,
-    load_strategy,
-    random_state,
-    save_state,
-    save_strategy,
-    seed_everything,
-    set_random_state,
-    write_atomically,
-    write_json,
-)
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
@@ -32,12 +20,8 @@ from avalanche_agcn.training.plugins import StatisticalNegativesPlugin
 
 
 def smoke(**changes):
-    """Two experiences of three batches, the last one smaller, flipped at random; a save after each batch."""
+    """Two experiences of three batches, the last one smaller; a save after each batch."""
     return make_settings("scenes", SMOKE, **{"limit": 22, "checkpoint_minutes": 0.0, **changes})
-
-
-class Killed(Exception):
-    """Stands for a process that ends at once."""
 
 
 class Steps(SupervisedPlugin):
@@ -50,7 +34,7 @@ class Steps(SupervisedPlugin):
 
 
 class Noise(SupervisedPlugin):
-    """Draws as an experience begins, as a network that grows does, and in each step, as dropout does."""
+    """Draws random numbers when an experience starts and in each step, as a growing network or dropout do."""
 
     def before_training_exp(self, strategy, **kwargs):
         torch.rand(())
@@ -67,24 +51,23 @@ def make_run(settings, out, **options):
 
 
 def stop(run, n_saves):
-    """End a run when it has saved its state so many times; return the number of its steps."""
-    saved = []
+    """Stop a run after a number of saves; return the number of its steps."""
+    save, saves = checkpoint.save_state, itertools.count(1)
 
     def save_and_stop(path, state):
-        save_state(path, state)
-        saved.append(path)
-        if len(saved) == n_saves:
-            raise Killed
+        save(path, state)
+        if next(saves) == n_saves:
+            raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save_state", save_and_stop)
-        with pytest.raises(Killed):
+        with pytest.raises(KeyboardInterrupt):
             run.run()
     return run.steps.n
 
 
 def finish(run, *, n_before=0):
-    """All that comes out, weights and memories to the last bit, of a run with so many steps behind it."""
+    """Outcome of a run, with weights and memories to the last bit, and the number of all its steps."""
     results, strategy = run.run(), run.strategy
     n_steps = n_before + run.steps.n
     weights = {name: tensor.tolist() for name, tensor in strategy.model.state_dict().items()}
@@ -107,14 +90,9 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What comes out of an uninterrupted run without workers, made once."""
+    """Outcome of an uninterrupted run without workers, computed once."""
     run = functools.cache(lambda settings: finish(make_run(settings, tmp_path_factory.mktemp("whole"))))
     return lambda **changes: run(smoke(**changes))
-
-
-@pytest.mark.parametrize("method", ["er", "agcn", "streaming_ridge"])
-def test_workers_change_nothing(tmp_path, method, whole):
-    assert finish(make_run(smoke(method=method, num_workers=2), tmp_path)) == whole(method=method)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +120,13 @@ def test_a_killed_run_resumes_to_the_same_end(tmp_path, changes, n_saves, whole)
 
 
 @pytest.mark.parametrize("n_saves", [3, 13])  # after an epoch's last step; in the second epoch of the second
-def test_a_run_goes_on_with_another_number_of_workers_in_any_epoch(tmp_path, n_saves, whole):
+def test_a_run_resumes_with_another_number_of_workers_in_any_epoch(tmp_path, n_saves, whole):
     changes = {"storage_policy": "ocdm", "train_epochs": 2}
     before, after = (smoke(num_workers=n, **changes) for n in (2, 0))
     assert stop_and_resume(before, tmp_path, n_saves, resume_with=after) == whole(**changes)
 
 
-def test_a_run_that_is_stopped_twice_in_an_epoch_goes_on_to_the_same_end(tmp_path, whole):
+def test_a_run_that_is_stopped_twice_in_an_epoch_resumes_to_the_same_end(tmp_path, whole):
     settings = smoke(method="prs", num_workers=2)
     n_steps = [stop(make_run(settings, tmp_path, resume=True), n_saves) for n_saves in (6, 1)]
     assert n_steps == [4, 1]
@@ -156,12 +134,12 @@ def test_a_run_that_is_stopped_twice_in_an_epoch_goes_on_to_the_same_end(tmp_pat
 
 
 def test_a_file_is_written_into_a_new_folder_for_all_readers_but_nan_is_not(tmp_path):
-    write_json(tmp_path / "new" / "a.json", {"ä": [1, None]})
+    checkpoint.write_json(tmp_path / "new" / "a.json", {"ä": [1, None]})
     assert (tmp_path / "new" / "a.json").read_text() == '{\n "ä": [\n  1,\n  null\n ]\n}\n'
     (tmp_path / "other").touch()
     assert (tmp_path / "new" / "a.json").stat().st_mode == (tmp_path / "other").stat().st_mode
     with pytest.raises(ValueError, match="Out of range float"):
-        write_json(tmp_path / "b.json", float("nan"))
+        checkpoint.write_json(tmp_path / "b.json", float("nan"))
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -173,30 +151,23 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space left"):
-        write_atomically(path, write)
+        checkpoint.write_atomically(path, write)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_state_comes_back_as_it_was(tmp_path):
-    state = {"weights": torch.arange(5.0), "numbers": [1, 2.5, None, "text"], "nested": {"a": {"b": True}}}
-    save_state(tmp_path / "state", state)
-    loaded = load_state(tmp_path / "state")
-    assert torch.equal(loaded.pop("weights"), state.pop("weights"))
-    assert loaded == state
-
-
-@pytest.mark.parametrize("keep", [0, 10, len(MAGIC), len(MAGIC) + 20, 500, -1, "changed"])
+@pytest.mark.parametrize("keep", [0, 10, len(checkpoint.MAGIC), len(checkpoint.MAGIC) + 20, 500, -1])
 def test_a_truncated_or_changed_file_is_named(tmp_path, keep):
     path = tmp_path / "state"
-    save_state(path, {"weights": torch.arange(100.0)})
+    checkpoint.save_state(path, {"weights": torch.arange(100.0)})
     content = bytearray(path.read_bytes())
-    if keep == "changed":
-        content[-200] ^= 1
-    path.write_bytes(content if keep == "changed" else content[:keep])
-    reason = "damaged or was only partly written" if keep == "changed" else ""
-    with pytest.raises(DamagedState, match=f"{path}.*{reason}"):
-        load_state(path)
+    path.write_bytes(content[:keep])
+    with pytest.raises(checkpoint.DamagedState, match=str(path)):
+        checkpoint.load_state(path)
+    content[-200] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(checkpoint.DamagedState, match=f"{path} is damaged or was only partly written"):
+        checkpoint.load_state(path)
 
 
 class Bomb:
@@ -207,25 +178,25 @@ class Bomb:
 def test_code_in_a_file_is_not_executed(tmp_path):
     foreign, ours = tmp_path / "foreign", tmp_path / "ours"
     foreign.write_bytes(pickle.dumps(Bomb()))
-    save_state(ours, {"bomb": Bomb()})
+    checkpoint.save_state(ours, {"bomb": Bomb()})
     for path, reason in ((foreign, "not a saved state of this package"), (ours, "has the right checksum")):
-        with pytest.raises(DamagedState, match=reason):
-            load_state(path)
+        with pytest.raises(checkpoint.DamagedState, match=reason):
+            checkpoint.load_state(path)
 
 
 def drawn():
     return random.random(), np.random.rand(), torch.rand(3).tolist(), random.gauss(0, 1)  # noqa: NPY002
 
 
-def test_random_numbers_go_on_after_saving_and_loading(tmp_path):
-    seed_everything(3)
+def test_random_numbers_continue_after_saving_and_loading(tmp_path):
+    checkpoint.seed_everything(3)
     drawn()
-    save_state(tmp_path / "state", random_state())
+    checkpoint.save_state(tmp_path / "state", checkpoint.random_state())
     expected = drawn()
-    seed_everything(4)
-    set_random_state(load_state(tmp_path / "state"))
+    checkpoint.seed_everything(4)
+    checkpoint.set_random_state(checkpoint.load_state(tmp_path / "state"))
     assert drawn() == expected
-    seed_everything(3)
+    checkpoint.seed_everything(3)
     drawn()
     assert drawn() == expected
 
@@ -234,17 +205,13 @@ WIDTH = 8
 
 
 def make_benchmark(n_experiences):
-    """The first experiences of one stream: every image has labels of one experience only."""
+    """The first experiences of one stream, with 20 images and 2 classes each."""
     generator = torch.Generator().manual_seed(0)
-    n = 20 * n_experiences
-    targets = torch.zeros(n, 2 * n_experiences)
-    for t in range(n_experiences):
-        rows = slice(20 * t, 20 * t + 20)
-        targets[rows, 2 * t : 2 * t + 2] = (torch.rand(20, 2, generator=generator) < 0.5).float()
-        targets[rows, 2 * t] = torch.maximum(targets[rows, 2 * t], 1 - targets[rows, 2 * t + 1])
-    features = torch.stack([torch.randn(WIDTH, generator=torch.Generator().manual_seed(k)) for k in range(n)])
-    data = TensorDataset(features)
-    data.targets = targets.int()
+    features = torch.randn(60, WIDTH, generator=generator)
+    labels = torch.rand(60, 2, generator=generator) < 0.5
+    labels[:, 0] |= ~labels[:, 1]
+    data = TensorDataset(features[: 20 * n_experiences])
+    data.targets = torch.block_diag(*labels.int().split(20)[:n_experiences])
     return multilabel_benchmark(data, data, n_experiences=n_experiences)
 
 
@@ -256,35 +223,27 @@ def make_strategy(name, n_classes, **settings):
         model = AGCNModel(Precomputed(WIDTH), words, hidden_features=7)
     else:
         model = MultiLabelClassifier(Precomputed(WIDTH), n_classes)
-    if "lambda_gph" in method.arguments:
-        settings.setdefault("lambda_gph", 1.0)
-    elif "mem_size" in method.arguments:
-        settings["mem_size"] = 12
-    return method.strategy_class(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), 0.1),
-        evaluator=multilabel_evaluator(loggers=[]),
-        seed=3,
-        **settings,
-    )
+    small = {"lambda_gph": 1.0} if "lambda_gph" in method.arguments else {"mem_size": 12}
+    settings = {name: value for name, value in small.items() if name in method.arguments} | settings
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    evaluator = multilabel_evaluator(loggers=[])
+    return method.strategy_class(model=model, optimizer=optimizer, evaluator=evaluator, seed=3, **settings)
 
 
 def train_and_save(path, name, **settings):
-    benchmark = make_benchmark(2)
-    strategy = make_strategy(name, 4, **settings)
+    benchmark, strategy = make_benchmark(2), make_strategy(name, 4, **settings)
     for t, experience in enumerate(benchmark.train_stream):
         strategy.train(experience, eval_streams=[])
         strategy.eval(benchmark.test_stream[: t + 1])
-    save_strategy(path, strategy)
+    checkpoint.save_strategy(path, strategy)
 
 
 def continue_on(path, name, **settings):
-    benchmark = make_benchmark(3)
-    strategy = make_strategy(name, 6, **settings)
-    load_strategy(path, strategy, benchmark.train_stream)
+    benchmark, strategy = make_benchmark(3), make_strategy(name, 6, **settings)
+    checkpoint.load_strategy(path, strategy, benchmark.train_stream)
     strategy.train(benchmark.train_stream[2], eval_streams=[])
     strategy.eval(benchmark.test_stream[:])
-    return strategy
+    return logits(strategy)
 
 
 def logits(strategy):
@@ -296,7 +255,7 @@ def logits(strategy):
 @pytest.mark.parametrize("name", [name for name in METHODS if not name.startswith("multitask")])
 def test_every_method_learns_further_classes(tmp_path, name):
     train_and_save(tmp_path / "strategy.bin", name)
-    found = logits(continue_on(tmp_path / "strategy.bin", name))
+    found = continue_on(tmp_path / "strategy.bin", name)
     assert found.shape == (60, 6)
     assert found.isfinite().all()
 
@@ -307,11 +266,11 @@ def test_every_method_learns_further_classes(tmp_path, name):
 )
 def test_closed_form_and_graph_methods_equal_an_uninterrupted_run(tmp_path, name, settings):
     train_and_save(tmp_path / "strategy.bin", name, **settings)
-    whole, benchmark = make_strategy(name, 6, **settings), make_benchmark(3)
-    for experience in benchmark.train_stream:
+    whole = make_strategy(name, 6, **settings)
+    for experience in make_benchmark(3).train_stream:
         whole.train(experience, eval_streams=[])
     continued = continue_on(tmp_path / "strategy.bin", name, **settings)
-    torch.testing.assert_close(logits(continued), logits(whole), rtol=0, atol=1e-5)
+    torch.testing.assert_close(continued, logits(whole), rtol=0, atol=1e-5)
 
 
 def test_another_strategy_is_rejected(tmp_path):

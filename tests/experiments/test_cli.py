@@ -2,6 +2,7 @@ import csv
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,15 +41,6 @@ def test_with_no_options_five_methods_are_compared_over_a_frozen_network():
     used = {(s.benchmark, s.freeze_backbone, s.pretrained, s.n_classes) for s in runs}
     assert used == {("scenes", True, True, 20)}
     assert runs[6].method_settings["preset"] == "statistics"
-    (long,) = wanted("--method agcn")
-    assert (long.freeze_backbone, long.n_classes, long.method) == (False, 40, "agcn")
-
-
-def test_variants_can_be_compared_with_their_method():
-    plain, variant = wanted("--method agcn agcn_statistics")
-    assert (plain.name, variant.name) == ("agcn-seed0", "agcn-statistics-seed0")
-    assert (plain.method_settings["preset"], variant.method_settings["preset"]) == ("paper", "statistics")
-    assert wanted("--method er_negatives")[0].negatives == ("memory",)
 
 
 def test_small_defaults_are_those_that_the_study_chose_for_each_method():
@@ -73,6 +65,42 @@ def test_small_defaults_are_those_that_the_study_chose_for_each_method():
     assert negatives.lr_head == runs["finetuning + statistics"].lr_head == 3e-3
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            "--method agcn",
+            {"benchmark": "scenes", "freeze_backbone": False, "n_classes": 40, "preset": "paper"},
+        ),
+        ("--data x", {"benchmark": "coco", "backbone": "resnet101", "lambda_gph": 1e5, "dataset_root": "x"}),
+        ("--method agcn_statistics", {"name": "agcn-statistics-seed0", "preset": "statistics"}),
+        ("--method er_negatives", {"method": "er", "negatives": ("memory",)}),
+        ("--method er --memory 9 --negatives memory", {"mem_size": 9, "negatives": ("memory",)}),
+        ("--batch-size 4 --epochs 2 --workers 3", {"train_mb_size": 4, "train_epochs": 2, "num_workers": 3}),
+        ("--no-pretrained", {"pretrained": False}),
+        # A protocol determines the number of experiences.
+        ("--smoke --protocol B0-C1", {"protocol": "B0-C1", "n_classes": 4, "n_experiences": None}),
+        ("--set protocol=B0-C10 n_experiences=4 --smoke", {"protocol": "B0-C10", "n_experiences": 4}),
+        ("--smoke --protocol paper", {"n_experiences": 2}),
+        # Values are written as in TOML or Python.
+        ("--set orthogonal_words=False compile=true", {"orthogonal_words": False, "compile": True}),
+        ("--set lr=.001 lr_head=1.", {"lr": 0.001, "lr_head": 1.0}),
+        ("--set limit=None", {"limit": None}),
+        ("--set limit=none", {"limit": None}),
+        ("--set limit=30 'label=my own'", {"limit": 30, "label": "my own"}),
+        ("--set 'label=\"a b\"'", {"label": "a b"}),
+        (
+            "--set pool=avg lr=0.5 --set lr=0.25 cross_blocks=false",
+            {"pool": "avg", "lr": 0.25, "cross_blocks": False},
+        ),
+    ],
+)
+def test_options_become_settings(options, expected):
+    (settings,) = wanted(options)
+    found = {**vars(settings), **settings.method_settings, "name": settings.name}
+    assert {name: found[name] for name in expected} == expected
+
+
 def test_own_photos_need_images_and_labels():
     (settings,) = wanted("--images DIR --labels labels.csv", "photos")
     assert (settings.benchmark, settings.dataset_root, settings.labels) == ("photos", "DIR", "labels.csv")
@@ -83,21 +111,9 @@ def test_own_photos_need_images_and_labels():
             wanted(options, "photos")
 
 
-def test_without_data_it_is_drawn_scenes_and_with_data_the_papers_settings():
-    assert wanted("--method agcn")[0].benchmark == "scenes"
-    (paper,) = wanted("--data somewhere")
-    used = (paper.benchmark, paper.backbone, paper.method_settings["lambda_gph"])
-    assert used == ("coco", "resnet101", 1e5)
+def test_all_methods_run_with_each_seed():
     names = [settings.name for settings in wanted("--method all --seed 0 2")]
     assert names == [f"{method}-seed{seed}" for method in METHODS for seed in (0, 2)]
-
-
-def test_options_keep_the_names_that_people_type():
-    options = "--data x --batch-size 4 --epochs 2 --workers 3 --memory 9 --negatives memory --no-pretrained"
-    (settings,) = wanted(f"{options} --method er")
-    assert (settings.dataset_root, settings.train_mb_size, settings.train_epochs) == ("x", 4, 2)
-    assert (settings.num_workers, settings.method_settings["mem_size"]) == (3, 9)
-    assert (settings.negatives, settings.pretrained) == (("memory",), False)
 
 
 def test_settings_go_to_every_chosen_method_that_has_them():
@@ -113,41 +129,13 @@ def test_settings_go_to_every_chosen_method_that_has_them():
     assert {s.loss for s in runs} == {"asl"}
 
 
-def test_a_protocol_says_how_many_experiences_there_are():
-    (smoke,) = wanted("--smoke --protocol B0-C1")
-    assert (smoke.protocol, smoke.n_classes, smoke.n_experiences) == ("B0-C1", 4, None)
-    (given,) = wanted("--set protocol=B0-C10 n_experiences=4 --smoke")
-    assert (given.protocol, given.n_experiences) == ("B0-C10", 4)
-    assert wanted("--smoke --protocol paper")[0].n_experiences == 2
+TOML = "lr = 0.5\ntrain_mb_size = 3\nseed = 4\nlambda_gph = 2.0\n[method_settings]\nlambda_cls = 0.1\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--method ewc --memory 5", r"\['mem_size'\] for ewc; their own are .*'ewc_lambda'.*--help"),
-        ("--method er lwf --preset official", r"unknown settings \['preset'\] for er, lwf"),
-        ("--method ewc --negatives memory", "ewc cannot use negatives from memory"),
-        ("--method l3a csc --pseudo-labels", "l3a cannot use pseudo_labels"),
-        ("--protocol B10", "protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not 'B10'"),
-        ("--loss focal", "--loss: invalid choice: 'focal'"),
-        ("--set polo=avg", "polo"),
-        ("--set pool", "NAME=VALUE"),
-        ("--method agcn --seed 1 1", "several runs would have the folder agcn-seed1"),
-        ("--method er prs --label mine", "several runs would have the folder mine-seed0"),
-        ("--method magic", "unknown method 'magic'; known are multitask"),
-        ("--config absent.toml", "absent.toml"),
-        ("--method er agcn --word-vectors absent.txt", "there is no file absent.txt of word vectors"),
-    ],
-)
-def test_a_wrong_option_is_named(options, message, capsys):
-    assert main("coco", None, options.split()) == 2
-    assert re.search(message, capsys.readouterr().err)
-
-
-def test_the_command_line_comes_before_the_config(tmp_path):
-    text = "lr = 0.5\ntrain_mb_size = 3\nseed = 4\nlambda_gph = 2.0\n[method_settings]\nlambda_cls = 0.1\n"
-    (tmp_path / "run.toml").write_text(text)
-    settings = wanted(f"--config {tmp_path / 'run.toml'} --lr 0.25")[0]
+@pytest.mark.parametrize(("suffix", "text"), [("toml", TOML), ("json", json.dumps(tomllib.loads(TOML)))])
+def test_the_command_line_comes_before_the_config(tmp_path, suffix, text):
+    (tmp_path / f"run.{suffix}").write_text(text)
+    settings = wanted(f"--config {tmp_path / f'run.{suffix}'} --lr 0.25")[0]
     assert (settings.lr, settings.train_mb_size, settings.seed) == (0.25, 3, 4)
     assert (settings.method_settings["lambda_gph"], settings.method_settings["lambda_cls"]) == (2.0, 0.1)
 
@@ -195,45 +183,14 @@ def test_variants_of_the_ablations_are_runs_of_their_own():
     assert weights["agcn-lambda3-0"] == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--method er", "these are variants of AGCN, and not of er"),
-        ("--method all", "these are variants of AGCN, and not of .*er"),
-        ("--label mine", "labels of their own: leave --label out"),
-    ],
-)
-def test_variants_are_of_agcn_alone_and_have_their_labels(options, message):
-    with pytest.raises(ValueError, match=message):
-        wanted(options, variants=ABLATIONS)
+def test_variants_are_of_agcn_alone_and_have_their_labels():
+    with pytest.raises(ValueError, match=r"these are variants of AGCN, and not of .*er"):
+        wanted("--method all", variants=ABLATIONS)
+    with pytest.raises(ValueError, match="labels of their own: leave --label out"):
+        wanted("--label mine", variants=ABLATIONS)
 
 
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [
-        ("orthogonal_words=False", False),
-        ("compile=true", True),
-        ("lr=.001", 0.001),
-        ("lr=1.", 1.0),
-        ("limit=None", None),
-        ("limit=none", None),
-        ("limit=30", 30),
-        ("label=my own", "my own"),
-        ("label='a b'", "a b"),
-    ],
-)
-def test_values_may_be_written_as_in_toml_or_python(given, value):
-    (settings,) = settings_of(make_parser("coco", None).parse_args(["--set", given]))
-    assert getattr(settings, given.partition("=")[0]) == value
-
-
-def test_settings_given_apart_are_all_taken():
-    (settings,) = wanted("--set pool=avg lr=0.5 --set lr_head=1e-3 lr=0.25 cross_blocks=false")
-    assert (settings.pool, settings.lr_head, settings.lr) == ("avg", 1e-3, 0.25)
-    assert settings.method_settings["cross_blocks"] is False
-
-
-def test_a_run_that_cannot_begin_says_why_and_that_nothing_is_saved(tmp_path, capsys):
+def test_a_run_that_cannot_start_says_why_and_that_nothing_is_saved(tmp_path, capsys):
     options = ["--data", str(tmp_path / "absent"), "--backbone", "small", "--out", str(tmp_path)]
     assert main("coco", None, options) == 1
     assert re.search(r"No state of the run was saved.\nStopped: There is no folder", capsys.readouterr().err)

@@ -59,6 +59,7 @@ def start(n_processes, *arguments):
 
 
 def run_cases(n_processes, out, cases, *options):
+    """Run cases in this process or in several; return what was printed."""
     if n_processes == 1:
         runs.main(out, cases, resume="--resume" in options)
         return ""
@@ -69,7 +70,7 @@ def run_cases(n_processes, out, cases, *options):
 
 
 def difference(a, b):
-    """Largest difference of two values, relative for numbers over 1; infinite if they differ in kind."""
+    """Largest difference of two values, relative for numbers over 1; infinite if their types differ."""
     if isinstance(a, torch.Tensor) and a.shape == b.shape:
         a, b = a.double().nan_to_num(), b.double().nan_to_num()
         return float(((a - b) / a.abs().clamp(min=1)).abs().max()) if a.numel() else 0.0
@@ -83,7 +84,7 @@ def difference(a, b):
 
 
 def differences(one, many):
-    """Largest differences of each kind between a run in one and one in several processes."""
+    """Largest difference of each value of `TOLERANCES` between a run in one and one in several processes."""
     (expected,) = read_traces(one)
     traces = read_traces(many)
     found = {kind: max(difference(expected[kind], trace[kind]) for trace in traces) for kind in TOLERANCES}

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.checkpoint import Diverged, load_state
 from avalanche_agcn.experiments.cli import main
 from avalanche_agcn.experiments.exit_codes import returns_exit_code
@@ -25,7 +26,7 @@ OPTIONS = ["--smoke", "--method", "finetuning", "--limit", "24"]
 NAME = "finetuning-seed0"
 SLOW_BATCHES = """
 import sys, time
-from avalanche_agcn.experiments import cli, run
+from avalanche_agcn.experiments import build, cli
 from avalanche.core import SupervisedPlugin
 
 class Slow(SupervisedPlugin):
@@ -33,14 +34,14 @@ class Slow(SupervisedPlugin):
         print("batch", flush=True)
         time.sleep(float(sys.argv[1]))
 
-make = run.make_strategy
-run.make_strategy = lambda *args, plugins, **kwargs: make(*args, plugins=[*plugins, Slow()], **kwargs)
+make = build.make_strategy
+build.make_strategy = lambda *args, plugins, **kwargs: make(*args, plugins=[*plugins, Slow()], **kwargs)
 sys.exit(cli.main("coco", None, sys.argv[2:]))
 """
 
 
 def start(*options, seconds="0.5"):
-    """A run whose batches take so long, up to its first batch; a process group of its own."""
+    """Start a run with slow batches in its own process group, and wait for the first batch."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored behind nohup
     command = [sys.executable, "-W", "ignore", "-c", SLOW_BATCHES, seconds, *OPTIONS, *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -98,9 +99,7 @@ def test_a_second_signal_ends_at_once_and_nothing_was_saved(tmp_path):
 
 
 def test_a_signal_before_the_first_batch_does_not_claim_a_saved_state(tmp_path, monkeypatch, capsys):
-    from avalanche_agcn.experiments import run
-
-    monkeypatch.setattr(run, "make_backbone", lambda settings: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(build, "make_backbone", lambda settings: os.kill(os.getpid(), signal.SIGTERM))
     assert main("coco", None, [*OPTIONS, "--out", str(tmp_path)]) == 143
     message = capsys.readouterr().err
     assert "No state of the run was saved." in message

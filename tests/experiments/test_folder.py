@@ -16,20 +16,10 @@ from PIL import Image
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
-from avalanche_agcn.experiments import folder as module
+from avalanche_agcn.experiments import folder as run_folder
 from avalanche_agcn.experiments import run as run_module
-from avalanche_agcn.experiments.build import MAKERS
 from avalanche_agcn.experiments.checkpoint import load_state
 from avalanche_agcn.experiments.cli import main
-from avalanche_agcn.experiments.folder import (
-    LOCK_FILE,
-    STATE_FILE,
-    FolderInUse,
-    OtherRun,
-    RunLock,
-    changed_data,
-    data_fingerprint,
-)
 from avalanche_agcn.experiments.results import RESULTS_FILE
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, differences, make_settings
@@ -60,17 +50,8 @@ def finished(tmp_path_factory):
         assert main("coco", None, ["--smoke", "--method", "finetuning"]) == 0
     (out,) = folder.iterdir()
     assert out.name == "results-smoke"
-    assert not (out / NAME / LOCK_FILE).exists()
+    assert not (out / NAME / run_folder.LOCK_FILE).exists()
     return out
-
-
-@pytest.fixture
-def begun(tmp_path):
-    """A run that has saved its state before the first batch."""
-    run = make_run(tmp_path)
-    run._save({"epoch": 0, "batch": 0})
-    run._lock.release()
-    return tmp_path
 
 
 def test_a_finished_run_is_kept_and_reported_or_its_differences_are_listed(finished, capsys):
@@ -92,8 +73,8 @@ def test_data_may_be_reached_by_another_path(tmp_path):
     old = make_settings("photos", **settings).as_dict()
     settings |= {"labels": "elsewhere/labels.csv", "dataset_root": "elsewhere/photos"}
     moved = make_settings("photos", **settings)
-    module._check_settings(tmp_path, old, moved)
-    assert differences(old, moved.as_dict())  # as studies compare them, which do not look at the data
+    run_folder._check_settings(tmp_path, old, moved)
+    assert differences(old, moved.as_dict())  # as studies compare them, which do not compare the data
 
 
 def test_overwrite_removes_an_old_run_before_the_first_batches_of_the_new_one(finished, tmp_path):
@@ -113,14 +94,17 @@ def test_overwrite_removes_an_old_run_before_the_first_batches_of_the_new_one(fi
     assert json.loads(old[0].read_text())["settings"]["lr"] == 0.5
 
 
-def test_a_begun_run_asks_for_resume_or_overwrite(begun, capsys):
-    before = content(begun / NAME)
-    assert smoke(out=begun) == 1
+def test_an_unfinished_run_asks_for_resume_or_overwrite(tmp_path, capsys):
+    run = make_run(tmp_path)
+    run._save({"epoch": 0, "batch": 0})
+    run._lock.close()
+    before = content(run.folder)
+    assert smoke(out=tmp_path) == 1
     assert "give --resume to continue it, or --overwrite" in capsys.readouterr().err
-    assert smoke("--lr", "0.5", "--resume", out=begun) == 1
+    assert smoke("--lr", "0.5", "--resume", out=tmp_path) == 1
     assert "lr: 0.001, now 0.5" in capsys.readouterr().err
-    assert content(begun / NAME) == before
-    assert smoke("--resume", out=begun) == 0
+    assert content(run.folder) == before
+    assert smoke("--resume", out=tmp_path) == 0
 
 
 @pytest.fixture
@@ -134,14 +118,14 @@ def other_process():
 def lock_as(folder, monkeypatch, process=None, **changes):
     """Lock a folder in the name of another process."""
     owner = psutil.Process(process.pid if process else os.getpid())
-    own = module._myself() | {"pid": owner.pid, "started": owner.create_time()} | changes
+    own = run_folder._myself() | {"pid": owner.pid, "started": owner.create_time()} | changes
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_myself", lambda: own)
-        RunLock(folder)
+        patch.setattr(run_folder, "_myself", lambda: own)
+        run_folder.RunLock(folder)
     return own
 
 
-def test_a_second_process_is_told_the_firsts_id_and_host(tmp_path, monkeypatch, other_process, capsys):
+def test_a_second_process_names_the_one_that_has_the_folder(tmp_path, monkeypatch, other_process, capsys):
     owner = lock_as(tmp_path / NAME, monkeypatch, other_process)
     before = content(tmp_path / NAME)
     assert smoke(out=tmp_path) == 1
@@ -156,21 +140,23 @@ def test_the_lock_of_a_process_that_has_ended_is_taken_over(tmp_path, monkeypatc
     if not changes:
         other_process.kill()
         other_process.wait()
-    RunLock(tmp_path).release()
-    assert not (tmp_path / LOCK_FILE).exists()
+    run_folder.RunLock(tmp_path).release()
+    assert not (tmp_path / run_folder.LOCK_FILE).exists()
 
 
 def test_the_lock_of_another_host_is_kept(tmp_path, monkeypatch):
     lock_as(tmp_path, monkeypatch, host="elsewhere")
-    with pytest.raises(FolderInUse, match=r"on elsewhere.* remove .*lock.json if that process has ended"):
-        RunLock(tmp_path)
+    with pytest.raises(
+        run_folder.FolderInUse, match=r"on elsewhere.* remove .*lock.json if that process has ended"
+    ):
+        run_folder.RunLock(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"pid": "x"}', "[" * 100_000])
 def test_a_lock_that_names_nobody_is_taken_over(tmp_path, text):
-    (tmp_path / LOCK_FILE).write_text(text)
-    RunLock(tmp_path)
-    assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
+    (tmp_path / run_folder.LOCK_FILE).write_text(text)
+    run_folder.RunLock(tmp_path)
+    assert json.loads((tmp_path / run_folder.LOCK_FILE).read_text())["pid"] == os.getpid()
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -189,8 +175,8 @@ def test_two_runs_started_at_once_do_not_mix(tmp_path, launcher):
     assert "in use by process" in outputs[codes.index(1)] or "other settings" in outputs[codes.index(1)]
     lr = [0.001, 0.002][codes.index(0)]
     assert json.loads((tmp_path / NAME / "results.json").read_text())["settings"]["lr"] == lr
-    assert load_state(tmp_path / NAME / STATE_FILE)["settings"]["lr"] == lr
-    assert not (tmp_path / NAME / LOCK_FILE).exists()
+    assert load_state(tmp_path / NAME / run_folder.STATE_FILE)["settings"]["lr"] == lr
+    assert not (tmp_path / NAME / run_folder.LOCK_FILE).exists()
 
 
 def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path, monkeypatch):
@@ -201,21 +187,21 @@ def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path
         calls.append(name)
         return own(*args)
 
-    for name in names:
-        monkeypatch.setattr(run_module, name, partial(record, name, getattr(run_module, name)))
-    make_run(tmp_path)._release()
+    for name, place in zip(names, (run_folder, run_module, run_folder)):
+        monkeypatch.setattr(place, name, partial(record, name, getattr(place, name)))
+    make_run(tmp_path)._lock.close()
     assert calls[:3] == names
 
 
-def test_what_is_in_the_place_of_a_folder_or_state_is_named_and_kept(tmp_path, capsys):
+def test_a_file_instead_of_a_folder_or_state_is_named_and_kept(tmp_path, capsys):
     (tmp_path / "out").write_text("something else")
     assert smoke(out=tmp_path / "out") == 1
     assert str(tmp_path / "out") in capsys.readouterr().err
     (tmp_path / NAME).mkdir()
-    (tmp_path / NAME / STATE_FILE).write_bytes(b"something else")
+    (tmp_path / NAME / run_folder.STATE_FILE).write_bytes(b"something else")
     assert smoke(out=tmp_path) == 1
     assert "not a saved state" in capsys.readouterr().err
-    assert (tmp_path / NAME / STATE_FILE).read_bytes() == (tmp_path / "out").read_bytes()
+    assert (tmp_path / NAME / run_folder.STATE_FILE).read_bytes() == (tmp_path / "out").read_bytes()
 
 
 N = 24
@@ -246,7 +232,7 @@ def photos(folder, targets=None, order=range(N), class_names=("person", "dog", "
 
 
 def changed(folder, before, **changes):
-    return changed_data(before, data_fingerprint(photos(folder, **changes).plan))
+    return run_folder.changed_data(before, run_folder.data_fingerprint(photos(folder, **changes).plan))
 
 
 def flip_a_byte(folder):
@@ -255,17 +241,13 @@ def flip_a_byte(folder):
     (folder / "07.bmp").write_bytes(content)
 
 
-def test_the_same_data_have_the_same_fingerprint_wherever_they_are(folder):
-    before = data_fingerprint(photos(folder).plan)
-    os.utime(folder / "07.bmp", ns=(1, 1))
-    moved = folder.rename(folder.with_name("elsewhere"))
-    assert changed(moved, before) == []
-
-
 @pytest.mark.parametrize("content_bytes", [2**30, 0])
-def test_each_change_of_the_data_is_told(folder, monkeypatch, content_bytes):
-    monkeypatch.setattr(module, "CONTENT_BYTES", content_bytes)
-    before = data_fingerprint(photos(folder).plan)
+def test_each_change_of_the_data_is_named(folder, monkeypatch, content_bytes):
+    monkeypatch.setattr(run_folder, "CONTENT_BYTES", content_bytes)
+    before = run_folder.data_fingerprint(photos(folder).plan)
+    os.utime(folder / "07.bmp", ns=(1, 1))
+    folder = folder.rename(folder.with_name("elsewhere"))
+    assert changed(folder, before) == []
     swapped = labels()
     swapped[[3, 4]] = 1 - swapped[[3, 4]]
     assert "the labels of the train stream" in changed(folder, before, targets=swapped)
@@ -287,32 +269,28 @@ def test_a_missing_image_is_named_before_training(folder):
     benchmark = photos(folder)
     (folder / "07.bmp").unlink()
     with pytest.raises(FileNotFoundError, match=r"there is no image .*07.bmp; .*downloaded"):
-        data_fingerprint(benchmark.plan)
+        run_folder.data_fingerprint(benchmark.plan)
 
 
 @pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.parametrize("change", ["labels", "order", "contents"])
-def test_a_run_is_not_resumed_on_other_data(folder, tmp_path, monkeypatch, finished, change):
-    made = {}
-    transforms = paper_transforms(32)
-    monkeypatch.setitem(MAKERS, "coco", lambda root, **given: photos(root, **made, **transforms))
-    small = {"backbone": "small", "image_size": 32, "mem_size": 8}
-    settings = make_settings("coco", method="er", dataset_root=str(folder), **small)
+def test_a_run_is_not_resumed_on_other_data(folder, tmp_path, finished):
+    settings = make_settings("own", method="er", backbone="small", mem_size=8)
 
-    def run():
-        return Run(settings, tmp_path / "out", resume=True, log=lambda text: None)
+    def make(**changes):
+        benchmark = photos(folder, **changes, **paper_transforms(32))
+        return Run(settings, tmp_path / "out", resume=True, benchmark=benchmark, log=lambda text: None)
 
-    expected = run().run()
+    def assert_changed(part, **changes):
+        message = f"saved with other data; changed: .*the {part} of the train stream"
+        with pytest.raises(run_folder.OtherRun, match=message):
+            make(**changes)
+
+    expected = make().run()
     if not finished:
         (tmp_path / "out" / settings.name / RESULTS_FILE).unlink()
-    changes = {"labels": {"targets": labels().roll(1, 0)}, "order": {"order": range(N)[::-1]}}
-    made |= changes.get(change, {})
-    if change == "contents":
-        flip_a_byte(folder)
-    message = rf"saved with other data; changed: .*the {change} of the train stream"
-    with pytest.raises(OtherRun, match=message):
-        run()
-    if change == "contents":
-        flip_a_byte(folder)
-    made.clear()
-    assert run().run().nested == expected.nested
+    assert_changed("labels", targets=labels().roll(1, 0))
+    assert_changed("order", order=range(N)[::-1])
+    flip_a_byte(folder)
+    assert_changed("contents")
+    flip_a_byte(folder)
+    assert make().run().nested == expected.nested

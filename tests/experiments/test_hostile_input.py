@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from avalanche_agcn.__main__ import main as package_main
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.benchmarks.coco import read_instances
 from avalanche_agcn.checks import RANGES
-from avalanche_agcn.experiments import run
+from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.cli import main, make_parser, settings_of
 from avalanche_agcn.experiments.folder import STATE_FILE
@@ -28,12 +29,11 @@ from avalanche_agcn.models.backbones import Backbone
 
 NAME = "agcn-seed0"
 DEEP = "[" * 100_000
-EMPTY_DECISIONS = {"thresholds": [], "true": [0] * 4, "found": [], "right": []}
 SMOKE_AGCN = ["--smoke", "--method", "agcn"]
 
 
 def sentence(capsys):
-    """What was said at the end; it must be one line, with a full stop and no traceback."""
+    """The last line of the errors, which must be a sentence; there must be no traceback."""
     text = capsys.readouterr().err
     last = text.strip().splitlines()[-1]
     assert "Traceback" not in text
@@ -41,45 +41,45 @@ def sentence(capsys):
     return last
 
 
-# ---------------------------------------------------------------- options
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--epochs", "0"], "train_epochs must be at least 1 and at most 1e+06, not 0"),
-        *(
-            (f"--{option}".split(), f"{name} must be at least {least}")
-            for option, name, least in (
-                *(("epochs -1", "train_epochs", 1), ("lr -1", "lr", 0), ("seed -1", "seed", 0)),
-                *(("limit 0", "limit", 1), ("workers -1", "num_workers", 0)),
-                ("batch-size 0", "train_mb_size", 1),
-            )
-        ),
-        (["--lr", "nan"], "lr must be a finite number, at least 0 and at most 1e+30, not nan"),
-        (["--lambda-gph", "nan"], "lambda_gph must be a finite number"),
-        (["--checkpoint-minutes", "nan"], "checkpoint_minutes must be a finite number"),
-        (["--lr-head", "inf"], "lr_head must be a finite number, at least 0"),
-        (["--validation-size", "1.0"], "validation_size must be at least 0 and below 1, not 1.0"),
-        (["--split-lists", "missing.zip"], "split_lists (missing.zip) need the images of their data"),
-        (["--set", "benchmark=wide"], "the benchmark 'wide' needs its images"),
-        (["--cache", ""], "the setting cache must not be empty"),
-        (["--out", ""], "must be the name of a folder, but is empty"),
-        (["--image-size", "100000"], "image_size must be at least 8 and at most 2048"),
-        (["--seed", "4294967296"], "seed must be at least 0"),
-        (["--set", "negatives=3"], "negatives must be 'memory' or 'statistics', not 3"),
-        (["--set", "method=3"], "unknown method 3"),
-        (["--set", "method_settings=3"], "method_settings must be settings by name"),
-        (["--set", "seed=a"], "seed must be a whole number, not 'a'"),
-        (["--set", "n_experiences=2.0"], "n_experiences must be a whole number or none, not 2.0"),
-        (["--method", "er", "--memory", "0"], "er needs a memory: mem_size (--memory) must be at least 1"),
-        (["--method", "scr", "--set", "temperature=0"], "temperature must be above 0, not 0"),
+        ("--epochs 0", r"train_epochs must be at least 1 and at most 1e\+06, not 0"),
+        ("--lr nan", r"lr must be a finite number, at least 0 and at most 1e\+30, not nan"),
+        ("--lr-head inf", "lr_head must be a finite number, at least 0"),
+        ("--seed 4294967296", "seed must be at least 0"),
+        ("--limit 0", "limit must be at least 1"),
+        ("--workers -1", "num_workers must be at least 0"),
+        ("--batch-size 0", "train_mb_size must be at least 1"),
+        ("--validation-size 1.0", "validation_size must be at least 0 and below 1, not 1.0"),
+        ("--image-size 100000", "image_size must be at least 8 and at most 2048"),
+        ("--split-lists missing.zip", r"split_lists \(missing.zip\) need the images of their data"),
+        ("--set benchmark=wide", "the benchmark 'wide' needs its images"),
+        ("--cache=", "the setting cache must not be empty"),
+        ("--out=", "the setting out must not be empty"),
+        ("--set negatives=3", "negatives must be 'memory' or 'statistics', not 3"),
+        ("--set n_experiences=2.0", "n_experiences must be a whole number or none, not 2.0"),
+        ("--set polo=avg", r"unknown settings \['polo'\] for agcn"),
+        ("--set pool", "--set needs NAME=VALUE"),
+        ("--method er --memory 0", r"er needs a memory: mem_size \(--memory\) must be at least 1"),
+        ("--method scr --set temperature=0", "temperature must be above 0, not 0"),
+        ("--method ewc --memory 5", r"\['mem_size'\] for ewc; their own are .*'ewc_lambda'.*--help"),
+        ("--method er lwf --preset official", r"unknown settings \['preset'\] for er, lwf"),
+        ("--method ewc --negatives memory", "ewc cannot use negatives from memory"),
+        ("--method l3a csc --pseudo-labels", "l3a cannot use pseudo_labels"),
+        ("--method agcn --seed 1 1", "several runs would have the folder agcn-seed1"),
+        ("--method er prs --label mine", "several runs would have the folder mine-seed0"),
+        ("--method magic", "unknown method 'magic'; known are multitask"),
+        ("--method er agcn --word-vectors absent.txt", "there is no file absent.txt of word vectors"),
+        ("--protocol B10", "protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not 'B10'"),
+        ("--loss focal", "--loss: invalid choice: 'focal'"),
+        ("--config absent.toml", "absent.toml"),
     ],
 )
-def test_an_option_out_of_range_is_named_first(options, message, capsys, tmp_path, monkeypatch):
+def test_a_wrong_option_is_named_before_anything_is_written(options, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main("coco", None, options) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    assert main("coco", None, options.split()) == 2
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,9 +108,7 @@ def test_no_memory_is_recorded_and_used_as_none(tmp_path):
     ("arguments", "message"),
     [
         ({"n_experiences": 2.0}, "n_experiences must be a whole number, not 2.0"),
-        ({"seed": "a"}, "seed must be a whole number, not 'a'"),
         ({"seed": -1}, "seed must be at least 0, not -1"),
-        ({"validation_size": 1.0}, "validation_size=1.0 must be a share below 1"),
         ({"validation_size": float("nan")}, "validation_size=nan must be a share below 1"),
         ({"n_classes": True}, "n_classes must be a whole number"),
     ],
@@ -124,23 +122,16 @@ def test_a_network_that_cannot_take_the_image_size_is_named(tmp_path, monkeypatc
     vit = VisionTransformer(64, patch_size=16, num_layers=1, num_heads=1, hidden_dim=8, mlp_dim=8)
     backbone = Backbone(vit, num_features=1000)
     backbone.check_image_size(64)
-    monkeypatch.setattr(run, "make_backbone", lambda settings: backbone)
+    monkeypatch.setattr(build, "make_backbone", lambda settings: backbone)
     assert main("coco", None, [*SMOKE_AGCN, "--out", str(tmp_path)]) == 1
     assert "this network cannot take images of 32 pixels (Wrong image height" in sentence(capsys)
-
-
-# ---------------------------------------------------------------- files
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.json", {"settings": 3, "format": 2}, "settings must be settings by name, not 3"),
-        ("a.json", {"settings": None, "format": 2}, "settings must be settings by name, not None"),
-        ("a.json", {"settings": [1], "format": 2}, "settings must be settings by name"),
-        ("a.json", {"seed": [[1]]}, "seed must be a whole number"),
-        ("a.json", {"seed": "a"}, "seed must be a whole number, not 'a'"),
-        ("a.json", {"method": [3]}, "unknown method 3"),
+        ("a.json", {"seed": [[1]]}, "seed must be a whole number, not [1]"),
         ("a.json", {"method": {"a": 1}}, "unknown method {'a': 1}"),
         ("a.json", {"method_settings": [1]}, "method_settings must be settings by name"),
         ("a.json", {"negatives": {"a": 1}}, "negatives must be 'memory' or 'statistics'"),
@@ -185,11 +176,9 @@ def replaced(content, path, value):
     ("place", "value", "message"),
     [
         ((), [], "must be an object with names, but is a list of 0"),
-        ((), None, "must be an object with names, but is None"),
         ((), "text", "must be an object with names, but is 'text'"),
         (("annotations", 2, "image_id"), GONE, r"annotations\[2\] has no 'image_id'"),
         (("images", 1, "file_name"), GONE, r"images\[1\] has no 'file_name'"),
-        (("categories", 1, "name"), GONE, r"categories\[1\] has no 'name'"),
         (("images",), None, "images must be a list, but is None"),
         (("images", 0), 3, r"images\[0\] must be an object with names, but is 3"),
         (("annotations", 0, "category_id"), 9, r"annotations\[0\].category_id must be the id"),
@@ -213,38 +202,25 @@ def test_coco_annotations_with_wrong_content_are_named_with_the_place(tmp_path, 
         ({"words": ["person"], "vectors": [[0.0, 0.0]]}, "only zeros"),
         ({"words": ["person"], "vectors": [["a", "b"]]}, "vectors of numbers"),
         ({"words": [3], "vectors": [[1.0]]}, "words of type str"),
-        ({"words": "person", "vectors": [[1.0]]}, "1 words but vectors of shape"),
         ({"words": ["person"], "vectors": np.zeros((1, 0))}, "vectors of shape"),
-        ({"words": ["person"]}, "is not an .npz"),
-        ({}, "is not an .npz"),
-        (b"", "is not an .npz"),
     ],
 )
 def test_word_vectors_with_wrong_content_are_named(tmp_path, arrays, message):
-    path = tmp_path / "words.npz"
-    if isinstance(arrays, bytes):
-        path.write_bytes(arrays)
-    else:
-        np.savez(path, **{name: np.array(value) for name, value in arrays.items()})
+    np.savez(tmp_path / "words.npz", **{name: np.array(value) for name, value in arrays.items()})
     with pytest.raises(ValueError, match=message):
-        load_word_vectors(["person"], path)
+        load_word_vectors(["person"], tmp_path / "words.npz")
 
 
 def test_an_image_that_a_worker_cannot_read_ends_in_one_sentence(tmp_path, capsys):
-    annotations = tmp_path / "annotations"
-    annotations.mkdir()
-    for subset in ("train", "val"):
-        (tmp_path / f"{subset}2014").mkdir()
-        (annotations / f"instances_{subset}2014.json").write_text(json.dumps(COCO))
-        for k in range(4):
-            (tmp_path / f"{subset}2014" / f"{k}.jpg").write_text("not an image")
+    names = [f"{subset}2014/{k}.jpg" for subset in ("train", "val") for k in range(4)]
+    texts = {f"annotations/instances_{name}2014.json": json.dumps(COCO) for name in ("train", "val")}
+    for name, text in {**dict.fromkeys(names, "not an image"), **texts}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
     options = ["--data", str(tmp_path), "--backbone", "small", "--image-size", "32", "--method", "finetuning"]
     options += ["--n-classes", "2", "--n-experiences", "1", "--workers", "1", "--out", str(tmp_path / "out")]
     assert main("coco", None, options) == 1
     assert "is not an image that can be read" in sentence(capsys)
-
-
-# ---------------------------------------------------------------- results and states
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +233,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def report(finished, tmp_path, capsys):
-    """A function that reports changed results; returns the exit code and the last sentence."""
+    """A function that reports changed results; returns the exit code and the errors."""
 
     def run(content):
         folder = tmp_path / "runs" / NAME
@@ -287,10 +263,9 @@ def results_of(finished):
         ({"classes_per_experience": [0, 4]}, "classes_per_experience must be positive"),
         ({"per_class_ap": {}}, "per_class_ap must be the AP of each of the class_names"),
         ({"seconds": {"train": 1.0, "total": 1.0}}, "seconds has no 'eval'"),
-        ({"seconds": {"train": 1.0, "eval": 1.0}}, "seconds has no 'total'"),
         ({"stages": {"mAP": [50.0, 40.0]}}, "stages has no 'mean_class_F1'"),
         ({"stages": {"mAP": [], "mean_class_F1": [1.0], "OF1": [1.0]}}, "stages must be a score for each"),
-        ({"decisions": EMPTY_DECISIONS}, "decisions must be counts of 4 classes for each of the thresholds"),
+        ({"decisions": {"thresholds": [], "true": [0], "found": [], "right": []}}, "counts of 4 classes for"),
         ({"environment": {"packages": None}}, "environment.packages must be versions by name"),
         ({"acm": [[1.0]]}, "acm must be a matrix of 4 × 4"),
         ({"seed": "a"}, "seed must be a whole number, but is 'a'"),
@@ -298,7 +273,6 @@ def results_of(finished):
         ({"pictures": [{"image": "../x.jpg", "labels": [], "probabilities": []}]}, "within the folder"),
         ({"pictures": [{"image": 0}]}, r"pictures[0] has no 'labels'"),
         ({"n_images": {"train": [1]}}, "n_images"),
-        ({"decisions": {"thresholds": [0.5]}}, "decisions has no 'true'"),
         ({"settings": {"image_size": 30_000}}, "settings: the setting image_size must be at least 8 and at"),
     ],
 )
@@ -339,17 +313,16 @@ def test_names_are_escaped_in_each_format(finished, report, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory):
+def unfinished(tmp_path_factory):
     """The state of a run of AGCN after its second batch."""
     (wanted,) = settings_of(make_parser("coco", None).parse_args(SMOKE_AGCN))
     often = replace(wanted, checkpoint_minutes=0.0)
-    run = Run(often, tmp_path_factory.mktemp("begun"), log=lambda text: None)
-    save, positions = run.checkpoints._save, []
+    run = Run(often, tmp_path_factory.mktemp("unfinished"), log=lambda text: None)
+    save = run.checkpoints._save
 
     def save_and_stop(position):
         save(position)
-        positions.append(position)
-        if len(positions) == 2:
+        if position["batch"] == 2:
             raise KeyboardInterrupt
 
     run.checkpoints._save = save_and_stop
@@ -358,57 +331,53 @@ def begun(tmp_path_factory):
     return load_state(run.folder / STATE_FILE) | {"settings": wanted.as_dict()}
 
 
-NOT_BEGUN = {"trained": False, "within": None}
+BETWEEN = {"trained": False, "within": None}
 WRONG_IN_FINISHED = [
-    (("position",), 3),
-    (("position",), {"experience": "a", **NOT_BEGUN}),
-    (("position",), {"experience": 99, **NOT_BEGUN}),
-    (("position",), {"experience": 1, **NOT_BEGUN, "within": {"epoch": 0}}),
-    (("model",), {}),
-    (("model",), None),
-    (("settings",), 3),
-    (("seconds",), {"train": "a"}),
-    (("plugins",), []),
-    (("random",), {}),
-    (("memories",), [{}]),
-    (("nested",), None),
-    (("clock",), 3),
-    (("layout",), None),
-    *((("nested", "average_precision"), value) for value in ({}, {"test": None}, {"test": torch.zeros(())})),
+    ("position", 3),
+    ("position", {"experience": "a", **BETWEEN}),
+    ("position", {"experience": 99, **BETWEEN}),
+    ("position", {"experience": 1, **BETWEEN, "within": {"epoch": 0}}),
+    *(("model", value) for value in ({}, None)),
+    ("settings", 3),
+    ("settings", {"method": "agcn", "batch_size": 8}, "has format 1, but this version .* format 2"),
+    ("seconds", {"train": "a"}),
+    ("plugins", []),
+    ("random", {}),
+    ("memories", [{}]),
+    ("nested", None),
+    ("clock", 3),
+    ("layout", None),
+    ("layout", ["Gone"], "another version"),
+    *(("nested average_precision", value) for value in ({}, {"test": None}, {"test": torch.zeros(())})),
 ]
-WRONG_IN_BEGUN = [
-    (("optimizer",), {}),
-    (("optimizer", "state", 0), 3),
-    (("optimizer", "state", 0), {}),
-    (("optimizer", "state", 0, "exp_avg"), torch.zeros(3)),
-    (("optimizer", "state", 0, "step"), "a"),
-    (("optimizer", "param_groups", 0, "lr"), None),
-    (("optimizer", "param_groups", 0, "amsgrad"), 3),
-    (("position", "within", "epoch"), 99),
-    (("position", "within", "batch"), -1),
-    (("position", "within", "batch"), 99),
+WRONG_IN_UNFINISHED = [
+    ("optimizer", {}),
+    *(("optimizer state 0", value) for value in (3, {})),
+    ("optimizer state 0 exp_avg", torch.zeros(3)),
+    ("optimizer state 0 step", "a"),
+    ("optimizer param_groups 0 lr", None),
+    ("optimizer param_groups 0 amsgrad", 3),
+    ("position within epoch", 99),
+    *(("position within batch", value) for value in (-1, 99)),
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "place", "value"),
-    [("finished", *wrong) for wrong in WRONG_IN_FINISHED] + [("begun", *wrong) for wrong in WRONG_IN_BEGUN],
-)
+STATES = [("finished", *wrong) for wrong in WRONG_IN_FINISHED]
+STATES += [("unfinished", *wrong) for wrong in WRONG_IN_UNFINISHED]
+
+
+@pytest.mark.parametrize(("kind", "place", "value", "reason"), [(*one, "")[:4] for one in STATES])
 def test_a_state_with_a_valid_checksum_and_wrong_content_is_named_and_kept(
-    finished, begun, tmp_path, capsys, kind, place, value
+    finished, unfinished, tmp_path, capsys, kind, place, value, reason
 ):
-    state = load_state(finished / STATE_FILE) if kind == "finished" else begun
+    state = load_state(finished / STATE_FILE) if kind == "finished" else unfinished
     path = tmp_path / NAME / STATE_FILE
-    save_state(path, replaced(state, place, value))
+    save_state(path, replaced(state, [int(key) if key == "0" else key for key in place.split()], value))
     before = path.read_bytes()
     assert main("coco", None, [*SMOKE_AGCN, "--resume", "--out", str(tmp_path)]) == 1
-    message = capsys.readouterr().err
-    assert str(path) in message.strip().splitlines()[-1]
-    assert "Traceback" not in message
+    assert re.search(f"{path}.*{reason}", sentence(capsys))
     assert path.read_bytes() == before
 
-
-# ---------------------------------------------------------------- fuzz
 
 JUNK = st.one_of(
     st.none(),
@@ -420,7 +389,12 @@ JUNK = st.one_of(
     st.lists(st.integers(-2, 3), max_size=3),
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
 )
-FUZZ = {"max_examples": 40, "deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+
+
+def fuzz(n_cases):
+    """Try a test with that many drawn cases, the same each time."""
+    how = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+    return lambda test: seed(15)(settings(max_examples=n_cases, **how)(test))
 
 
 def places(content, path=()):
@@ -438,8 +412,7 @@ def drawn_change(data, content):
 
 @pytest.mark.parametrize("n", [15, pytest.param(300, marks=pytest.mark.slow)])
 def test_fuzzed_results_end_in_an_exit_code(finished, report, n):
-    @seed(n)
-    @settings(**FUZZ | {"max_examples": n})
+    @fuzz(n)
     @given(data=st.data())
     def check(data):
         text = json.dumps(drawn_change(data, results_of(finished)))  # which may have NaN
@@ -450,34 +423,31 @@ def test_fuzzed_results_end_in_an_exit_code(finished, report, n):
     check()
 
 
-@seed(15)
-@settings(**FUZZ)
+def check_settings(options, capsys):
+    """Options give settings, or an exit code and a sentence."""
+    try:
+        settings_of(make_parser("coco", None).parse_args(options))
+    except (ValueError, OSError):  # which main turns into a sentence
+        assert main("coco", None, options) == 2
+        sentence(capsys)
+
+
+@fuzz(40)
 @given(data=st.data())
 def test_fuzzed_configs_give_settings_or_an_exit_code(tmp_path, capsys, data):
     content = make_settings("scenes", SMOKE, method="er").as_dict()
     changed = drawn_change(data, {"settings": content, "format": content["format"]})
     (tmp_path / "a.json").write_text(json.dumps(changed))
-    try:
-        settings_of(make_parser("coco", None).parse_args(["--config", str(tmp_path / "a.json")]))
-    except (ValueError, OSError):  # what main turns into a sentence
-        assert main("coco", None, ["--config", str(tmp_path / "a.json")]) == 2
-        sentence(capsys)
+    check_settings(["--config", str(tmp_path / "a.json")], capsys)
 
 
-@seed(15)
-@settings(**FUZZ | {"max_examples": 25})
+@fuzz(25)
 @given(name=st.sampled_from(sorted(KINDS)), value=JUNK, method=st.sampled_from(["agcn", "er", "l3a"]))
 def test_fuzzed_options_give_settings_or_an_exit_code(capsys, name, value, method):
-    options = ["--smoke", "--method", method, "--set", f"{name}={value}"]
-    try:
-        settings_of(make_parser("coco", None).parse_args(options))
-    except (ValueError, OSError):
-        assert main("coco", None, options) == 2
-        assert "Traceback" not in capsys.readouterr().err
+    check_settings(["--smoke", "--method", method, "--set", f"{name}={value}"], capsys)
 
 
-@seed(15)
-@settings(**FUZZ)
+@fuzz(40)
 @given(data=st.data())
 def test_fuzzed_annotations_are_read_or_named(tmp_path, data):
     path = tmp_path / "instances.json"
@@ -495,11 +465,10 @@ TENSORS = st.sampled_from([torch.zeros(()), torch.full((3,), torch.nan), torch.o
 
 
 @pytest.mark.slow
-@seed(15)
-@settings(**FUZZ | {"max_examples": 100})
+@fuzz(100)
 @given(data=st.data())
-def test_fuzzed_states_end_in_an_exit_code(finished, begun, tmp_path, capsys, data):
-    state = data.draw(st.sampled_from([load_state(finished / STATE_FILE), begun]))
+def test_fuzzed_states_end_in_an_exit_code(finished, unfinished, tmp_path, capsys, data):
+    state = data.draw(st.sampled_from([load_state(finished / STATE_FILE), unfinished]))
     shutil.rmtree(tmp_path / NAME, ignore_errors=True)
     path = data.draw(st.sampled_from(sorted(places(state), key=str)))
     try:

@@ -1,5 +1,6 @@
 """Runs in one and two processes that are ended at 100 random moments resume to the same scores."""
 
+import contextlib
 import functools
 import json
 import os
@@ -81,14 +82,12 @@ def wait(process, n_processes, method, out):
 
 def running_in(session):
     """Ids of the processes of a session that have not ended."""
-    return [one.pid for one in psutil.process_iter() if is_running_in(one, session)]
-
-
-def is_running_in(process, session):
-    try:
-        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
-    except (OSError, psutil.NoSuchProcess):
-        return False
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 def kill(process, number, draw):
@@ -97,10 +96,8 @@ def kill(process, number, draw):
     choices = [[process], *([one.pid] for one in children), [process, *(one.pid for one in children)]]
     chosen = draw.choice(choices)
     for pid in chosen:
-        try:
+        with contextlib.suppress(ProcessLookupError):  # a child that had ended
             os.kill(pid, number)
-        except ProcessLookupError:  # a child that had ended
-            continue
     return chosen
 
 
@@ -134,7 +131,7 @@ def test_a_run_ended_at_a_random_moment_resumes_to_the_same_scores(k, tmp_path, 
     killed = kill(process, number, draw)
     ended = wait(process, n_processes, method, tmp_path)
     if n_processes == 1:  # torchrun has codes of its own
-        # 0: it had finished; −number: it had not begun to handle signals, which a shell reports as the same;
+        # 0: it had finished; −number: it did not handle signals yet, for which a shell reports the same;
         # 1: a loader worker was killed, which the run reports as an error.
         assert ended in (0, CODES[number], -number, *([1] if killed != [process] else []))
     resumed = start(n_processes, method, tmp_path, "--resume", *options)

@@ -8,15 +8,7 @@ from avalanche.training.plugins import EvaluationPlugin
 from matplotlib.colors import CSS4_COLORS, to_rgb
 from torch.optim import SGD
 
-from avalanche_agcn.experiments.methods import (
-    ABLATIONS,
-    FULL,
-    METHODS,
-    VARIANTS,
-    LogUniform,
-    name_of,
-    style_of,
-)
+from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, LogUniform, name_of, style_of
 from avalanche_agcn.experiments.settings import KINDS, change_settings, make_settings
 from avalanche_agcn.experiments.tables import TABLE_1, TABLE_3
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed
@@ -90,13 +82,13 @@ def test_names_are_written_as_in_the_paper():
     assert all(label.isascii() and variant.method in METHODS for label, variant in VARIANTS.items())
 
 
-def test_every_method_and_variant_has_a_look_of_its_own():
+def test_every_method_and_variant_has_its_own_line_style():
     styles = [style_of(label) for label in (*METHODS, *VARIANTS)]
     assert len(set(styles)) == len(styles)
     assert style_of("mine") is None
     for part in (0, 1):  # colours and markers
         assert len({method.style[part] for method in METHODS.values()}) == len(METHODS)
-    assert all(style_of(label).line != style_of(FULL).line for label in VARIANTS)
+    assert all(style_of(label).line != style_of("agcn").line for label in VARIANTS)
 
 
 def test_method_colours_differ_for_colour_blind_readers():

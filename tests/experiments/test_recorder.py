@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,19 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from avalanche_agcn.evaluation.functional import f1_from_counts
-from avalanche_agcn.experiments.plots import open_picture, pictures
-from avalanche_agcn.experiments.recorder import (
-    MEASURED,
-    N_PICTURES,
-    N_WORST,
-    WARM_UP,
-    EstimatePlugin,
-    EvaluationRecorder,
-    choose_pictures,
-)
+from avalanche_agcn.experiments import recorder
+from avalanche_agcn.experiments.plots import open_picture
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 
@@ -30,22 +22,14 @@ SIZES = [2, 1, 3]
 
 @given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=12), st.integers(1, 5))
 def test_pictures_with_labels_of_the_most_experiences_are_chosen(rows, n):
-    targets = torch.tensor(rows, dtype=torch.float32)
-    chosen = choose_pictures(targets, SIZES, n)
-    assert chosen == sorted(set(chosen))
-    assert len(chosen) == min(n, len({tuple(row) for row in rows}))  # no two with the same labels
-    assert len({tuple(rows[k]) for k in chosen}) == len(chosen)
-
     def merit(k):
-        experiences = sum(any(block) for block in (rows[k][:2], rows[k][2:3], rows[k][3:]))
-        return experiences, sum(rows[k])
+        blocks = (rows[k][:2], rows[k][2:3], rows[k][3:])
+        return sum(map(any, blocks)), sum(rows[k]), -k
 
-    taken = {tuple(rows[k]) for k in chosen}
-    for k, row in enumerate(rows):
-        if tuple(row) in taken:
-            assert min(i for i in chosen if rows[i] == row) <= k  # the first of its kind
-        else:
-            assert merit(k) <= min(merit(i) for i in chosen)
+    first = {tuple(rows[k]): k for k in reversed(range(len(rows)))}  # of all pictures with the same labels
+    expected = sorted(first.values(), key=merit)[-n:]
+    targets = torch.tensor(rows, dtype=torch.float32)
+    assert recorder.choose_pictures(targets, SIZES, n) == sorted(expected)
 
 
 @pytest.fixture(scope="module", params=["finetuning", "agcn", "multitask"])
@@ -68,7 +52,7 @@ def outputs_of(run):
 def test_probabilities_are_those_of_the_network_for_the_classes_seen_by_then(run):
     run, results = run
     scores, labels = outputs_of(run)
-    assert 1 < len(results.pictures) <= N_PICTURES
+    assert 1 < len(results.pictures) <= recorder.N_PICTURES
     for picture, position in zip(results.pictures, run.recorder.positions, strict=True):  # of experience 0
         first, last = picture["probabilities"]
         np.testing.assert_allclose(last, 100 * scores[position], atol=0.006)
@@ -109,8 +93,8 @@ def test_the_worst_pictures_of_a_class_are_the_most_wrong_ones(run):
     scores, labels = outputs_of(run)
     positions = torch.cat(list(run.benchmark.plan.evaluation["test"].positions)).tolist()
     for c, name in enumerate(results.class_names):
-        missed = scores[labels[:, c], c].sort().values[:N_WORST]
-        wrong = scores[~labels[:, c], c].sort(descending=True).values[:N_WORST]
+        missed = scores[labels[:, c], c].sort().values[: recorder.N_WORST]
+        wrong = scores[~labels[:, c], c].sort(descending=True).values[: recorder.N_WORST]
         for error, expected in (("missed", missed), ("wrong", wrong)):
             kept = [one for one in results.worst if (one["class"], one["error"]) == (name, error)]
             assert [one["probability"] for one in kept] == pytest.approx(100 * expected, abs=0.006)
@@ -150,68 +134,37 @@ def test_scenes_that_are_drawn_differently_now_are_named(run):
 
 def test_what_was_kept_survives_being_saved(run):
     run, _ = run
-    again = EvaluationRecorder(run.benchmark)
+    again = recorder.EvaluationRecorder(run.benchmark)
     again.load_state_dict(run.recorder.state_dict())
     assert again.as_results() == run.recorder.as_results()
-    assert EvaluationRecorder(run.benchmark).as_results()["pictures"][0]["probabilities"] == []
+    assert recorder.EvaluationRecorder(run.benchmark).as_results()["pictures"][0]["probabilities"] == []
 
 
 def test_a_first_experience_without_test_images_has_no_pictures():
-    assert choose_pictures(torch.zeros(0, 6), SIZES, 6) == []
+    assert recorder.choose_pictures(torch.zeros(0, 6), SIZES, 6) == []
 
 
-def make_coco(root):
-    """COCO's folders with eight photos of a cat, a dog or both for training, and as many for testing."""
-    shown = [[0], [1], [0, 1], [1]] * 2  # columns of cat and dog
-    (root / "annotations").mkdir(parents=True)
-    for k, subset in enumerate(("train2014", "val2014")):
-        (root / subset).mkdir()
-        files = [f"COCO_{subset}_{i:012}.jpg" for i in range(len(shown))]
-        for i, file in enumerate(files):
-            Image.new("RGB", (20, 16), (20 * i, 100 * k, 0)).save(root / subset / file, "png")
-        box = {"iscrowd": 0, "bbox": [0, 0, 1, 1]}
-        labels = [(i, c) for i, columns in enumerate(shown) for c in columns]
-        content = {
-            "images": [{"id": i, "file_name": file} for i, file in enumerate(files)],
-            "categories": [{"id": c, "name": name} for c, name in enumerate(("cat", "dog"))],
-            "annotations": [{"id": 2 * i + c, "image_id": i, "category_id": c, **box} for i, c in labels],
-        }
-        (root / "annotations" / f"instances_{subset}.json").write_text(json.dumps(content))
-    return root
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_photos_are_opened_where_the_data_is(tmp_path):
-    root = make_coco(tmp_path / "coco")
-    few = {"n_classes": 2, "n_experiences": 2, "image_size": 32, "train_mb_size": 2}
-    settings = make_settings("coco", dataset_root=str(root), method="finetuning", backbone="small", **few)
-    results = Run(settings, tmp_path / "out", log=lambda text: None).run()
-    shown = [f"val2014/COCO_val2014_{i:012}.jpg" for i in (0, 2)]  # one of a cat, one of both
-    assert [picture["image"] for picture in results.pictures] == shown
-    assert open_picture(results, results.pictures[1]).getpixel((0, 0)) == (40, 100, 0)
-    assert len(pictures(results).axes) == 2 * 3
-
-
-def estimates(tmp_path, seconds_per_batch):
+def estimates(tmp_path, monkeypatch, seconds_per_batch):
     """What is logged before 1000 batches of 8 images and 2400 evaluated ones, if batches take so long."""
-    readings = iter([100.0, 100.0 + MEASURED * seconds_per_batch])
+    readings = iter([100.0, 100.0 + recorder.MEASURED * seconds_per_batch])
     logged = []
-    plugin = EstimatePlugin(1000, 2400, tmp_path, logged.append, clock=lambda: next(readings))
+    monkeypatch.setattr(time, "monotonic", lambda: next(readings))
+    plugin = recorder.EstimatePlugin(1000, 2400, tmp_path, logged.append)
     model = torch.nn.Linear(1000, 1000)
     optimizer = torch.optim.Adam(model.parameters())
     strategy = SimpleNamespace(model=model, optimizer=optimizer, plugins=[], train_mb_size=8)
-    for _ in range(WARM_UP + MEASURED + 5):
+    for _ in range(recorder.WARM_UP + recorder.MEASURED + 5):
         plugin.after_training_iteration(strategy)
     return logged
 
 
 def test_a_long_run_is_announced_once_with_its_time_and_disk(tmp_path, monkeypatch):
-    assert estimates(tmp_path, seconds_per_batch=0.01) == []
+    assert estimates(tmp_path, monkeypatch, seconds_per_batch=0.01) == []
     # (1000 − 13 batches + 2400 / 8 / 3 batches' worth of evaluation) · 6 s = 109 min; 2 · 4.004 MB of weights
     line = f"about 109 minutes for 1000 batches and the evaluations, and 8 MB of disk in {tmp_path}"
-    assert estimates(tmp_path, seconds_per_batch=6.0) == [line]
+    assert estimates(tmp_path, monkeypatch, seconds_per_batch=6.0) == [line]
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=3e6))
-    assert estimates(tmp_path, seconds_per_batch=6.0) == [f"{line}, of which only 3 MB are free"]
+    assert estimates(tmp_path, monkeypatch, seconds_per_batch=6.0) == [f"{line}, of which only 3 MB are free"]
 
 
 @pytest.mark.parametrize("method", ["finetuning", "multitask"])
@@ -219,9 +172,9 @@ def test_a_run_counts_its_batches_and_evaluations(tmp_path, method, monkeypatch)
     settings = make_settings("scenes", SMOKE, method=method, train_epochs=2)
     run = Run(settings, tmp_path, log=lambda text: None)
     sizes = [len(experience.dataset) for experience in run.benchmark.test_stream]
-    n_batches, n_evaluated = run._count_what_is_left()
+    n_batches, n_evaluated = run._count_remaining()
     assert n_evaluated == (sum(sizes) if method == "multitask" else 2 * sizes[0] + sizes[1])
     steps = []
-    monkeypatch.setattr(EstimatePlugin, "after_training_iteration", lambda *_, **__: steps.append(1))
+    monkeypatch.setattr(recorder.EstimatePlugin, "after_training_iteration", lambda *_, **__: steps.append(1))
     run.run()
     assert len(steps) == n_batches
