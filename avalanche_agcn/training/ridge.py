@@ -4,17 +4,9 @@
 
     W_t = ((1−γ) G_t + γ Σ_s G_s + λI)⁻¹ C_t
 
-Own images count fully, those of other experiences with the weight γ as negatives: nobody said what is on
-them, but most classes are not. γ = 0 uses own images only, γ = 1 takes unlabelled for negative.
-
-=======  ===================================================================  ===================
-symbol   meaning                                                              here
-=======  ===================================================================  ===================
-G_t C_t  Σffᵀ and Σf yᵀ of experience t                                       `FeatureStatistics`
-γ        weight of images of other experiences                                ``gamma``
-λ        regularisation; by generalised cross-validation if None               ``ridge``
-n        n_t + γ Σ_{s≠t} n_s                                                  ``Problem.n``
-=======  ===================================================================  ===================
+where G_t = Σffᵀ and C_t = Σf yᵀ run over the images of experience t. Own images have weight 1, those of other
+experiences weight γ, as negatives: they are unlabelled, but do not show most classes. γ = 0 uses own images
+only, γ = 1 takes unlabelled for negative.
 
 **Probabilities** per class (`calibrate`). With scores s = f·w + b, sums give their mean over positives, m₊,
 and mean and variance over all images. If scores of positives and of negatives are two normal distributions of
@@ -25,14 +17,14 @@ one variance v (linear discriminant analysis in one dimension), then
 
 with p the share of positives. It is increasing in s, so average precision does not change.
 
-**Relations** refine scores (`estimate_relations`): which classes make another one more likely.
+**Relations** (`estimate_relations`) raise the scores of classes that often appear beside others, such as a
+car beside a traffic light:
 
     s_i += β Σ_{j≠i} max(P(i|j) − P(i), 0) · clip(s_j, 0, 1)
 
-lifts classes that are hard to see by the company they keep: a car beside a traffic light. Labels are known
-within an experience only. Between experiences it takes the mean score of class i on the positives of class j,
-w_i · (Σ f y_j / Σy_j) + b_i, which follows from the sums, and puts it on a scale where negatives of class i
-have the mean 0 and its positives 1. A mean on that scale is a share of positives ("adjusted count" in the
+Labels are known within an experience only. Between experiences, P(i|j) is estimated by the mean score of
+class i on the positives of class j, w_i · (Σ f y_j / Σy_j) + b_i, on a scale where negatives of class i have
+the mean 0 and its positives 1. A mean on that scale is a share of positives ("adjusted count" in the
 literature on quantification).
 """
 
@@ -50,11 +42,11 @@ from avalanche_agcn.training.feature_statistics import FeatureStatistics
 RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)
 """Values of λ that generalised cross-validation chooses from."""
 CONSTANT_FEATURE = 1e-12
-"""A feature whose variance is below this share of its mean square does not vary: float64 rounds there."""
+"""A feature is constant if its variance is below this share of its mean square: the rounding of float64."""
 OTHERS_WEIGHT = 0.15
 """Weight of images of other experiences as negatives in the calibration. They are unlabelled: with weight 1
-the share of positives would come out too low, with 0 too high. Chosen on held-out train photos; it holds for
-2 to 18 experiences."""
+the share of positives would be too low, with 0 too high. Chosen on held-out train photos; it holds for 2 to
+18 experiences."""
 LEAST_SCALE = 1.0
 """Where positives do not score higher than negatives: the probability then hardly depends on the score."""
 LEAST_VARIANCE = 1e-4
@@ -72,7 +64,7 @@ class Calibration(NamedTuple):
 
 
 class RidgeClassifiers(NamedTuple):
-    """Linear classifiers of all C classes, float64: what `solve_ridge` returns."""
+    """Linear classifiers of all C classes, float64: the result of `solve_ridge`."""
 
     weight: Tensor  # [C, D]
     bias: Tensor  # [C]
@@ -121,7 +113,8 @@ def solve_ridge(
         moments = statistics.moments(t)
         problem = pose(moments, total, inverse_std, gamma)
         solution = solve_by_gcv(problem) if ridge is None else solve_given(problem, ridge)
-        weight, bias = to_features(problem, solution.weight)
+        weight = (solution.weight * inverse_std[:, None]).T  # for features that are not standardised
+        bias = problem.positives / problem.n - weight @ problem.mean
         calibration = calibrate(weight, bias, moments, total, leverage=solution.freedom / problem.n)
         parts.append((weight, bias, *calibration, weight.new_tensor([solution.ridge])))
     weight, bias, *calibrations, ridges = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -137,9 +130,8 @@ def check_ridge(gamma: float, ridge: float | None) -> None:
 class Problem(NamedTuple):
     """Weighted and centred least squares of one experience, in standardised features."""
 
-    n: float  # sum of weights
-    mean: Tensor  # [D], the weighted mean feature, as the network gives it
-    inverse_std: Tensor  # [D], 0 for features that do not vary
+    n: float  # sum of weights, n_t + γ Σ_{s≠t} n_s
+    mean: Tensor  # [D], the weighted mean feature, not standardised
     gram: Tensor  # [D, D], centred
     cross: Tensor  # [D, K], centred
     positives: Tensor  # [K], Σy = Σy²
@@ -179,11 +171,11 @@ def pose(moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float) -> P
     weighted = torch.lerp(moments[:width, :width], total, gamma)  # (1−γ) G_t + γ Σ_s G_s
     n = max(weighted[0, 0].item(), 1.0)
     mean, positives = weighted[0, 1:] / n, moments[0, width:]
-    # The best constant, not regularised, takes out the weighted means.
+    # The best constant is not regularised and removes the weighted means.
     gram = weighted[1:, 1:].addr(mean, mean, alpha=-n)
     cross = moments[1:width, width:] - torch.outer(mean, positives)
     gram.mul_(inverse_std).mul_(inverse_std[:, None])
-    return Problem(n, mean, inverse_std, gram, cross * inverse_std[:, None], positives)
+    return Problem(n, mean, gram, cross * inverse_std[:, None], positives)
 
 
 def solve_given(problem: Problem, ridge: float) -> Solution:
@@ -197,85 +189,60 @@ def solve_given(problem: Problem, ridge: float) -> Solution:
 
 
 def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> Solution:
-    """Solution with the λ of smallest generalised cross-validation error.
+    """Solution with the λ of smallest generalised cross-validation error n·RSS / (n − df)², over all classes.
 
-    One eigendecomposition serves all values of the grid.
+    One eigendecomposition serves all L values of the grid.
     """
+    n, positives = problem.n, problem.positives
     values, vectors = torch.linalg.eigh(problem.gram)
     values, grid = values.clamp(min=0), grid.to(values)  # rounding leaves eigenvalues just below 0
     rotated = vectors.T @ problem.cross  # [D, K]
-    errors = gcv_errors(values, rotated, problem, grid)
+    shrunk = values + grid[:, None]  # [L, D]
+    spread = (positives - positives**2 / n).sum()  # Σ(y − mean)²
+    explained = rotated.square().sum(dim=1)  # [D]
+    rss = spread - (explained * (values + 2 * grid[:, None]) / shrunk**2).sum(dim=1)
+    left = n - 1 - (values / shrunk).sum(dim=1)  # n − df, [L]
+    # Infinite where the solution has as many degrees of freedom as there are images.
+    errors = torch.where(left > 1e-9 * n, n * rss.clamp(min=0) / left**2, torch.inf)
     ridge = grid[errors <= errors.min()].max().item()  # the strongest where all are equal
     weight = vectors @ (rotated / (values + ridge)[:, None])
     return Solution(weight, ridge, 1 + (values / (values + ridge)).sum().item())
 
 
-def gcv_errors(values: Tensor, rotated: Tensor, problem: Problem, grid: Tensor) -> Tensor:
-    """Generalised cross-validation error n·RSS / (n − df)² of each of L values of λ, summed over the classes.
-
-    Infinite where the solution has as many degrees of freedom as there are images.
-
-    Args:
-        values: eigenvalues of the centred Gram matrix, ``[D]``.
-        rotated: centred Σf yᵀ in the basis of its eigenvectors, ``[D, K]``.
-        problem: where they come from.
-        grid: values of λ, ``[L]``.
-    """
-    shrunk = values + grid[:, None]  # [L, D]
-    spread = (problem.positives - problem.positives**2 / problem.n).sum()  # Σ(y − mean)²
-    explained = rotated.square().sum(dim=1)  # [D]
-    rss = spread - (explained * (values + 2 * grid[:, None]) / shrunk**2).sum(dim=1)
-    left = problem.n - 1 - (values / shrunk).sum(dim=1)  # n − df
-    return torch.where(left > 1e-9 * problem.n, problem.n * rss.clamp(min=0) / left**2, torch.inf)
-
-
-def to_features(problem: Problem, standardised: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights ``[K, D]`` and biases ``[K]`` for features as the network gives them."""
-    weight = (standardised * problem.inverse_std[:, None]).T
-    return weight, problem.positives / problem.n - weight @ problem.mean
-
-
 def calibrate(
     weight: Tensor, bias: Tensor, moments: Tensor, total: Tensor, *, leverage: float
 ) -> Calibration:
-    """Calibration of an experience's classifiers.
+    """Calibration of an experience's classifiers, weight ``[K, D]`` and bias ``[K]``.
 
     An image's own label pulls its score: by leave-one-out, its score without itself is (s − h·y) / (1 − h),
     with h its leverage, here the mean over images. Without this step probabilities are too confident.
 
     Args:
-        weight: ``[K, D]``, fitted to targets by least squares.
-        bias: ``[K]``.
+        weight: fitted to targets by least squares.
+        bias: likewise.
         moments: sums of the experience, ``[1 + D + K, 1 + D + K]``.
         total: sums of all experiences, ``[1 + D, 1 + D]``.
         leverage: mean leverage of images, degrees of freedom / number of images; 0 if the images were not
             used to fit the weights.
     """
-    width = len(total)
+    width, h = len(total), min(leverage, MOST_LEVERAGE)
     population = torch.lerp(moments[:width, :width], total, OTHERS_WEIGHT)
     count, positives = population[0, 0].clamp(min=1), moments[0, width:]
+    share, prior = positives / count, (positives + 0.5) / (count + 1)
     classifiers = torch.cat([bias[:, None], weight], dim=1)  # [K, 1 + D]: scores are [1, f] · classifiers
     summed = classifiers @ population
     mean, square = summed[:, 0] / count, (summed * classifiers).sum(dim=1) / count
     of_positives = (classifiers * moments[:width, width:].T).sum(dim=1) / positives
     positive_mean = torch.where(positives > 0, of_positives, mean)
-    share = positives / count
-    scores = _leave_one_out(share, mean, square - mean**2, positive_mean, min(leverage, MOST_LEVERAGE))
-    return _discriminant(*scores, prior=(positives + 0.5) / (count + 1))
-
-
-def _leave_one_out(
-    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, h: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same moments of (s − h·y) / (1 − h)."""
+    # The same moments of (s − h·y) / (1 − h):
     covariance = share * (positive_mean - mean)  # of scores and labels
-    variance = variance - 2 * h * covariance + h**2 * share * (1 - share)
-    positive = torch.where(share > 0, (positive_mean - h) / (1 - h), mean / (1 - h))
-    return share, (mean - h * share) / (1 - h), variance / (1 - h) ** 2, positive
+    variance = square - mean**2 - 2 * h * covariance + h**2 * share * (1 - share)
+    positive_mean = torch.where(share > 0, (positive_mean - h) / (1 - h), mean / (1 - h))
+    return _discriminant(share, (mean - h * share) / (1 - h), variance / (1 - h) ** 2, positive_mean, prior)
 
 
 def _discriminant(
-    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, *, prior: Tensor
+    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, prior: Tensor
 ) -> Calibration:
     rest = 1 - share  # share of negatives
     negative_mean = torch.where(rest > 0, (mean - share * positive_mean) / rest, mean)
@@ -305,7 +272,7 @@ class LabelRelations(NamedTuple):
 def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, beta: float) -> LogitRefinement:
     """Make the module that refines the calibrated logits of classifiers, with the weight β of the relations.
 
-    Scores of rare classes are small throughout; on the scale of `standardise` one β suits all classes.
+    Scores of rare classes are generally small; on the scale of `standardise` one β suits all classes.
     """
     scale, offset, negative, positive = classifiers.calibration
     gain = (relations.conditional - relations.prior[:, None]).clamp(min=0).fill_diagonal_(0.0)
@@ -315,30 +282,21 @@ def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, be
 
 def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifiers) -> LabelRelations:
     """Relations between all classes, from the statistics that the classifiers were solved from."""
-    experiences = range(statistics.n_experiences)
-    counts = torch.stack([statistics.moments(t)[0, 0] for t in experiences])
-    shares = torch.stack([_shares(statistics, classifiers, t) for t in experiences], dim=1)  # [C, T]
-    prior = shares @ counts / counts.sum()
-    conditional = torch.cat([_given(statistics, classifiers, t, prior) for t in experiences], dim=1)
+    parts = []
+    for t in range(statistics.n_experiences):
+        own, n, positives = statistics.columns(t), statistics.moments(t)[0, 0], statistics.label_sum(t)
+        among_all = _shares(classifiers, statistics.feature_sum(t)[None] / n.clamp(min=1))[0]  # [C]
+        among_all[own] = positives / n.clamp(min=1)
+        given = _shares(classifiers, (statistics.cross(t) / positives).T).T  # P(i | j), [C, n_new]
+        given[own] = statistics.label_products(t) / positives
+        parts.append((n, among_all, given, positives))
+    counts, of_experiences, conditionals, all_positives = zip(*parts, strict=True)
+    prior = torch.stack(of_experiences, dim=1) @ torch.stack(counts) / torch.stack(counts).sum()
+    # Nothing is known about the company of a class without positives.
+    conditional = torch.where(torch.cat(all_positives) > 0, torch.cat(conditionals, dim=1), prior[:, None])
     return LabelRelations(conditional.fill_diagonal_(1.0), prior)
 
 
-def _shares(statistics: FeatureStatistics, classifiers: RidgeClassifiers, t: int) -> Tensor:
-    """Share of each class's positives on the images of experience ``t``, ``[C]``."""
-    count = statistics.moments(t)[0, 0].clamp(min=1)
-    shares = _adjusted(classifiers, statistics.feature_sum(t)[None] / count)[0]
-    shares[statistics.columns(t)] = statistics.label_sum(t) / count
-    return shares
-
-
-def _given(statistics: FeatureStatistics, classifiers: RidgeClassifiers, t: int, prior: Tensor) -> Tensor:
-    """P(i | j) for all i and the classes j of experience ``t``, ``[C, n_new]``."""
-    positives = statistics.label_sum(t)
-    given = _adjusted(classifiers, (statistics.cross(t) / positives).T).T
-    given[statistics.columns(t)] = statistics.label_products(t) / positives
-    return torch.where(positives > 0, given, prior[:, None])  # nothing is known of a class not met
-
-
-def _adjusted(classifiers: RidgeClassifiers, means: Tensor) -> Tensor:
-    """Share of positives of each class among images with these mean features ``[N, D]``, ``[N, C]``."""
+def _shares(classifiers: RidgeClassifiers, means: Tensor) -> Tensor:
+    """Share of positives of each class among images with mean features ``[N, D]``, ``[N, C]``."""
     return standardise(classifiers.scores(means), classifiers.calibration).clamp(0, 1)

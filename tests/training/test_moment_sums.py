@@ -77,7 +77,7 @@ def test_order_batches_and_saving_do_not_matter(seed, batch_size, cut):
     first, rest = order.split([cut, 40 - cut])
     drift = make_map(torch.ones(1, WIDTH), torch.ones(1, WIDTH))
     drift.load_state_dict(make_map(teacher[first], student[first], batch_size).state_dict())
-    drift.synchronize(WIDTH)  # of one process
+    drift.synchronize()  # with one process
     for rows in rest.split(batch_size):
         drift.update(teacher[rows], student[rows])
     assert drift.count == 40
@@ -115,7 +115,7 @@ pairs, stream = torch.load(f"{path}/rows.pt", weights_only=True)
 drift = DriftMap()
 if rank < 2:  # the last process has no pairs
     drift.update(pairs[0][rank::2], pairs[1][rank::2])
-drift.synchronize(pairs[0].shape[1])
+drift.synchronize()
 statistics = FeatureStatistics()
 for t, (features, targets) in enumerate(stream):
     statistics.begin(targets.shape[1])
