@@ -20,9 +20,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_choice, check_range
+from avalanche_agcn.checks import check_choice, check_range, check_shape
 from avalanche_agcn.training.distributed import sum_over_processes
-from avalanche_agcn.training.moment_sums import ClassBlocks, check_width, in_float64
+from avalanche_agcn.training.moment_sums import ClassBlocks, in_float64
 
 OFFICIAL_HARD_START = 1e-6  # initial value of the hard counts; authors' program
 OFFICIAL_SOFT_START = 1e-10  # initial value of the soft sums; authors' program
@@ -94,7 +94,8 @@ class AugmentedCorrelationMatrix(ClassBlocks):
             reduce: whether to add up the batches of all processes of `torch.distributed`, so that all hold
                 the same sums. Collective: every process must call it.
         """
-        self._check(targets_new, soft_old)
+        self._check_open()
+        check_shape("targets_new", targets_new, ("images", self._sizes[-1]))
         hard = in_float64(targets_new.detach())
         if self.device != hard.device:
             self.load_state_dict({name: total.to(hard.device) for name, total in self.state_dict().items()})
@@ -102,6 +103,7 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         hard = hard.where(kept, 0.0)
         sums = [hard.T @ hard]
         if soft_old is not None:
+            check_shape("soft_old", soft_old, (len(hard), self.n_old), ", one column per old class")
             soft = soft_old.detach().to(self.device, torch.float64).where(kept, 0.0)
             sums += [soft.T @ hard, soft.sum(dim=0)]
         if reduce:
@@ -141,15 +143,6 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         self._hard = self._old.new_zeros(n_new, n_new)  # Σ y_i y_j, its diagonal is N_j
         self._cross = self._old.new_zeros(n_old, n_new)  # Σ ẑ_i y_j
         self._soft = self._old.new_zeros(n_old)  # Σ ẑ_i
-
-    def _check(self, targets_new: Tensor, soft_old: Tensor | None) -> None:
-        self._check_open()
-        check_width(targets_new, self._sizes[-1], "targets_new")
-        if soft_old is not None and soft_old.shape != (len(targets_new), self.n_old):
-            raise ValueError(
-                f"soft_old must be {(len(targets_new), self.n_old)}, one column per old class, "
-                f"but is {tuple(soft_old.shape)}."
-            )
 
 
 def _divide(counts: Tensor, totals: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ needs no change. A mean over images or annotated cells must be computed by `mean
 package.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import warnings

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_range
+from avalanche_agcn.checks import check_range, check_shape
 from avalanche_agcn.training.moment_sums import (
     ClassBlocks,
     MomentSums,
     add_moments,
     check_features,
-    check_width,
     map_moments,
 )
 
@@ -131,11 +130,8 @@ class FeatureStatistics(ClassBlocks):
         A is ``[D, D]`` and shift ``[D]``; a ValueError, and no change, if they do not fit or are not finite.
         """
         width = self.width or len(shift)
-        if A.shape != (width, width) or shift.shape != (width,):
-            raise ValueError(
-                f"A map of {width} features needs A of {(width, width)} and a shift of {(width,)}, but has "
-                f"{tuple(A.shape)} and {tuple(shift.shape)}."
-            )
+        check_shape("A", A, (width, width))
+        check_shape("shift", shift, (width,))
         if not bool(A.isfinite().all() & shift.isfinite().all()):
             raise ValueError("The map has entries that are NaN or infinite; the sums were not changed.")
         chosen = range(self.n_experiences) if experiences is None else experiences
@@ -239,7 +235,7 @@ class FeatureStatistics(ClassBlocks):
 
     def _labelled_rows(self, features: Tensor, targets: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """Copies of the rows with own labels, after all checks."""
-        check_width(features, self.width)
+        check_shape("features", features, ("images", self.width or "features"))
         self._check_targets(targets, len(features), t)
         labelled = ~targets.isnan().all(dim=1)  # [B]
         wrong = (targets != 0) & (targets != 1) & labelled[:, None]

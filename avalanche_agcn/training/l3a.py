@@ -13,8 +13,6 @@ W          classifiers, (A + γI)⁻¹ C                            `solve_class
 =========  ===================================================  ===========================
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 
@@ -22,19 +20,20 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.checks import check_range
-from avalanche_agcn.training.moment_sums import ClassBlocks, MomentSums, add_moments, check_features
+from avalanche_agcn.training.moment_sums import (
+    ClassBlocks,
+    MomentSums,
+    add_moments,
+    check_features,
+    solve_regularised,
+)
 
 RIDGE = 1000.0  # γ of L3A's program
 THRESHOLD = 0.7  # of sigmoid(z·w) above which an old class is a pseudo-label; L3A's program
 
 
 def class_weights(counts: Tensor) -> Tensor:
-    """w_c over the K classes with images, ``[n_classes]``: higher for rare classes, 1 on average.
-
-    Example:
-        >>> class_weights(torch.tensor([4.0, 0.0, 1.0]))
-        tensor([0.6667, 0.0000, 1.3333])
-    """
+    """w_c over the K classes with images, ``[n_classes]``: higher for rare classes, 1 on average."""
     present = counts > 0
     roots = counts.clamp(min=1).rsqrt().where(present, 0.0)
     return roots * present.sum() / roots.sum().clamp(min=torch.finfo(roots.dtype).tiny)
@@ -48,10 +47,7 @@ def sample_weights(labels: Tensor, weights: Tensor) -> Tensor:
 
 def solve_classifiers(sums: Tensor, ridge: float) -> Tensor:
     """W = (A + γI)⁻¹ C, ``[D, n_classes]``, from A and C side by side, ``[D, D + n_classes]``."""
-    width = len(sums)
-    damped = sums[:, :width].clone()
-    damped.diagonal().add_(ridge)
-    return torch.cholesky_solve(sums[:, width:], torch.linalg.cholesky(damped))
+    return solve_regularised(sums[:, : len(sums)], sums[:, len(sums) :], ridge)[0]
 
 
 class L3AStatistics(ClassBlocks):
@@ -67,13 +63,6 @@ class L3AStatistics(ClassBlocks):
     Args:
         ridge: γ, above 0.
         threshold: probability above which an old class becomes a pseudo-label, between 0 and 1.
-
-    Example:
-        >>> statistics = L3AStatistics(ridge=1.0)
-        >>> statistics.begin(torch.tensor([1]))
-        >>> statistics.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0], [0.0]]))
-        >>> statistics.solve().T
-        tensor([[0.5000, 0.0000]], dtype=torch.float64)
     """
 
     def __init__(self, *, ridge: float = RIDGE, threshold: float = THRESHOLD) -> None:

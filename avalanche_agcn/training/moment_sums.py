@@ -7,14 +7,12 @@ One matrix per set of images holds all sums, with f the features of an image and
 Its blocks are n, Σf, Σffᵀ, Σf yᵀ, Σy and Σy yᵀ. They do not depend on the order or split of the images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_range
+from avalanche_agcn.checks import check_range, check_shape
 from avalanche_agcn.training.distributed import is_distributed, largest_of_processes, sum_over_processes
 
 BLOCK_ROWS = 256
@@ -147,6 +145,14 @@ def add_moments(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return first + second.to(first.device)
 
 
+def solve_regularised(gram: Tensor, cross: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """(G + λI)⁻¹ C for G ``[D, D]`` and C ``[D, K]``, and the Cholesky factor of G + λI."""
+    regularised = gram.clone()
+    regularised.diagonal().add_(ridge)
+    factor = torch.linalg.cholesky(regularised)
+    return torch.cholesky_solve(cross, factor), factor
+
+
 def map_moments(total: Tensor, A: Tensor, shift: Tensor) -> Tensor:
     """Sums with features fA + shift in place of f; A is ``[D, D]``, shift ``[D]``.
 
@@ -187,17 +193,13 @@ class ClassBlocks:
 
     def _check_targets(self, targets: Tensor, n_images: int, experience: int = -1) -> None:
         self._check_open()
-        expected = n_images, self._sizes[experience]
-        if targets.shape != expected:
-            raise ValueError(
-                f"targets_new must be {expected}, one column per class of experience "
-                f"{experience % len(self._sizes)}, not {tuple(targets.shape)}."
-            )
+        reason = f", one column per class of experience {experience % len(self._sizes)}"
+        check_shape("targets_new", targets, (n_images, self._sizes[experience]), reason)
 
 
 def check_features(features: Tensor, width: int | None, name: str = "features") -> None:
     """Raise a ValueError unless features are ``[B, width]``, of any width if None, and finite."""
-    check_width(features, width, name)
+    check_shape(name, features, ("images", width or "features"))
     finite = features.isfinite()
     if not bool(finite.all()):
         row, column = (~finite).nonzero()[0].tolist()
@@ -205,12 +207,6 @@ def check_features(features: Tensor, width: int | None, name: str = "features") 
             f"Feature {column} of row {row} is {features[row, column].item()}: the network diverged, or its "
             "input is not finite."
         )
-
-
-def check_width(features: Tensor, width: int | None, name: str = "features") -> None:
-    """Raise a ValueError unless features are ``[B, width]``, of any width if None."""
-    if features.ndim != 2 or width not in (None, features.shape[1]):
-        raise ValueError(f"{name} must be [images, {width or 'D'}], not {tuple(features.shape)}.")
 
 
 class DriftMap(MomentSums):
@@ -225,14 +221,6 @@ class DriftMap(MomentSums):
     shift by the mean of Δ remains.
 
     With `torch.distributed` each process adds its own pairs; call `synchronize` before `solve`.
-
-    Example:
-        >>> import torch
-        >>> drift = DriftMap()
-        >>> teacher = torch.tensor([[0.0], [1.0], [2.0]])
-        >>> drift.update(teacher, 3 * teacher + 1)
-        >>> drift.solve(ridge=1e-9)
-        (tensor([[3.0000]], dtype=torch.float64), tensor([1.0000], dtype=torch.float64))
     """
 
     def __init__(self) -> None:
@@ -241,9 +229,8 @@ class DriftMap(MomentSums):
     def update(self, teacher: Tensor, student: Tensor) -> None:
         """Add pairs, both ``[B, D]``. Nothing is added if a shape does not fit or a feature is not finite."""
         check_features(teacher, self.width, "teacher")
+        check_shape("student", student, tuple(teacher.shape), ", the shape of the teacher's features")
         check_features(student, teacher.shape[1], "student")
-        if len(teacher) != len(student):
-            raise ValueError(f"teacher has {len(teacher)} images, but student {len(student)}: pass pairs.")
         self.add(teacher.detach().clone(), student.detach().clone())
 
     def solve(self, ridge: float = 1000.0) -> tuple[Tensor, Tensor]:
@@ -261,8 +248,7 @@ class DriftMap(MomentSums):
         products = total[:, width:] - total[:, 1:width]  # Σ [1, f]ᵀ Δ
         drift = products[0] / n
         gram = total[1:, 1:width] - n * torch.outer(mean, mean)
-        gram.diagonal().add_(ridge)
-        M = torch.cholesky_solve(products[1:] - n * torch.outer(mean, drift), torch.linalg.cholesky(gram))
+        M, _ = solve_regularised(gram, products[1:] - n * torch.outer(mean, drift), ridge)
         return M + torch.eye(width - 1).to(M), drift - mean @ M
 
     def load_state_dict(self, state: Mapping[str, Tensor], prefix: str = "") -> None:

@@ -28,8 +28,6 @@ the mean 0 and its positives 1. A mean on that scale is a share of positives ("a
 literature on quantification).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -38,6 +36,7 @@ from torch import Tensor
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.linear import LogitRefinement
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
+from avalanche_agcn.training.moment_sums import solve_regularised
 
 RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)
 """Values of λ that generalised cross-validation chooses from."""
@@ -112,11 +111,11 @@ def solve_ridge(
     for t in range(statistics.n_experiences):
         moments = statistics.moments(t)
         problem = pose(moments, total, inverse_std, gamma)
-        solution = solve_by_gcv(problem) if ridge is None else solve_given(problem, ridge)
-        weight = (solution.weight * inverse_std[:, None]).T  # for features that are not standardised
+        weight, used_ridge, freedom = solve_by_gcv(problem) if ridge is None else solve_given(problem, ridge)
+        weight = (weight * inverse_std[:, None]).T  # for features that are not standardised
         bias = problem.positives / problem.n - weight @ problem.mean
-        calibration = calibrate(weight, bias, moments, total, leverage=solution.freedom / problem.n)
-        parts.append((weight, bias, *calibration, weight.new_tensor([solution.ridge])))
+        calibration = calibrate(weight, bias, moments, total, leverage=freedom / problem.n)
+        parts.append((weight, bias, *calibration, weight.new_tensor([used_ridge])))
     weight, bias, *calibrations, ridges = (torch.cat(part) for part in zip(*parts, strict=True))
     return RidgeClassifiers(weight, bias, Calibration(*calibrations), ridges)
 
@@ -135,14 +134,6 @@ class Problem(NamedTuple):
     gram: Tensor  # [D, D], centred
     cross: Tensor  # [D, K], centred
     positives: Tensor  # [K], Σy = Σy²
-
-
-class Solution(NamedTuple):
-    """Solution of a `Problem`."""
-
-    weight: Tensor  # [D, K], for standardised features
-    ridge: float  # λ
-    freedom: float  # degrees of freedom, 1 + tr(G (G + λI)⁻¹)
 
 
 def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
@@ -178,18 +169,14 @@ def pose(moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float) -> P
     return Problem(n, mean, gram, cross * inverse_std[:, None], positives)
 
 
-def solve_given(problem: Problem, ridge: float) -> Solution:
-    """Solution for a given λ, by Cholesky factorisation."""
-    regularised = problem.gram.clone()
-    regularised.diagonal().add_(ridge)
-    factor = torch.linalg.cholesky(regularised)
-    inverse_trace = torch.cholesky_inverse(factor).trace().item()
-    freedom = 1 + len(factor) - ridge * inverse_trace  # 1 + tr(G (G + λI)⁻¹)
-    return Solution(torch.cholesky_solve(problem.cross, factor), ridge, freedom)
+def solve_given(problem: Problem, ridge: float) -> tuple[Tensor, float, float]:
+    """Weights ``[D, K]`` for standardised features, λ as given, degrees of freedom 1 + tr(G (G + λI)⁻¹)."""
+    weight, factor = solve_regularised(problem.gram, problem.cross, ridge)
+    return weight, ridge, 1 + len(factor) - ridge * torch.cholesky_inverse(factor).trace().item()
 
 
-def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> Solution:
-    """Solution with the λ of smallest generalised cross-validation error n·RSS / (n − df)², over all classes.
+def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> tuple[Tensor, float, float]:
+    """The same with the λ of smallest generalised cross-validation error n·RSS / (n − df)², over all classes.
 
     One eigendecomposition serves all L values of the grid.
     """
@@ -206,7 +193,7 @@ def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> Solution:
     errors = torch.where(left > 1e-9 * n, n * rss.clamp(min=0) / left**2, torch.inf)
     ridge = grid[errors <= errors.min()].max().item()  # the strongest where all are equal
     weight = vectors @ (rotated / (values + ridge)[:, None])
-    return Solution(weight, ridge, 1 + (values / (values + ridge)).sum().item())
+    return weight, ridge, 1 + (values / (values + ridge)).sum().item()
 
 
 def calibrate(

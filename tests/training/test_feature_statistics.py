@@ -115,10 +115,10 @@ def with_value(shape, row, column, value):
 @pytest.mark.parametrize(
     ("features", "targets", "message"),
     [
-        (torch.zeros(2, 5), torch.zeros(2, 3), r"\[images, 6\], not \(2, 5\)"),
-        (torch.zeros(6), torch.zeros(1, 3), r"\[images, 6\], not \(6,\)"),
-        (torch.zeros(2, 6), torch.zeros(2, 2), r"\(2, 3\), one column per class .* not \(2, 2\)"),
-        (torch.zeros(2, 6), torch.zeros(3, 3), r"\(2, 3\), one column per class .* not \(3, 3\)"),
+        (torch.zeros(2, 5), torch.zeros(2, 3), r"features must be \[images, 6\], not \[2, 5\]"),
+        (torch.zeros(6), torch.zeros(1, 3), r"\[images, 6\], not \[6\]"),
+        (torch.zeros(2, 6), torch.zeros(2, 2), r"\[2, 3\], one column per class .* 1, not \[2, 2\]"),
+        (torch.zeros(2, 6), torch.zeros(3, 3), r"\[2, 3\], one column per class .* 1, not \[3, 3\]"),
         *(
             (with_value((4, 6), 3, 4, value), torch.zeros(4, 3), f"Feature 4 of row 3 is {value}")
             for value in (NAN, float("inf"), -float("inf"))
@@ -162,7 +162,7 @@ def test_what_does_not_fit_the_statistics_is_rejected(draw, feed, feature_stream
         statistics.merge(feed(feature_stream(0, sizes=(3, 2))))
     with pytest.raises(ValueError, match=r"6 features .* 5"):
         statistics.merge(feed(feature_stream(0, sizes=(2, 3), width=5)))
-    with pytest.raises(ValueError, match=r"A of \(6, 6\) .* \(5, 5\)"):
+    with pytest.raises(ValueError, match=r"A must be \[6, 6\], not \[5, 5\]"):
         statistics.map(torch.eye(5), torch.zeros(5))
     with pytest.raises(ValueError, match="NaN or infinite"):
         statistics.map(torch.eye(6), torch.full((6,), NAN))

@@ -117,7 +117,7 @@ def test_input_that_does_not_fit_is_rejected():
     statistics.begin(torch.tensor([1, 1]))
     with pytest.raises(ValueError, match="no images yet"):
         statistics.solve()
-    with pytest.raises(ValueError, match=r"targets_new must be \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"targets_new must be \[1, 2\], one column .* 0, not \[1, 3\]"):
         statistics.update(torch.zeros(1, 3), torch.zeros(1, 3))
     with pytest.raises(ValueError, match="Feature 1 of row 0 is inf"):
         statistics.update(torch.tensor([[1.0, math.inf, 0.0]]), torch.zeros(1, 2))
