@@ -86,25 +86,21 @@ class FeatureStatistics(ClassBlocks):
         self._sums[-1] = MomentSums(self._sizes[-1])
 
     def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
-        """Add images. Nothing is added if the input is rejected.
+        """Add images; a ValueError, and no change, if a shape does not fit or a value is not allowed.
 
         Args:
             features: ``[B, D]``, finite.
             targets_new: 0 or 1 in the experience's own columns, ``[B, n_new]``. Rows that are all NaN
-                are skipped, so an image with a full target can be given to every experience.
-            experience: which experience the images belong to; the open one by default.
-
-        Raises:
-            RuntimeError: if no experience is open.
-            ValueError: for NaN or infinite features, targets other than 0 or 1, or a shape that does not fit.
+                are skipped, so an image with a full target can be passed to every experience.
+            experience: of the images; the open one by default.
         """
         t = self._index(experience)
         self._sums[t].add(*self._labelled_rows(features, targets_new, t))
 
     def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
-        """Subtract images that were added before; for arguments and errors see `update`.
+        """Subtract images that were added before, as in `update`.
 
-        A ValueError, too, if a count or a variance would fall below 0. Nothing is removed then.
+        A ValueError, and no change, also if a count or a variance would fall below 0.
         """
         t = self._index(experience)
         removed = MomentSums(self._sizes[t])

@@ -11,12 +11,7 @@ from avalanche_agcn.training.moment_sums import in_float64
 
 
 def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Tensor]:
-    """Project a gradient g that opposes a reference r: g − (g·r / r·r) r if g·r < 0, else g.
-
-    Example:
-        >>> project([torch.tensor([1.0, -2.0])], [torch.tensor([0.0, 1.0])])
-        [tensor([1., 0.])]
-    """
+    """Project a gradient g that opposes a reference r: g − (g·r / r·r) r if g·r < 0, else g."""
     along = _dot(gradients, reference)
     if along >= 0:
         return list(gradients)

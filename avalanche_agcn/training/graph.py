@@ -33,9 +33,10 @@ def adjacency(
     new_threshold: float | None = None,
     cross_threshold: float | None = None,
 ) -> Tensor:
-    """Make the graph over all classes seen so far, for the layers of a `GCN`.
+    """Make the graph over all classes seen so far, for the layers of a `GCN`: ``[n_seen, n_seen]``, float64.
 
-    It costs a few passes over the matrix, whatever the number of experiences.
+    It costs a few passes over the matrix, whatever the number of experiences. A ValueError is raised for an
+    unknown preset, a weight or threshold out of range, or a threshold for a preset that has none.
 
     Args:
         acm: the statistics, which are not changed.
@@ -55,13 +56,6 @@ def adjacency(
         neighbour_weight: total weight of a node's neighbours, beside its own of 1.
         new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
         cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
-
-    Returns:
-        The matrix ``[n_seen, n_seen]``, float64, on the device of the statistics.
-
-    Raises:
-        ValueError: for an unknown preset, a weight or threshold out of range, or a threshold
-            for a preset that has none.
 
     Example:
         >>> acm = AugmentedCorrelationMatrix()

@@ -41,14 +41,6 @@ class StreamSampler(Sampler[list[Key]]):
     the same global batches, and an epoch can resume at any batch. A batch is offered to the memory before the
     next one is drawn. A loader with ``w`` workers draws up to ``2 w`` batches ahead of training: batches are
     the same, but until the epoch ends the memory is that far ahead.
-
-    Example:
-        >>> sampler = StreamSampler(5, experience=0, batch_size=2, seed=0, shuffle=False)
-        >>> [[key.index for key in batch] for batch in sampler]
-        [[0, 1], [2, 3], [4]]
-        >>> sampler.set_position(epoch=1, batch=2)
-        >>> [[key.index for key in batch] for batch in sampler]
-        [[4]]
     """
 
     n_images: int  # in the experience

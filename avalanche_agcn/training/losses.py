@@ -124,11 +124,6 @@ def add_pseudo_labels(
     """Return targets whose first columns, the old classes, are the teacher's predictions.
 
     Predictions are 1 where the probability is above the threshold, or with ``soft`` the probabilities.
-
-    Example:
-        >>> targets = torch.tensor([[torch.nan, torch.nan, 1.0]])
-        >>> add_pseudo_labels(targets, torch.tensor([[2.0, 0.0]]), threshold=0.7)
-        tensor([[1., 0., 1.]])
     """
     probabilities = teacher_logits.detach().to(targets.dtype).sigmoid()
     predictions = probabilities if soft else (probabilities > threshold).to(targets.dtype)
@@ -147,8 +142,9 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
             old classes (Eq. 7), the mean over images.
     """
     check_choice("reduction", reduction, Reduction)
-    _check_extends("logits", logits, teacher_logits, dim=1)
-    student = _at_least_float32(logits[:, : teacher_logits.shape[1]])
+    n_images, n_old = teacher_logits.shape
+    student = _at_least_float32(logits[..., :n_old])
+    check_shape("logits of the old classes", student, (n_images, n_old), " as the teacher's")
     soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()
     total = F.binary_cross_entropy_with_logits(student, soft_labels, reduction="sum")
     return mean_of(total, student.numel() if reduction == "mean" else len(student))
@@ -181,8 +177,9 @@ def relationship_preserving_loss(
             norms (Eq. 8), which is ``n_old * D`` times larger.
     """
     check_choice("reduction", reduction, Reduction)
-    _check_extends("embeddings", embeddings, old_embeddings, dim=0)
-    old = _at_least_float32(embeddings[: len(old_embeddings)])
+    n_old, width = old_embeddings.shape
+    old = _at_least_float32(embeddings[:n_old])
+    check_shape("embeddings of the old classes", old, (n_old, width), " as before")
     total = F.mse_loss(old, old_embeddings.detach().to(old.dtype), reduction="sum")
     return total / max(1, old.numel()) if reduction == "mean" else total
 
@@ -236,12 +233,7 @@ def label_overlap(targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
-    """Return targets with 0 for seen classes that are newer than those an image is annotated for.
-
-    Example:
-        >>> newer_as_negative(torch.tensor([[torch.nan, 1.0, torch.nan, torch.nan]]), n_seen=3)
-        tensor([[nan, 1., 0., nan]])
-    """
+    """Return targets with 0 for seen classes that are newer than those an image is annotated for."""
     columns = torch.arange(targets.shape[1], device=targets.device)
     last_annotated = columns.where(~targets.isnan(), -1).amax(dim=1, keepdim=True)  # -1: none
     newer = (columns > last_annotated) & (last_annotated >= 0) & (columns < n_seen)
@@ -351,14 +343,4 @@ def _check_shapes(logits: Tensor, targets: Tensor) -> None:
             f"logits have {logits.shape[1]} columns but targets only {targets.shape[1]}. Logits cover the "
             "classes seen so far, a prefix of the target's columns: make the benchmark with all its classes "
             "or the model with fewer outputs."
-        )
-
-
-def _check_extends(name: str, new: Tensor, old: Tensor, *, dim: int) -> None:
-    """Raise a ValueError unless matrices have one shape, except that the new one may be longer in ``dim``."""
-    matrices = new.ndim == old.ndim == 2
-    if not matrices or new.shape[1 - dim] != old.shape[1 - dim] or new.shape[dim] < old.shape[dim]:
-        raise ValueError(
-            f"{name} and their old counterpart have shapes that do not fit: the new must extend the old, but "
-            f"they are {tuple(new.shape)} and {tuple(old.shape)}."
         )

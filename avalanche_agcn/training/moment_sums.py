@@ -32,15 +32,6 @@ class MomentSums:
         n_targets: length K of y; None if y has the length of f.
         target_products: whether Σy [1, f, y] are kept, the last K rows of the matrix; else it is
             Σ [1, f]ᵀ [1, f, y].
-
-    Example:
-        >>> import torch
-        >>> sums = MomentSums(n_targets=1)
-        >>> sums.add(torch.tensor([[2.0], [3.0]]), torch.tensor([[1.0], [0.0]]))
-        >>> sums.total()  # rows and columns are 1, f, y
-        tensor([[ 2.,  5.,  1.],
-                [ 5., 13.,  2.],
-                [ 1.,  2.,  1.]], dtype=torch.float64)
     """
 
     def __init__(self, n_targets: int | None, *, target_products: bool = True) -> None:
@@ -95,6 +86,8 @@ class MomentSums:
     def load_state_dict(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
         """Restore sums and waiting rows from the entries that begin with ``prefix``."""
         total = state.get(f"{prefix}sums")
+        if total is not None:
+            check_shape(f"{prefix}sums", total, ("rows", "columns"))
         self.replace(None if total is None else total.detach().clone())
         if f"{prefix}features" in state:
             self._waiting = [(state[f"{prefix}features"].clone(), state[f"{prefix}targets"].clone())]
@@ -250,12 +243,6 @@ class DriftMap(MomentSums):
         gram = total[1:, 1:width] - n * torch.outer(mean, mean)
         M, _ = solve_regularised(gram, products[1:] - n * torch.outer(mean, drift), ridge)
         return M + torch.eye(width - 1).to(M), drift - mean @ M
-
-    def load_state_dict(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
-        """Restore the result of `state_dict`; a ValueError if its tensors are not matrices."""
-        if any(tensor.ndim != 2 for tensor in state.values()):
-            raise ValueError(f"A drift map has sums and rows as matrices, but this state has {dict(state)}.")
-        super().load_state_dict(state, prefix)
 
 
 def float64_device(device: torch.device) -> torch.device:

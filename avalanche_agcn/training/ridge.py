@@ -95,14 +95,6 @@ def solve_ridge(
         statistics: sums of features; at least one image.
         gamma: weight of images of other experiences, 0 to 1.
         ridge: λ of all experiences, above 0; chosen per experience by generalised cross-validation if None.
-
-    Example:
-        >>> import torch
-        >>> statistics = FeatureStatistics()
-        >>> statistics.begin(1)
-        >>> statistics.update(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[0.0], [0.0], [1.0]]))
-        >>> solve_ridge(statistics, ridge=3.0).weight  # half of the least-squares slope: λ = n
-        tensor([[0.2500]], dtype=torch.float64)
     """
     check_ridge(gamma, ridge)
     total = sum_of_moments(statistics)
@@ -157,7 +149,7 @@ def inverse_deviations(total: Tensor) -> Tensor:
 
 
 def pose(moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float) -> Problem:
-    """Least squares of one experience, from its sums, ``[1 + D + K, 1 + D + K]``, and those of all."""
+    """Least squares of one experience, from its sums, ``[1 + D + K, 1 + D + K]``, and ``total`` of all."""
     width = len(total)
     weighted = torch.lerp(moments[:width, :width], total, gamma)  # (1−γ) G_t + γ Σ_s G_s
     n = max(weighted[0, 0].item(), 1.0)
@@ -199,18 +191,11 @@ def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> tuple[Tensor, f
 def calibrate(
     weight: Tensor, bias: Tensor, moments: Tensor, total: Tensor, *, leverage: float
 ) -> Calibration:
-    """Calibration of an experience's classifiers, weight ``[K, D]`` and bias ``[K]``.
+    """Calibration of an experience's classifiers, weight ``[K, D]`` and bias ``[K]``, from sums as in `pose`.
 
     An image's own label pulls its score: by leave-one-out, its score without itself is (s − h·y) / (1 − h),
-    with h its leverage, here the mean over images. Without this step probabilities are too confident.
-
-    Args:
-        weight: fitted to targets by least squares.
-        bias: likewise.
-        moments: sums of the experience, ``[1 + D + K, 1 + D + K]``.
-        total: sums of all experiences, ``[1 + D, 1 + D]``.
-        leverage: mean leverage of images, degrees of freedom / number of images; 0 if the images were not
-            used to fit the weights.
+    with h its leverage, here the mean over images: degrees of freedom / number of images, or 0 if the images
+    were not used to fit the weights. Without this step probabilities are too confident.
     """
     width, h = len(total), min(leverage, MOST_LEVERAGE)
     population = torch.lerp(moments[:width, :width], total, OTHERS_WEIGHT)

@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_rejected():
     for targets in (torch.ones(4, 2), torch.ones(3), torch.tensor(1.0)):
         with pytest.raises(ValueError, match=r"targets_new must be \[images, 3\], not \["):
             acm.update(targets)
-    with pytest.raises(ValueError, match=r"soft_old must be \[4, 2\], one column per old class, not \[4, 3\]"):
+    with pytest.raises(ValueError, match=r"soft_old must be \[4, 2\], one column per old class, not"):
         acm.update(torch.ones(4, 3), torch.ones(4, 3))
     with pytest.raises(ValueError, match="-1"):
         acm.begin(-1)

@@ -187,9 +187,13 @@ def test_relationship_loss_is_the_mean_squared_error_of_old_rows():
 
 
 @pytest.mark.parametrize("old", [torch.zeros(3, 4), torch.zeros(2, 5)])
-def test_relationship_loss_rejects_embeddings_that_do_not_extend_the_old(old):
-    with pytest.raises(ValueError, match=r"must extend .* they are \(2, 4\) and "):
+def test_old_classes_must_be_among_the_new(old):
+    with pytest.raises(ValueError, match=rf"of the old classes must be \{list(old.shape)} .*, not \[2, 4\]"):
         relationship_preserving_loss(torch.zeros(2, 4), old)
+    with pytest.raises(
+        ValueError, match=rf"of the old classes must be \{list(old.T.shape)} .*, not \[4, 2\]"
+    ):
+        distillation_loss(torch.zeros(4, 2), old.T)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

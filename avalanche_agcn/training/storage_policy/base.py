@@ -70,11 +70,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         return concat_datasets([self.datasets[e].subset(own) for e, own in stored.items()])
 
     def open(self, experience: int, dataset: AvalancheDataset) -> None:
-        """Register the dataset of an experience, before its images are observed.
-
-        Raises:
-            ValueError: if there was another experience of this number, or targets are not multi-hot.
-        """
+        """Register the dataset of an experience, with multi-hot targets, before its images are observed."""
         codes, known = _codes(dataset), self.datasets.get(experience)
         if known is None:
             self._offered[experience] = torch.zeros(len(dataset), dtype=torch.bool)
@@ -249,19 +245,19 @@ class ExperienceReservoirBuffer(OnlineBuffer):
         self.class_counts += labels.sum(0)
         experience, draws = int(keys[0, 0]), self._uniform(len(keys), 2).tolist()
         n_before = int(self._offered[experience].sum()) - len(keys)  # of this experience
-        for n_own, (key, row, draw) in enumerate(zip(keys, labels, draws, strict=True), n_before + 1):
-            position = self._size if self._size < self.max_size else self._place(experience, n_own, *draw)
-            if position is not None:
-                self._put(position, key, row)
+        rows = enumerate(zip(keys, labels, draws, strict=True), n_before + 1)
+        for n_own, (key, row, (entry, choice)) in rows:
+            if self._size < self.max_size:
+                self._put(self._size, key, row)
+                continue
+            own, largest = self._positions(experience), self._largest()
+            if len(own) < len(largest):
+                self._put(_pick(largest, choice), key, row)
+            elif entry * n_own < len(own):
+                self._put(_pick(own, choice), key, row)
 
     def _select_removal(self) -> int:
         return _pick(self._largest(), float(self._uniform(1)))
-
-    def _place(self, experience: int, n_own: int, entry: float, choice: float) -> int | None:
-        own, largest = self._positions(experience), self._largest()
-        if len(own) < len(largest):
-            return _pick(largest, choice)
-        return _pick(own, choice) if entry * n_own < len(own) else None
 
     def _largest(self) -> Tensor:
         experiences, counts = self.keys[:, 0].unique(return_counts=True)
