@@ -49,18 +49,15 @@ def test_map_matches_least_squares_with_augmented_rows(n, ridge):
     assert_map(make_map(teacher, student), EYE + M[:-1], M[-1] - mean @ M[:-1], ridge)
 
 
-def test_linear_drift_is_undone_exactly():
-    """Old sums, moved by the map, are the sums of the features as the student gives them."""
-    teacher, _ = random_pairs(0)
-    generator = torch.Generator().manual_seed(1)
-    A = torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)
-    old, labels = random_pairs(2)[0], (torch.rand(40, 2, generator=generator) < 0.5).double()
-    statistics, expected = FeatureStatistics(), FeatureStatistics()
-    for sums, features in ((statistics, old), (expected, old @ A + 3)):
-        sums.begin(2)
-        sums.update(features, labels)
+def test_linear_drift_is_undone_exactly(feature_stream, feed):
+    """Old sums, changed by the map, are the sums of the student's features."""
+    teacher, student = random_pairs()
+    A = student[:WIDTH]
+    ((old, labels),) = feature_stream(0, sizes=[2], n_images=[40], width=WIDTH)
+    statistics = feed([(old, labels)])
     statistics.map(*make_map(teacher, teacher @ A + 3).solve(ridge=1e-9))
-    torch.testing.assert_close(statistics.moments(0), expected.moments(0), rtol=1e-6, atol=1e-6)
+    expected = feed([(old @ A + 3, labels)]).moments(0)
+    torch.testing.assert_close(statistics.moments(0), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_without_drift_the_map_is_the_identity_and_a_strong_ridge_leaves_the_mean_shift():
