@@ -8,13 +8,7 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.checks import check_range, check_shape
-from avalanche_agcn.training.moment_sums import (
-    ClassBlocks,
-    MomentSums,
-    add_moments,
-    check_features,
-    map_moments,
-)
+from avalanche_agcn.training.moment_sums import ClassBlocks, MomentSums, add_moments, check_features
 
 ROUNDING = 1e-5
 """Tolerated relative error of a sum after a removal: float32 features depend a little on their batch."""
@@ -133,8 +127,14 @@ class FeatureStatistics(ClassBlocks):
         chosen = range(self.n_experiences) if experiences is None else experiences
         for sums in [self._sums[self._index(t)] for t in chosen]:
             total = sums.total()
-            if total is not None:
-                sums.replace(map_moments(total, A.to(total), shift.to(total)))
+            if total is None:
+                continue
+            # In coordinates [1, f, y] the map is one matrix B: [1, f, y] B = [1, fA + shift, y].
+            B = torch.eye(len(total), dtype=total.dtype, device=total.device)
+            B[0, 1 : 1 + width] = shift.to(total)
+            B[1 : 1 + width, 1 : 1 + width] = A.to(total)
+            mapped = B.T @ total @ B
+            sums.replace((mapped + mapped.T) / 2)
 
     def flush(self) -> None:
         """Add waiting rows to the sums."""

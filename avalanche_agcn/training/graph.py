@@ -75,7 +75,7 @@ def adjacency(
     if preset == "paper":
         return _normalise(_reweight_rows(relations, neighbour_weight))
     thresholds = new_threshold or NEW_THRESHOLD, cross_threshold or CROSS_THRESHOLD
-    return _official(relations, owner, len(sizes), neighbour_weight, *thresholds)
+    return _official(relations, owner, len(sizes), neighbour_weight, thresholds)
 
 
 def check_graph(
@@ -109,12 +109,7 @@ def _normalise(weights: Tensor) -> Tensor:
 
 
 def _official(
-    relations: Tensor,
-    owner: Tensor,
-    n_experiences: int,
-    neighbour_weight: float,
-    new_threshold: float,
-    cross_threshold: float,
+    relations: Tensor, owner: Tensor, n_experiences: int, weight: float, thresholds: tuple[float, float]
 ) -> Tensor:
     # The program adds one experience after the other. Here all blocks are made at once, by masks [n, n]: no
     # later experience changes an entry, so the order does not matter.
@@ -122,14 +117,14 @@ def _official(
     first_block = first[:, None] & first
     new_new, old_new, new_old = (compare(owner[:, None], owner) for compare in (torch.eq, torch.lt, torch.gt))
     scaled = torch.where(new_old, NEW_OLD_FACTOR * relations, relations)
-    edges = torch.where(new_new, scaled >= new_threshold, scaled >= cross_threshold)
+    edges = torch.where(new_new, scaled >= thresholds[0], scaled >= thresholds[1])
     # The program's counts exclude a class with itself, but its first threshold of 0 admits every entry.
     edges = edges.fill_diagonal_(False) | first_block
 
     # The edges of a column share one weight, block by block; the diagonal is the node itself. New-New and
     # New-Old blocks have the rows of one experience, Old-New of all before the column.
     sums = torch.where(old_new, (edges * old_new).sum(dim=0), _sums_by_owner(edges, owner, n_experiences))
-    weights = edges * _choose(first_block, FIRST_NEIGHBOUR_WEIGHT, neighbour_weight)
+    weights = edges * _choose(first_block, FIRST_NEIGHBOUR_WEIGHT, weight)
     weights /= sums + COLUMN_EPSILON
     weights.diagonal().add_(1.0)
 

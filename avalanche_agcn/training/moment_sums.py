@@ -146,19 +146,6 @@ def solve_regularised(gram: Tensor, cross: Tensor, ridge: float) -> tuple[Tensor
     return torch.cholesky_solve(cross, factor), factor
 
 
-def map_moments(total: Tensor, A: Tensor, shift: Tensor) -> Tensor:
-    """Sums with features fA + shift in place of f; A is ``[D, D]``, shift ``[D]``.
-
-    In coordinates [1, f, y] the map is one matrix B, [1, f, y] B = [1, fA + shift, y], so sums become BᵀZB.
-    """
-    features = slice(1, 1 + len(shift))
-    B = torch.eye(len(total), dtype=total.dtype, device=total.device)
-    B[0, features] = shift
-    B[features, features] = A
-    mapped = B.T @ total @ B
-    return (mapped + mapped.T) / 2
-
-
 class ClassBlocks:
     """Base of statistics in which each experience opens a block of new classes."""
 

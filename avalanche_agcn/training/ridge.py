@@ -74,12 +74,8 @@ class RidgeClassifiers(NamedTuple):
         """Scores ``[N, C]`` of features ``[N, D]``: about 1 for positives, 0 for negatives."""
         return features.to(self.weight) @ self.weight.T + self.bias
 
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """Probabilities ``[N, C]``, increasing in the scores."""
-        return torch.sigmoid(scores * self.calibration.scale + self.calibration.offset)
-
     def calibrated(self) -> tuple[Tensor, Tensor]:
-        """Weight ``[C, D]`` and bias ``[C]`` whose scores are the logits of `probabilities`."""
+        """Weight ``[C, D]`` and bias ``[C]`` whose scores are the logits of probabilities."""
         scale, offset = self.calibration.scale, self.calibration.offset
         return self.weight * scale[:, None], self.bias * scale + offset
 
