@@ -56,14 +56,12 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
 
     torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; elsewhere, as with SLURM, set
     RANK, WORLD_SIZE and MASTER_ADDR. Without them, with one process, or within a group, nothing happens.
+    `ProcessLost` is raised if another process did not start, or ended before its work was done.
 
     Args:
         device: of the model: NCCL connects CUDA devices, gloo all others. ``"cuda"`` is the k-th CUDA device
             for process k of a machine.
         timeout: how long a process waits for the others.
-
-    Raises:
-        ProcessLost: if another process of the group did not start, or ended before its work was done.
     """
     if is_distributed() or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         yield
@@ -104,10 +102,9 @@ def _join(backend: str, timeout: timedelta) -> None:
 
 
 def sum_over_processes(*tensors: Tensor) -> list[Tensor]:
-    """Sums of tensors over all processes, in one message. Collective.
+    """Sums of tensors over all processes, in one message; the tensors as they are with one. Collective.
 
-    All tensors must have one dtype, and the same shapes in every process. With one process they are returned
-    unchanged.
+    All tensors must have one dtype, and the same shapes in every process.
     """
     if not is_distributed():
         return list(tensors)

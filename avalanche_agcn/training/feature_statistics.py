@@ -10,8 +10,7 @@ from torch import Tensor
 from avalanche_agcn.checks import check_range, check_shape
 from avalanche_agcn.training.moment_sums import ClassBlocks, MomentSums, add_moments, check_features
 
-ROUNDING = 1e-5
-"""Tolerated relative error of a sum after a removal: float32 features depend a little on their batch."""
+ROUNDING = 1e-5  # tolerated relative error of Σf² after a removal: float32 features depend on their batch
 
 
 class FeatureStatistics(ClassBlocks):
@@ -40,9 +39,6 @@ class FeatureStatistics(ClassBlocks):
         >>> statistics.update(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0], [0.0]]))
         >>> statistics.count(0), statistics.mean(0)
         (2, tensor([1., 1.], dtype=torch.float64))
-        >>> statistics.covariance(0)
-        tensor([[1., 0.],
-                [0., 0.]], dtype=torch.float64)
     """
 
     def __init__(self) -> None:
@@ -92,10 +88,7 @@ class FeatureStatistics(ClassBlocks):
         self._sums[t].add(*self._labelled_rows(features, targets_new, t))
 
     def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
-        """Subtract images that were added before, as in `update`.
-
-        A ValueError, and no change, also if a count or a variance would fall below 0.
-        """
+        """Subtract images that were added; errors as in `update`, or if a count or variance fell below 0."""
         t = self._index(experience)
         removed = MomentSums(self._sizes[t])
         removed.add(*self._labelled_rows(features, targets_new, t))
@@ -142,10 +135,9 @@ class FeatureStatistics(ClassBlocks):
             sums.total()
 
     def synchronize(self) -> None:
-        """Add up the open experience over all processes of `torch.distributed`.
+        """Add up the open experience over all processes. Collective: every process must call it.
 
-        Collective: every process must call it, at an experience's end and before the statistics are read or
-        saved. Each image counts once however often this is called.
+        Each image counts once however often this is called.
         """
         if self._sums:
             self._sums[-1].synchronize()

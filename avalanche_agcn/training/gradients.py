@@ -36,7 +36,7 @@ def fisher_diagonal(
 
     Args:
         model: network from images to logits; its gradients and modes do not change.
-        criterion: loss from logits and targets.
+        criterion: from logits and targets.
         images: one image and its target at a time, ``[1, ...]`` and ``[1, n_classes]``; at least one.
         reduce: whether the mean is over the images of all processes, each of which must call this.
     """

@@ -1,16 +1,7 @@
 """L3A: analytic classifiers from weighted sums of random features, with pseudo-labels.
 
-=========  ===================================================  ===========================
-symbol     meaning                                              here
-=========  ===================================================  ===========================
-z          random features of an image, [D]                     ``features``
-n_c        images with a true label of class c, so far          ``counts``
-w_c        weight of class c, K n_c^-½ / Σ_j n_j^-½             `class_weights`
-ω          weight of an image: mean w_c of its labels           `sample_weights`
-A          Σ ω z zᵀ over all experiences, [D, D]                ``sums[:, :D]``
-C          Σ ω z yᵀ, [D, K]                                     ``sums[:, D:]``
-W          classifiers, (A + γI)⁻¹ C                            `solve_classifiers`
-=========  ===================================================  ===========================
+With z the random features of an image, y its labels and ω its weight, the classifiers are (A + γI)⁻¹ C, where
+A = Σ ω z zᵀ and C = Σ ω z yᵀ run over all images so far.
 """
 
 import math
@@ -33,14 +24,14 @@ THRESHOLD = 0.7  # of sigmoid(z·w) above which an old class is a pseudo-label; 
 
 
 def class_weights(counts: Tensor) -> Tensor:
-    """w_c over the K classes with images, ``[n_classes]``: higher for rare classes, 1 on average."""
+    """K n_c^-½ / Σ_j n_j^-½ over the K classes with images, ``[n_classes]``: rare classes weigh more."""
     present = counts > 0
     roots = counts.clamp(min=1).rsqrt().where(present, 0.0)
     return roots * present.sum() / roots.sum().clamp(min=torch.finfo(roots.dtype).tiny)
 
 
 def sample_weights(labels: Tensor, weights: Tensor) -> Tensor:
-    """ω ``[B]`` for 0/1 labels with pseudo-labels, ``[B, n_classes]``; 1 for an image without labels."""
+    """ω ``[B]``: mean class weight of labels and pseudo-labels, ``[B, n_classes]``; 1 without labels."""
     n_labels = labels.sum(dim=1)
     return torch.where(n_labels > 0, labels @ weights / n_labels.clamp(min=1), 1.0)
 
@@ -70,7 +61,7 @@ class L3AStatistics(ClassBlocks):
         check_range("threshold", threshold, above=0, below=1)
         super().__init__()
         self.ridge, self.threshold = ridge, threshold
-        self.counts = torch.zeros(0, dtype=torch.float64)
+        self.counts = torch.zeros(0, dtype=torch.float64)  # n_c, images with a true label of each class
         self._closed: Tensor | None = None  # A and C of earlier experiences, side by side
         self._open = MomentSums(0, target_products=False)  # of √ω z and √ω y
         self._old_classifiers: Tensor | None = None  # [D, n_old], solved when first needed

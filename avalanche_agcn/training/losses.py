@@ -45,9 +45,7 @@ class PartialBCEWithLogitsLoss(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of a batch, a scalar; 0 with zero gradients if it has no annotated cell.
 
-        Args:
-            logits: raw scores over the classes seen so far, ``[B, n_seen]``.
-            targets: 0, 1 or NaN, ``[B, n_classes]``; only the first ``n_seen`` columns are used.
+        Only the first ``n_seen`` columns of the targets are used.
         """
         logits, y, annotated = _cells(logits, targets, soft=self.soft)
         weight = annotated.to(logits.dtype)
@@ -90,7 +88,7 @@ class AsymmetricLoss(nn.Module):
         self.detach_weights = detach_weights
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Loss of a batch, a scalar; for arguments and errors see `PartialBCEWithLogitsLoss`."""
+        """Loss of a batch, as in `PartialBCEWithLogitsLoss`."""
         logits, y, annotated = _cells(logits, targets)
         positive = self._focus((-logits).sigmoid(), self.gamma_pos) * F.softplus(-logits)
         if self.clip:  # −log(1 − p_m), from logits, because 1 − p rounds to 0 where p is near 1

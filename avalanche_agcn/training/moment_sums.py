@@ -214,11 +214,7 @@ class DriftMap(MomentSums):
         self.add(teacher.detach().clone(), student.detach().clone())
 
     def solve(self, ridge: float = 1000.0) -> tuple[Tensor, Tensor]:
-        """A ``[D, D]`` and shift ``[D]`` of the map f → fA + shift; a ValueError if there are no pairs.
-
-        Args:
-            ridge: λ, above 0: how strongly the map is drawn to a shift.
-        """
+        """A ``[D, D]`` and shift ``[D]`` of the map f → fA + shift for λ > 0; a ValueError without pairs."""
         check_range("ridge", ridge, above=0)
         total = self.total()
         if total is None or total[0, 0] == 0:

@@ -38,18 +38,14 @@ from avalanche_agcn.models.linear import LogitRefinement
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.moment_sums import solve_regularised
 
-RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)
-"""Values of λ that generalised cross-validation chooses from."""
-CONSTANT_FEATURE = 1e-12
-"""A feature is constant if its variance is below this share of its mean square: the rounding of float64."""
+RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)  # values of λ for generalised cross-validation
+CONSTANT_FEATURE = 1e-12  # least share of the variance in the mean square: below is the rounding of float64
 OTHERS_WEIGHT = 0.15
 """Weight of images of other experiences as negatives in the calibration. They are unlabelled: with weight 1
 the share of positives would be too low, with 0 too high. Chosen on held-out train photos; it holds for 2 to
 18 experiences."""
-LEAST_SCALE = 1.0
-"""Where positives do not score higher than negatives: the probability then hardly depends on the score."""
-LEAST_VARIANCE = 1e-4
-"""Of scores between 0 and 1 that separate all images."""
+LEAST_SCALE = 1.0  # for positives that do not score higher: their probability hardly depends on the score
+LEAST_VARIANCE = 1e-4  # of scores between 0 and 1 that separate all images
 MOST_LEVERAGE = 0.9
 
 
@@ -88,7 +84,7 @@ def solve_ridge(
     A class without positives gets the constant 0 as its score. A feature that does not vary gets weight 0.
 
     Args:
-        statistics: sums of features; at least one image.
+        statistics: sums over at least one image.
         gamma: weight of images of other experiences, 0 to 1.
         ridge: λ of all experiences, above 0; chosen per experience by generalised cross-validation if None.
     """
@@ -129,10 +125,9 @@ def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
     if statistics.width is None:
         raise ValueError("The statistics have no images yet, so there is nothing to solve.")
     size = 1 + statistics.width
-    moments = (statistics.moments(t)[:size, :size] for t in range(statistics.n_experiences))
-    total = next(moments).clone()
-    for other in moments:
-        total += other.to(total.device)
+    total = statistics.moments(0)[:size, :size].clone()
+    for t in range(1, statistics.n_experiences):
+        total += statistics.moments(t)[:size, :size].to(total.device)
     return total
 
 

@@ -1,16 +1,4 @@
-"""Memories that balance classes: PRS (Kim, Jeong and Kim, 2020) and OCDM (Liang and Li, 2022).
-
-=========  =============================================  ==============================
-symbol     meaning                                        here
-=========  =============================================  ==============================
-m          size of the memory                             ``max_size``
-n_i        images of the stream with class i so far       ``class_counts``
-p_i        target share of class i, n_i^ρ / Σ n_j^ρ       `target_shares`
-l_i        images in memory with class i                  ``labels.sum(0)``
-δ_i        surplus of class i, l_i − p_i Σ l_j            ``delta``
-s          probability to enter                           `entry_probability`
-=========  =============================================  ==============================
-"""
+"""Memories that balance classes: PRS (Kim, Jeong and Kim, 2020) and OCDM (Liang and Li, 2022)."""
 
 import torch
 from torch import Tensor
@@ -23,13 +11,13 @@ DIVERGENCE_ROUNDING = 1e-12  # of a divergence in float64
 
 
 def target_shares(class_counts: Tensor, rho: float) -> Tensor:
-    """p_i = n_i^ρ / Σ n_j^ρ over the classes seen; 0 for the others."""
+    """Target share p_i = n_i^ρ / Σ n_j^ρ of each class with n_i > 0 images in the stream; 0 for others."""
     weights = torch.where(class_counts > 0, class_counts**rho, 0.0)
     return weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 class PRSBuffer(OnlineBuffer):
-    """A memory whose share of each class approaches n_i^ρ / Σ n_j^ρ, however long-tailed the stream.
+    """A memory whose share of each class approaches its target (`target_shares`) on long-tailed streams.
 
     A new image is counted first, so that with a single class this is reservoir sampling: s = m/n. (The
     authors' program counts it after the decision, which differs by one image.) Ties between images to remove
@@ -37,7 +25,7 @@ class PRSBuffer(OnlineBuffer):
     class. An image without a label is not stored. A removal is one matrix operation on one class's images.
 
     Args:
-        max_size: m; 2,000 in the paper.
+        max_size: largest number of images, m; 2,000 in the paper.
         rho: ρ, the power of allocation: 0 aims at equal shares, 1 at those of the stream.
         seed: see `OnlineBuffer`.
     """
@@ -66,8 +54,8 @@ class PRSBuffer(OnlineBuffer):
 def entry_probability(labels: Tensor, class_counts: Tensor, max_size: int, rho: float) -> float:
     """Probability to be stored: s = Σ w_i min(1, m p_i / n_i) over an image's classes, w = softmax(−n_i).
 
-    Its rarest class is nearly decisive. ``labels`` has at least one 1, and ``class_counts`` are n_i with this
-    image counted, both ``[n_classes]``.
+    m is ``max_size``. The rarest class is nearly decisive. ``labels`` has at least one 1, and
+    ``class_counts`` are n_i with this image counted, both ``[n_classes]``.
     """
     own = labels > 0
     counts = class_counts[own]
@@ -78,9 +66,10 @@ def entry_probability(labels: Tensor, class_counts: Tensor, max_size: int, rho: 
 def choose_removal(labels: Tensor, shares: Tensor, class_draw: float, tie_draw: float) -> int:
     """Position of the stored image to remove, for labels ``[n, n_classes]`` and p_i ``[n_classes]``.
 
-    A class is drawn from softmax(δ) among those in memory. Candidates are its images with the fewest labels
-    of classes without a surplus (δ_i ≤ 0); the one whose removal leaves Σ|l_i − p_i Σ l_j| smallest is
-    removed. The draws, in [0, 1), select the class, and one among equally good images.
+    With l_i the number of stored images of class i, its surplus is δ_i = l_i − p_i Σ l_j. A class is drawn
+    from softmax(δ) among those in memory. Candidates are its images with the fewest labels of classes without
+    a surplus (δ_i ≤ 0); the one whose removal leaves Σ|δ_i| smallest is removed. The draws, in [0, 1), select
+    the class, and one among equally good images.
     """
     in_memory = labels.sum(0)  # l
     delta = in_memory - shares * in_memory.sum()
@@ -99,14 +88,9 @@ def choose_removal(labels: Tensor, shares: Tensor, class_draw: float, tie_draw: 
 class OCDMBuffer(OnlineBuffer):
     """A memory whose removals bring its label distribution as near as possible to a target.
 
-    When memory and batch exceed the capacity, images are removed greedily (`greedy_removal`); the target of
-    class i is n_i^ρ / Σ n_j^ρ over the classes seen. Ties are broken at random. An image without a label does
-    not change the distribution, so it is removed when no other removal improves it.
-
-    Args:
-        max_size: largest number of images.
-        rho: ρ: 0 aims at equal shares (the paper's default), 1 at those of the stream.
-        seed: see `OnlineBuffer`.
+    When memory and batch exceed the capacity, images are removed greedily (`greedy_removal`), towards
+    `target_shares`. Ties are broken at random. An image without a label does not change the distribution, so
+    it is removed when no other removal improves it. For the arguments see `PRSBuffer`; ρ = 0 is the paper's.
     """
 
     def __init__(self, max_size: int, *, rho: float = 0.0, seed: int = 0) -> None:
