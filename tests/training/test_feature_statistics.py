@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -86,8 +88,8 @@ def test_removed_images_were_never_there(draw, feed, seed, cut):
 
     def apply(change):
         for features, full in rows:
-            for t in range(2):
-                change(features, full[:, statistics.columns(t)], experience=t)
+            for t, half in itertools.product(range(2), torch.arange(cut).chunk(2)):
+                change(features[half], full[half, statistics.columns(t)], experience=t)
 
     apply(statistics.remove)
     assert_same(statistics, feed(part(stream, slice(cut, None))), rtol=1e-10)
@@ -148,6 +150,7 @@ def test_removing_other_images_than_were_added_is_rejected_and_nothing_is_lost(d
         ((features[:29], torch.ones(29, 3)), r"would have -\d+ positives of its class 0 on 1 images"),
         ((features[:1] + 100, targets[:1]), "variance below 0 in feature"),
         ((features.flip(1), targets), "variance below 0 in feature"),  # nothing must remain
+        ((features.mean(0).expand_as(features), targets), "variance below 0 in feature"),
     ]:
         with pytest.raises(ValueError, match=message):
             statistics.remove(*rows)
