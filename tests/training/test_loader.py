@@ -2,6 +2,7 @@ import itertools
 import random
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -183,14 +184,13 @@ def test_generators_depend_on_every_number_and_shared_seeds_on_torchs_generator(
     assert draw_shared_seed() == first
 
 
-class Strategy:
-    """As much of a strategy as the loader looks at."""
-
-    device, train_mb_size, seed = torch.device("cpu"), 4, 5
-
-    def __init__(self, n=11):
-        self.experience = type("Experience", (), {"current_experience": 1})
-        self.adapted_dataset = Listed(1, n)
+STRATEGY = SimpleNamespace(  # the attributes that the loader reads
+    device=torch.device("cpu"),
+    train_mb_size=4,
+    seed=5,
+    experience=SimpleNamespace(current_experience=1),
+    adapted_dataset=Listed(1, 11),
+)
 
 
 @pytest.mark.parametrize("memory", [False, True])
@@ -199,7 +199,7 @@ def test_batches_are_the_same_with_any_number_of_workers(memory):
     for num_workers in (0, 1, 2):
         plugin = OnlineReplayPlugin(make_memory(), batch_size_mem=3, views=2) if memory else None
         torch.manual_seed(0)
-        loader = make_train_loader(Strategy(), memory=plugin, num_workers=num_workers)
+        loader = make_train_loader(STRATEGY, memory=plugin, num_workers=num_workers)
         epochs.append([x for _ in range(2) for x, _ in loader] + [torch.rand(3)])
     assert len(epochs[0]) == 7
     for epoch in epochs[1:]:
@@ -208,7 +208,7 @@ def test_batches_are_the_same_with_any_number_of_workers(memory):
 
 def test_loader_honours_its_settings():
     loader = make_train_loader(
-        Strategy(), shuffle=False, drop_last=True, pin_memory=False, num_workers=1, persistent_workers=True
+        STRATEGY, shuffle=False, drop_last=True, pin_memory=False, num_workers=1, persistent_workers=True
     )
     assert loader.persistent_workers
     assert not loader.pin_memory
@@ -238,5 +238,5 @@ def test_workers_exit_if_their_process_is_killed_while_they_start():
     assert len(pids) == 2
     workers = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     assert psutil.wait_procs(workers, timeout=10)[1] == []
-    assert make_train_loader(Strategy(), num_workers=1).worker_init_fn is exit_if_orphaned
+    assert make_train_loader(STRATEGY, num_workers=1).worker_init_fn is exit_if_orphaned
     assert exit_if_orphaned(0) is None  # in a process that is not a worker

@@ -199,13 +199,6 @@ def test_feature_distillation_does_not_overflow_in_half_precision(dtype):
     assert teacher.grad is None
 
 
-def random_batch(n, n_classes, seed, unlabelled=0.3):
-    generator = torch.Generator().manual_seed(seed)
-    targets = (torch.rand(n, n_classes, generator=generator) < 0.4).float()
-    targets[torch.rand(n, n_classes, generator=generator) < unlabelled] = torch.nan
-    return torch.randn(n, 5, generator=generator), targets
-
-
 def literal_loss(features, targets, temperature):
     """Image by image, with sets."""
     labels = [{c for c, v in enumerate(row) if v == 1} for row in targets.tolist()]
@@ -228,7 +221,8 @@ def literal_loss(features, targets, temperature):
 
 @given(n=st.integers(1, 7), n_classes=st.integers(1, 4), seed=SEEDS)
 def test_contrastive_loss_equals_the_literal_loss_in_any_order(n, n_classes, seed):
-    features, targets = random_batch(n, n_classes, seed)
+    features, draws = random64(n, 5, seed=seed).float(), random64(2, n, n_classes, seed=seed + 1)
+    targets = (draws[0] < -0.25).float().masked_fill(draws[1] < -0.5, NAN)
     loss = MultiLabelContrastiveLoss(0.2)
     assert loss(features, targets).item() == pytest.approx(literal_loss(features, targets, 0.2), abs=1e-4)
     torch.testing.assert_close(loss(features.flip(0), targets.flip(0)), loss(features, targets))

@@ -242,17 +242,12 @@ def labelled_images(seed, n=600):
     return torch.from_numpy(features), torch.from_numpy(labels)
 
 
-@pytest.fixture
-def relate(feed):
-    """A function that relates classes 0 and 1, of the first half of the images, to 2 and 3, of the rest."""
-
-    def relate(features, labels):
-        half = len(features) // 2
-        statistics = feed([(features[:half], labels[:half, :2]), (features[half:], labels[half:, 2:])])
-        classifiers = solve_ridge(statistics)
-        return classifiers, estimate_relations(statistics, classifiers)
-
-    return relate
+def relate(feed, features, labels):
+    """Relate classes 0 and 1, of the first half of the images, to 2 and 3, of the second."""
+    half = len(features) // 2
+    statistics = feed([(features[:half], labels[:half, :2]), (features[half:], labels[half:, 2:])])
+    classifiers = solve_ridge(statistics)
+    return classifiers, estimate_relations(statistics, classifiers)
 
 
 def refine(scores, classifiers, relations, beta):
@@ -279,9 +274,9 @@ def test_refined_scores_match_the_formula():
     assert torch.equal(relations.conditional, copies[1])
 
 
-def test_relations_match_the_scores_of_single_images(relate):
+def test_relations_match_the_scores_of_single_images(feed):
     features, labels = labelled_images(0)
-    classifiers, relations = relate(features, labels)
+    classifiers, relations = relate(feed, features, labels)
     negative, positive = classifiers.calibration.negative_mean, classifiers.calibration.positive_mean
     shares = ((classifiers.scores(features) - negative) / (positive - negative)).numpy()
     y, halves = labels.numpy(), (slice(300), slice(300, None))
@@ -296,10 +291,10 @@ def test_relations_match_the_scores_of_single_images(relate):
         assert relations.prior[i].item() == pytest.approx(np.clip(parts, 0, 1).mean())
 
 
-def test_relations_across_experiences_are_found_and_lift_a_class_by_its_company(relate):
+def test_relations_across_experiences_are_found_and_lift_a_class_by_its_company(feed):
     """No image is labelled for both classes 0 and 3, and yet they are found to belong together."""
     features, labels = labelled_images(1, n=4000)
-    classifiers, relations = relate(features, labels)
+    classifiers, relations = relate(feed, features, labels)
     gain = relations.conditional - relations.prior[:, None]
     assert min(gain[3, 0], gain[0, 3]) > 0.2
     assert gain[1:3, 0].abs().max() < 0.1
@@ -309,10 +304,10 @@ def test_relations_across_experiences_are_found_and_lift_a_class_by_its_company(
     assert (lift >= -1e-12).all()
 
 
-def test_refining_does_not_depend_on_the_scale_of_a_class(relate):
+def test_refining_does_not_depend_on_the_scale_of_a_class(feed):
     """Half the score of a class, with means to match: what it adds to others stays as it was."""
     features, labels = labelled_images(3)
-    classifiers, relations = relate(features, labels)
+    classifiers, relations = relate(feed, features, labels)
     scores, half = classifiers.scores(features), torch.tensor([0.5, 1.0, 1.0, 1.0])
     scale, offset, negative, positive = classifiers.calibration
     scaled = classifiers._replace(calibration=Calibration(scale, offset, negative * half, positive * half))
@@ -321,10 +316,10 @@ def test_refining_does_not_depend_on_the_scale_of_a_class(relate):
     )
 
 
-def test_a_class_without_positives_has_no_relations(relate):
+def test_a_class_without_positives_has_no_relations(feed):
     features, labels = labelled_images(0)
     labels[:, 2] = 0
-    classifiers, relations = relate(features, labels)
+    classifiers, relations = relate(feed, features, labels)
     assert relations.conditional.isfinite().all()
     scores = classifiers.scores(features)
     refined = refine(scores, classifiers, relations, 0.5)
