@@ -185,7 +185,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
 
     def _put(self, position: int, key: Tensor, labels: Tensor) -> None:
         """Append an image, or replace the one at a position."""
-        if position == len(self._keys):  # double the capacity, so that no row is copied more than twice
+        if position == len(self._keys):  # double the capacity: each row is copied about twice in all
             n_added = min(max(2 * position, LEAST_CAPACITY), self.max_size) - position
             self._keys = pad(self._keys, (0, 0, 0, n_added))
             self._labels = pad(self._labels, (0, len(labels) - self._labels.shape[1], 0, n_added))
