@@ -53,6 +53,14 @@ def check_whole_number(name: str, value: Any, least: int | None = None) -> None:
         raise ValueError(f"{name} must be at least {least}, not {value}.")
 
 
+def check_shape(name: str, tensor: Any, shape: tuple[int | str, ...], reason: str = "") -> None:
+    """Raise a ValueError if a tensor has another shape; text in it, such as "images", allows any length."""
+    pairs = zip(tensor.shape, shape, strict=False)
+    if tensor.ndim != len(shape) or any(n != wanted for n, wanted in pairs if isinstance(wanted, int)):
+        wanted = ", ".join(map(str, shape))
+        raise ValueError(f"{name} must be [{wanted}]{reason}, not {list(tensor.shape)}.")
+
+
 WORDS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",

@@ -1,4 +1,4 @@
-"""The Augmented Correlation Matrix: label relations counted batch by batch (Eq. 1 to 4).
+"""The Augmented Correlation Matrix (ACM): label relations counted batch by batch (Eq. 1 to 4).
 
 ==========================  ===================================================  ==============
 symbol                      meaning                                              here
@@ -20,14 +20,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_choice, check_range
+from avalanche_agcn.checks import check_choice, check_range, check_shape
 from avalanche_agcn.training.distributed import sum_over_processes
-from avalanche_agcn.training.moment_sums import ClassBlocks, check_width, in_float64
+from avalanche_agcn.training.moment_sums import ClassBlocks, in_float64
 
-OFFICIAL_HARD_START = 1e-6
-"""Start value of the hard counts; authors' program."""
-OFFICIAL_SOFT_START = 1e-10
-"""Start value of the soft sums; authors' program."""
+OFFICIAL_HARD_START = 1e-6  # initial value of the hard counts; authors' program
+OFFICIAL_SOFT_START = 1e-10  # initial value of the soft sums; authors' program
+_SUMS = ("old", "earlier", "hard", "cross", "soft")
 
 QCounts = Literal["experience", "stream"]
 
@@ -38,11 +37,11 @@ class AugmentedCorrelationMatrix(ClassBlocks):
     Args:
         q_counts: images that the denominator of Q, Σ ẑ_i, runs over. ``"experience"`` is Eq. 4: those of the
             current experience, which show the new classes far more often than the whole stream does, so that
-            Q is too high. ``"stream"`` adds the counts of class i in earlier experiences: by hard labels in
-            its own, by soft labels since.
-        hard_start: start value of the counts N_j that probabilities are divided by.
-        soft_start: start value of the sums Σ ẑ_i. The authors' program starts them at 1e-10: where its
-            teacher's softmax saturates, a sum of 5e-12 then gives no relation, where 0 gives a strong one.
+            Q is too high. ``"stream"`` adds the counts of class i in earlier experiences: hard labels in its
+            own experience, soft labels since.
+        hard_start: initial value of the counts N_j that probabilities are divided by.
+        soft_start: initial value of the sums Σ ẑ_i, 1e-10 in the authors' program: where its teacher's
+            softmax saturates, a sum of 5e-12 then gives no relation, whereas with 0 it gives a strong one.
 
     Example:
         >>> acm = AugmentedCorrelationMatrix()
@@ -85,23 +84,26 @@ class AugmentedCorrelationMatrix(ClassBlocks):
     def update(self, targets_new: Tensor, soft_old: Tensor | None = None, *, reduce: bool = False) -> None:
         """Count a batch.
 
-        A row with a NaN among its new classes is left out: it is an image of another experience, such as a
-        replayed one, and does not tell how often new classes appear.
+        A row with a NaN among its new classes is skipped: it is an image of another experience, such as a
+        replayed one, and does not show how often new classes appear.
 
         Args:
             targets_new: 0 or 1 for the classes of the open experience, ``[B, n_new]``.
             soft_old: probabilities of the old classes, ``[B, n_old]``. None counts as zeros: without a
                 teacher, new and old classes have no relations.
             reduce: whether to add up the batches of all processes of `torch.distributed`, so that all hold
-                the same sums. A collective call: every process must make it.
+                the same sums. Collective: every process must call it.
         """
-        self._check(targets_new, soft_old)
+        self._check_open()
+        check_shape("targets_new", targets_new, ("images", self._sizes[-1]))
         hard = in_float64(targets_new.detach())
-        self._move_to(hard.device)
+        if self.device != hard.device:
+            self.load_state_dict({name: total.to(hard.device) for name, total in self.state_dict().items()})
         kept = ~hard.isnan().any(dim=1, keepdim=True)  # [B, 1]
         hard = hard.where(kept, 0.0)
         sums = [hard.T @ hard]
         if soft_old is not None:
+            check_shape("soft_old", soft_old, (len(hard), self.n_old), ", one column per old class")
             soft = soft_old.detach().to(self.device, torch.float64).where(kept, 0.0)
             sums += [soft.T @ hard, soft.sum(dim=0)]
         if reduce:
@@ -128,7 +130,7 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         return sizes | {name: getattr(self, f"_{name}") for name in _SUMS}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the sums that `state_dict` returned; a ValueError if an entry is missing or unknown."""
+        """Restore the result of `state_dict`; a ValueError if an entry is missing or unknown."""
         if set(state) != {"sizes", *_SUMS}:
             raise ValueError(
                 f"The state of a correlation matrix has {sorted(['sizes', *_SUMS])}, not {sorted(state)}."
@@ -141,23 +143,6 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         self._hard = self._old.new_zeros(n_new, n_new)  # Σ y_i y_j, its diagonal is N_j
         self._cross = self._old.new_zeros(n_old, n_new)  # Σ ẑ_i y_j
         self._soft = self._old.new_zeros(n_old)  # Σ ẑ_i
-
-    def _move_to(self, device: torch.device) -> None:
-        if self.device != device:
-            for name in _SUMS:
-                setattr(self, f"_{name}", getattr(self, f"_{name}").to(device))
-
-    def _check(self, targets_new: Tensor, soft_old: Tensor | None) -> None:
-        self._check_open()
-        check_width(targets_new, self._sizes[-1], "targets_new")
-        if soft_old is not None and soft_old.shape != (len(targets_new), self.n_old):
-            raise ValueError(
-                f"soft_old must be {(len(targets_new), self.n_old)}, one column per old class, "
-                f"but is {tuple(soft_old.shape)}."
-            )
-
-
-_SUMS = ("old", "earlier", "hard", "cross", "soft")
 
 
 def _divide(counts: Tensor, totals: Tensor) -> Tensor:

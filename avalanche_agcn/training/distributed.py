@@ -1,14 +1,13 @@
 """Several processes that train as one: their group, sums and means over all of them, the model's wrapper.
 
-Everything here is `torch.distributed`; with one process nothing is exchanged and nothing changes.
+Everything here uses `torch.distributed`; with one process nothing is exchanged and nothing changes. Functions
+marked as collective must be called by every process.
 
-**Losses.** `DistributedDataParallel` averages gradients over processes, so a process's loss must be such that
-the mean over processes is the loss of the global batch. A term that is the same in every process, such as a
-penalty of weights, is so already. A mean over images or annotated cells is so if it is made by `mean_of`,
-which all losses of this package use.
+**Losses.** `DistributedDataParallel` averages gradients over processes, so the mean of the processes' losses
+must be the loss of the global batch. A term that is the same in every process, such as a penalty of weights,
+needs no change. A mean over images or annotated cells must be computed by `mean_of`, as in all losses of this
+package.
 """
-
-from __future__ import annotations
 
 import itertools
 import os
@@ -24,14 +23,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-TIMEOUT = timedelta(minutes=30)
-"""How long a process waits for the others, such as for the first one to write a report."""
-JOIN_TIMEOUT = timedelta(minutes=5)
-"""How long a process waits for the others to start."""
-DEFAULT_PORT = "29500"  # as torchrun's
+TIMEOUT = timedelta(minutes=30)  # for the other processes, such as the first one while it writes a report
+JOIN_TIMEOUT = timedelta(minutes=5)  # for the other processes to start
+DEFAULT_PORT = "29500"  # torchrun's
 
 _n_groups = itertools.count()  # that this process has joined
-_padding: ContextVar[bool | None] = ContextVar("padding", default=None)  # None: means are this process's own
+_padding: ContextVar[bool | None] = ContextVar("padding", default=None)  # None outside of `global_means`
 
 
 def is_distributed() -> bool:
@@ -40,7 +37,7 @@ def is_distributed() -> bool:
 
 
 def process_rank() -> tuple[int, int]:
-    """Number of this process and number of processes: (0, 1) without a process group."""
+    """Rank of this process and number of processes: (0, 1) without a process group."""
     return (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)
 
 
@@ -55,32 +52,32 @@ class ProcessLost(ConnectionError):
 
 @contextmanager
 def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TIMEOUT) -> Iterator[None]:
-    """Join the process group that the environment describes, and leave it afterwards.
+    """Join the process group that the environment describes, and leave it on exit.
 
     torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; elsewhere, as with SLURM, set
-    RANK, WORLD_SIZE and MASTER_ADDR. Without them, with one process, or in a group already, nothing happens.
+    RANK, WORLD_SIZE and MASTER_ADDR. Without them, with one process, or within a group, nothing happens.
+    `ProcessLost` is raised if another process did not start, or ended before its work was done.
 
     Args:
-        device: where the model is: NCCL connects CUDA devices, gloo all others. Process k of a machine takes
-            its k-th CUDA device as ``"cuda"``.
+        device: of the model: NCCL connects CUDA devices, gloo all others. ``"cuda"`` is the k-th CUDA device
+            for process k of a machine.
         timeout: how long a process waits for the others.
-
-    Raises:
-        ProcessLost: if another process of the group did not start, or ended before its work was done.
     """
     if is_distributed() or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return
     on_cuda = torch.device(device).type == "cuda"
     if on_cuda:
-        torch.cuda.set_device(_local_rank())
-    rank, n_processes = _join("nccl" if on_cuda else "gloo", timeout)
+        local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID")
+        torch.cuda.set_device(int(local_rank or int(os.environ["RANK"]) % torch.cuda.device_count()))
+    _join("nccl" if on_cuda else "gloo", timeout)
     try:
         yield
         dist.barrier()  # no process leaves before the first one has written its files
     except RuntimeError as error:
         if not any(name in str(error) for name in ("gloo", "NCCL")):
             raise
+        rank, n_processes = process_rank()
         raise ProcessLost(
             f"process {rank} of {n_processes} stopped, because another process ended or did not answer: see "
             f"its own message ({str(error).splitlines()[0]})."
@@ -89,12 +86,12 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
         dist.destroy_process_group()
 
 
-def _join(backend: str, timeout: timedelta) -> tuple[int, int]:
-    """Wait for all processes; return the number of this one and of all."""
+def _join(backend: str, timeout: timedelta) -> None:
+    """Wait for all processes and make the group."""
     os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
     try:
         store, rank, n_processes = next(iter(dist.rendezvous("env://", timeout=min(timeout, JOIN_TIMEOUT))))
-        # A store has the addresses of the group before, if this is not the first one: give each its own keys.
+        # The store still has the addresses of earlier groups, so each group gets its own keys.
         own = dist.PrefixStore(f"group {next(_n_groups)}", store)
         dist.init_process_group(backend, store=own, rank=rank, world_size=n_processes, timeout=timeout)
     except dist.DistError as error:
@@ -102,21 +99,12 @@ def _join(backend: str, timeout: timedelta) -> tuple[int, int]:
             f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not find the others: start all "
             f"with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT ({str(error).splitlines()[0]})."
         ) from error
-    return rank, n_processes
-
-
-def _local_rank() -> int:
-    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
-        if name in os.environ:
-            return int(os.environ[name])
-    return int(os.environ["RANK"]) % torch.cuda.device_count()
 
 
 def sum_over_processes(*tensors: Tensor) -> list[Tensor]:
-    """Sums of tensors over all processes, in one message: a collective call, to be made by every process.
+    """Sums of tensors over all processes, in one message; the tensors as they are with one. Collective.
 
-    The tensors have one dtype, and each the same shape in every process. With one process they are returned
-    as they are.
+    All tensors must have one dtype, and the same shapes in every process.
     """
     if not is_distributed():
         return list(tensors)
@@ -127,12 +115,12 @@ def sum_over_processes(*tensors: Tensor) -> list[Tensor]:
 
 
 def mean_over_processes(*tensors: Tensor) -> list[Tensor]:
-    """Means of tensors over all processes, as `DistributedDataParallel` takes them of gradients."""
+    """Means of tensors over all processes, as `DistributedDataParallel` does with gradients. Collective."""
     return [total / process_rank()[1] for total in sum_over_processes(*tensors)]
 
 
 def largest_of_processes(value: int) -> int:
-    """The largest of all processes' values: a collective call."""
+    """The largest of all processes' values. Collective."""
     if not is_distributed():
         return value
     values = torch.tensor(value, device=collective_device())
@@ -141,7 +129,7 @@ def largest_of_processes(value: int) -> int:
 
 
 def from_first_process(value: Any) -> Any:
-    """The first process's value in all of them: a collective call."""
+    """The first process's value. Collective."""
     values = [value]
     if is_distributed():
         dist.broadcast_object_list(values, src=0)
@@ -149,21 +137,18 @@ def from_first_process(value: Any) -> Any:
 
 
 def own_share(rows: Tensor) -> Tensor:
-    """This process's part of the first one's rows: a collective call."""
+    """This process's share of the first process's rows. Collective."""
     rank, n_processes = process_rank()
     return from_first_process(rows)[rank::n_processes]
 
 
 def in_order_of_images(batches: Sequence[Tensor]) -> Tensor:
-    """Rows of all processes, of whose images process k of n has every n-th from the k-th on (`own_share`).
-
-    A collective call. Without any row it returns an empty tensor.
-    """
+    """Rows of all processes in the order before `own_share`; empty if there are none. Collective."""
     own = torch.cat(list(batches)) if batches else torch.empty(0)
     parts: list[Any] = [own] * process_rank()[1]
     if is_distributed():
         dist.all_gather_object(parts, own)
-    first = parts[0]  # has most images, so its shape and type are right
+    first = parts[0]  # has the most rows: if any process has one, its shape and dtype are right
     rows = own.new_empty(sum(map(len, parts)), *first.shape[1:], dtype=first.dtype)
     for k, part in enumerate(parts):
         if len(part):
@@ -172,7 +157,7 @@ def in_order_of_images(batches: Sequence[Tensor]) -> Tensor:
 
 
 def collective_device() -> torch.device:
-    """Where processes exchange tensors: NCCL knows none on the CPU."""
+    """Device for tensors that processes exchange: NCCL accepts none on the CPU."""
     on_gpu = dist.get_backend() == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
@@ -181,7 +166,7 @@ def collective_device() -> torch.device:
 def global_means(*, padding: bool = False) -> Iterator[None]:
     """Let `mean_of` count over all processes: every process must compute the same losses in this block.
 
-    With ``padding``, this process's batch only fills its place: none of its rows count.
+    With ``padding``, no row of this process's batch counts.
     """
     token = _padding.set(padding)
     try:
@@ -191,14 +176,10 @@ def global_means(*, padding: bool = False) -> Iterator[None]:
 
 
 def mean_of(total: Tensor, count: Tensor | float) -> Tensor:
-    """Mean over rows or cells from their sum and number; 0 if there are none.
+    """Mean over rows or cells from their sum, a scalar, and their number; 0 if there are none.
 
     Within `global_means` the number is that of all processes, and the result is multiplied by the number of
-    processes: its mean over processes is the mean over all rows. A padding batch gives 0 and gradients of 0.
-
-    Args:
-        total: sum over this process's rows, a scalar.
-        count: number of this process's rows.
+    processes: its mean over processes is the mean over all rows. A padding batch gives 0 and zero gradients.
     """
     padding = _padding.get()
     number = torch.as_tensor(count, dtype=total.dtype, device=total.device)
@@ -211,22 +192,22 @@ def mean_of(total: Tensor, count: Tensor | float) -> Tensor:
 
 
 def wrap(model: nn.Module) -> nn.Module:
-    """Return a model in `DistributedDataParallel`, with the weights of the first process.
+    """Wrap a model in `DistributedDataParallel`, with the weights of the first process.
 
-    Unlike Avalanche's ``DistributedHelper.wrap_model``, it does not look for unused parameters, since losses
-    may use parameters apart from the model's output, and buffers are left alone, since they may grow. A model
-    that is wrapped already, or has nothing to train, is returned as it is, as with one process.
+    Unlike Avalanche's ``DistributedHelper.wrap_model``, it does not search for unused parameters, since
+    losses may use parameters apart from the model's output, and does not broadcast buffers, since they may
+    grow. With one process, or if the model is wrapped or has nothing to train, it is returned unchanged.
     """
     trained = any(parameter.requires_grad for parameter in model.parameters())
     if not is_distributed() or not trained or isinstance(model, DistributedDataParallel):
         return model
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch 2.4 has no other
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch 2.4 has nothing else
         return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def share(tensors: Iterable[Tensor]) -> None:
-    """Give all processes the first one's values of their tensors, in place: a collective call."""
+    """Copy the first process's values into the tensors of all others, in place. Collective."""
     if not is_distributed():
         return
     for tensor in tensors:

@@ -1,18 +1,4 @@
-"""Sums of features per experience: negatives and classifiers without a stored image.
-
-===========  ========================================  ======================
-symbol       meaning, over the images of experience t   here
-===========  ========================================  ======================
-n_t          number of images                           ``count(t)``
-Σf           sum of features, [D]                       ``feature_sum(t)``
-G_t = Σffᵀ   Gram matrix, [D, D]                        ``gram(t)``
-C_t = Σf yᵀ  features of each class's positives, [D, K] ``cross(t)``
-Σy           positives of each class, [K]               ``label_sum(t)``
-Σy yᵀ        positives of two classes, [K, K]           ``label_products(t)``
-===========  ========================================  ======================
-
-y are an experience's own columns, 0 or 1, so that Σy² = Σy.
-"""
+"""Sums of features per experience: negatives and classifiers without a stored image."""
 
 from __future__ import annotations
 
@@ -21,31 +7,26 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_range
-from avalanche_agcn.training.moment_sums import (
-    ClassBlocks,
-    MomentSums,
-    add_moments,
-    check_features,
-    check_width,
-    map_moments,
-    subtract_moments,
-)
+from avalanche_agcn.checks import check_range, check_shape
+from avalanche_agcn.training.moment_sums import ClassBlocks, MomentSums, add_moments, check_features
+
+ROUNDING = 1e-5  # tolerated relative error of Σf² after a removal: float32 features depend on their batch
 
 
 class FeatureStatistics(ClassBlocks):
-    """Counts, sums and products of features and labels, per experience, in float64.
+    """Counts, sums and products of features f and labels y, per experience, in float64.
 
-    Order and split of the images do not matter, up to rounding: sums add up, merge and can be subtracted.
-    Rows without any own label (replayed images, padding) are left out. Count an image once, in the first
-    epoch of its experience. Memory: T·D²·8 bytes for T experiences, 336 MB for D = 2,048 and T = 10.
+    Labels y are an experience's own columns, 0 or 1. Order and split of the images do not matter, up to
+    rounding: sums add up, merge and can be subtracted. Rows without any own label (replayed images, padding)
+    are skipped. Count an image once, in the first epoch of its experience. Sums of T experiences take T·D²·8
+    bytes: 336 MB for D = 2,048 and T = 10.
 
     **Privacy**: no image is stored, but with very few images sums reveal features: with n = 1, Σf is the
     feature of that image. Up to `moment_sums.BLOCK_ROWS` rows of the open experience wait to be added, in
-    memory and in `state_dict`; call `flush` to add them.
+    RAM and in `state_dict`; call `flush` to add them.
 
     **Removal**: sums cannot tell *which* images they hold. `remove` is exact for images that were added;
-    of others it only notices if a count or a variance would fall below 0.
+    for others it raises an error only if a count or a variance would fall below 0.
 
     **Several processes**: each updates with its own rows; call `synchronize` in all of them before the
     statistics are read or saved. `merge`, `remove`, `subtract` and `map` act on the synchronized sums:
@@ -58,9 +39,6 @@ class FeatureStatistics(ClassBlocks):
         >>> statistics.update(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([[1.0], [0.0]]))
         >>> statistics.count(0), statistics.mean(0)
         (2, tensor([1., 1.], dtype=torch.float64))
-        >>> statistics.covariance(0)
-        tensor([[1., 0.],
-                [0., 0.]], dtype=torch.float64)
     """
 
     def __init__(self) -> None:
@@ -69,7 +47,7 @@ class FeatureStatistics(ClassBlocks):
 
     @property
     def n_experiences(self) -> int:
-        """Number of experiences begun."""
+        """Number of experiences, the open one included."""
         return len(self._sums)
 
     @property
@@ -98,26 +76,19 @@ class FeatureStatistics(ClassBlocks):
         self._sums[-1] = MomentSums(self._sizes[-1])
 
     def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
-        """Add images. Nothing is added if the input is rejected.
+        """Add images; a ValueError, and no change, if a shape does not fit or a value is not allowed.
 
         Args:
             features: ``[B, D]``, finite.
             targets_new: 0 or 1 in the experience's own columns, ``[B, n_new]``. Rows that are all NaN
-                are left out, so an image with a full target can be given to every experience.
-            experience: which experience the images belong to; the open one by default.
-
-        Raises:
-            RuntimeError: if no experience is open.
-            ValueError: for NaN or infinite features, targets other than 0 or 1, or a shape that does not fit.
+                are skipped, so an image with a full target can be passed to every experience.
+            experience: of the images; the open one by default.
         """
         t = self._index(experience)
         self._sums[t].add(*self._labelled_rows(features, targets_new, t))
 
     def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
-        """Subtract images that were added before; for arguments and errors see `update`.
-
-        A ValueError, too, if a count or a variance would fall below 0. Nothing is removed then.
-        """
+        """Subtract images that were added; errors as in `update`, or if a count or variance fell below 0."""
         t = self._index(experience)
         removed = MomentSums(self._sizes[t])
         removed.add(*self._labelled_rows(features, targets_new, t))
@@ -132,24 +103,31 @@ class FeatureStatistics(ClassBlocks):
     def subtract(self, other: FeatureStatistics) -> None:
         """Remove the images of other statistics, all or none of them; for errors see `remove` and `merge`."""
         self._check_alike(other)
-        left = [self._without(theirs, t) for t, theirs in enumerate(other._sums)]
-        for sums, total in zip(self._sums, left, strict=True):
+        remaining = [self._without(theirs, t) for t, theirs in enumerate(other._sums)]
+        for sums, total in zip(self._sums, remaining, strict=True):
             sums.replace(total)
 
     def map(self, A: Tensor, shift: Tensor, *, experiences: Iterable[int] | None = None) -> None:
-        """Move all features f to fA + shift, exactly, as if the images had been added with these.
+        """Change the sums of all or some experiences to those of features fA + shift, exactly.
 
-        Args:
-            A: ``[D, D]``.
-            shift: ``[D]``.
-            experiences: which ones move; all by default.
+        A is ``[D, D]`` and shift ``[D]``; a ValueError, and no change, if they do not fit or are not finite.
         """
-        self._check_map(A, shift)
+        width = self.width or len(shift)
+        check_shape("A", A, (width, width))
+        check_shape("shift", shift, (width,))
+        if not bool(A.isfinite().all() & shift.isfinite().all()):
+            raise ValueError("The map has entries that are NaN or infinite; the sums were not changed.")
         chosen = range(self.n_experiences) if experiences is None else experiences
         for sums in [self._sums[self._index(t)] for t in chosen]:
             total = sums.total()
-            if total is not None:
-                sums.replace(map_moments(total, A.to(total), shift.to(total)))
+            if total is None:
+                continue
+            # In coordinates [1, f, y] the map is one matrix B: [1, f, y] B = [1, fA + shift, y].
+            B = torch.eye(len(total), dtype=total.dtype, device=total.device)
+            B[0, 1 : 1 + width] = shift.to(total)
+            B[1 : 1 + width, 1 : 1 + width] = A.to(total)
+            mapped = B.T @ total @ B
+            sums.replace((mapped + mapped.T) / 2)
 
     def flush(self) -> None:
         """Add waiting rows to the sums."""
@@ -157,10 +135,9 @@ class FeatureStatistics(ClassBlocks):
             sums.total()
 
     def synchronize(self) -> None:
-        """Add up the open experience over all processes of `torch.distributed`.
+        """Add up the open experience over all processes. Collective: every process must call it.
 
-        A collective call that every process must make, once at an experience's end and before the
-        statistics are read or saved. Each image counts once however often this is called.
+        Each image counts once however often this is called.
         """
         if self._sums:
             self._sums[-1].synchronize()
@@ -216,7 +193,7 @@ class FeatureStatistics(ClassBlocks):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned; a ValueError if an entry belongs to no experience."""
+        """Restore the result of `state_dict`; a ValueError if an entry belongs to no experience."""
         sizes = state["block_sizes"].tolist() if "block_sizes" in state else []
         known = {"block_sizes", *map(str, range(len(sizes)))}
         unknown = [name for name in state if name.partition(".")[0] not in known]
@@ -236,26 +213,21 @@ class FeatureStatistics(ClassBlocks):
             raise ValueError("The statistics have no images yet: call update(features, targets_new) first.")
         return slice(1, 1 + self.width)
 
-    def _without(self, removed: MomentSums, t: int) -> Tensor | None:
-        return subtract_moments(
-            self._sums[t].total(), removed.total(), self._sizes[t], name=f"Experience {t}"
-        )
-
     def _index(self, t: int | None) -> int:
         self._check_open()
         if t is None:
             return self.n_experiences - 1
         if not -self.n_experiences <= t < self.n_experiences:
-            raise IndexError(f"There is no experience {t}: {self.n_experiences} have begun.")
+            raise IndexError(f"There is no experience {t}: there are {self.n_experiences}.")
         return t % self.n_experiences
 
     def _labelled_rows(self, features: Tensor, targets: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        """Copies of the rows with own labels, which are checked."""
-        check_width(features, self.width)
+        """Copies of the rows with own labels, after all checks."""
+        check_shape("features", features, ("images", self.width or "features"))
         self._check_targets(targets, len(features), t)
         labelled = ~targets.isnan().all(dim=1)  # [B]
         wrong = (targets != 0) & (targets != 1) & labelled[:, None]
-        if bool(wrong.any() | ~features.isfinite().all()):  # one question to the device per batch
+        if bool(wrong.any() | ~features.isfinite().all()):  # one device synchronization per batch
             check_features(features, self.width)
             row, column = wrong.nonzero()[0].tolist()
             raise ValueError(
@@ -263,6 +235,17 @@ class FeatureStatistics(ClassBlocks):
                 "of an image must be 0 or 1, or all NaN."
             )
         return features.detach()[labelled], targets.detach()[labelled]
+
+    def _without(self, removed: MomentSums, t: int) -> Tensor | None:
+        """Sums over the remaining images; a ValueError if a count or a variance would fall below 0."""
+        total, taken = self._sums[t].total(), removed.total()
+        if taken is None or taken[0, 0] == 0:
+            return total
+        if total is None:
+            raise ValueError(f"Experience {t} has no images, so none can be removed.")
+        remaining = total - taken.to(total.device)
+        _check_remaining(remaining, ROUNDING * total.diagonal()[self._features], t)
+        return remaining if remaining[0, 0] > 0 else torch.zeros_like(remaining)  # no rounding errors remain
 
     def _check_alike(self, other: FeatureStatistics) -> None:
         widths = {self.width, other.width} - {None}
@@ -272,12 +255,24 @@ class FeatureStatistics(ClassBlocks):
                 f"be combined with those of {other.block_sizes} and {other.width}."
             )
 
-    def _check_map(self, A: Tensor, shift: Tensor) -> None:
-        width = self.width or len(shift)
-        if A.shape != (width, width) or shift.shape != (width,):
-            raise ValueError(
-                f"A map of {width} features needs A of {(width, width)} and a shift of {(width,)}, but has "
-                f"{tuple(A.shape)} and {tuple(shift.shape)}."
-            )
-        if not bool(A.isfinite().all() & shift.isfinite().all()):
-            raise ValueError("The map has entries that are NaN or infinite; the sums were not changed.")
+
+def _check_remaining(remaining: Tensor, tolerance: Tensor, t: int) -> None:
+    """Raise a ValueError if a count or a variance is below 0; ``tolerance`` is that of each Σf², ``[D]``."""
+    n, sums, positives = remaining[0].tensor_split([1, 1 + len(tolerance)])
+    squares = remaining.diagonal()[1 : 1 + len(tolerance)]
+    wrong_classes = ((positives < 0) | (positives > n)).nonzero().flatten().tolist()
+    # n·Σf² − (Σf)² must not be negative; without images Σf² must vanish too.
+    negative = n * squares - sums**2 < -tolerance * n.clamp(min=1)
+    negative |= (n == 0) & (squares.abs() > tolerance)
+    if n < 0:
+        problem = f"{n.item():.0f} images"
+    elif wrong_classes:
+        c = wrong_classes[0]
+        problem = f"{positives[c]:.0f} positives of its class {c} on {n.item():.0f} images"
+    elif bool(negative.any()):
+        problem = f"a variance below 0 in feature {int(negative.nonzero()[0])}"
+    else:
+        return
+    raise ValueError(
+        f"Experience {t} would have {problem}: more or other images are removed than were added."
+    )

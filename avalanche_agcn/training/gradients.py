@@ -11,17 +11,12 @@ from avalanche_agcn.training.moment_sums import in_float64
 
 
 def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> list[Tensor]:
-    """Remove from a gradient g what opposes a reference r: g − (g·r / r·r) r if g·r < 0, else g.
-
-    Example:
-        >>> project([torch.tensor([1.0, -2.0])], [torch.tensor([0.0, 1.0])])
-        [tensor([1., 0.])]
-    """
+    """Project a gradient g that opposes a reference r: g − (g·r / r·r) r if g·r < 0, else g."""
     along = _dot(gradients, reference)
     if along >= 0:
         return list(gradients)
     step = along / _dot(reference, reference)
-    return [(g - step.to(g.device, g.dtype) * r) for g, r in zip(gradients, reference, strict=True)]
+    return [g - step.to(g.device, g.dtype) * r for g, r in zip(gradients, reference, strict=True)]
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
@@ -41,7 +36,7 @@ def fisher_diagonal(
 
     Args:
         model: network from images to logits; its gradients and modes do not change.
-        criterion: loss of logits and targets.
+        criterion: from logits and targets.
         images: one image and its target at a time, ``[1, ...]`` and ``[1, n_classes]``; at least one.
         reduce: whether the mean is over the images of all processes, each of which must call this.
     """

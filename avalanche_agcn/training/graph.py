@@ -1,10 +1,10 @@
 """From label relations to the adjacency matrix of a GCN.
 
-All constants of the ``official`` graph were read in the authors' published program; where the
-paper leaves a step open, the graph of ML-GCN (Chen et al., 2019) is used, which AGCN builds on.
+All constants of the ``official`` graph are from the authors' published program; where the paper leaves a step
+open, the graph of ML-GCN (Chen et al., 2019) is used, which AGCN builds on.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -33,36 +33,29 @@ def adjacency(
     new_threshold: float | None = None,
     cross_threshold: float | None = None,
 ) -> Tensor:
-    """Make the graph over all classes seen so far, for the layers of a `GCN`.
+    """Make the graph over all classes seen so far, for the layers of a `GCN`: ``[n_seen, n_seen]``, float64.
 
-    It costs a few passes over the matrix, whatever the number of experiences.
+    It costs a few passes over the matrix, whatever the number of experiences. A ValueError is raised for an
+    unknown preset, a weight or threshold out of range, or a threshold for a preset that has none.
 
     Args:
         acm: the statistics, which are not changed.
         preset: how relations become weights.
 
-            - ``"paper"``: the off-diagonal entries of each row are scaled to sum to
-              ``neighbour_weight``, the identity is added, and the result A normalised to
-              D^-½ A D^-½ with D its row sums. The paper only says "similar to ML-GCN"; without
-              such re-weighting all classifiers are smoothed into one.
-            - ``"official"``: block by block as in the authors' program. New-Old is halved, blocks
-              are binarised, each column of a block is scaled to sum to ``neighbour_weight``, and
-              only New-New gets the identity and is normalised, to D^-½ Aᵀ D^-½. The block of
-              the first experience does not depend on the data.
+            - ``"paper"``: the off-diagonal entries of each row are scaled to sum to ``neighbour_weight``, the
+              identity is added, and the result A normalised to D^-½ A D^-½ with D its row sums. The paper
+              only says "similar to ML-GCN"; without such re-weighting all classifiers are smoothed into one.
+            - ``"official"``: block by block as in the authors' program. New-Old is halved, blocks are
+              binarised, each column of a block is scaled to sum to ``neighbour_weight``, and only New-New
+              gets the identity and is normalised, to D^-½ Aᵀ D^-½. The block of the first experience does not
+              depend on the data.
             - ``"plain"``: the probabilities as they are, normalised to D^-½ A D^-½.
             - ``"identity"``: no relations; the GCN is then a perceptron over word vectors.
-        cross_blocks: with False, classes of different experiences have no relations (R and Q
-            are left out: the paper's Table 2, line 1).
-        neighbour_weight: weight of all neighbours of a node together, beside its own of 1.
+        cross_blocks: with False, classes of different experiences have no relations (without R and Q: the
+            paper's Table 2, line 1).
+        neighbour_weight: total weight of a node's neighbours, beside its own of 1.
         new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
         cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
-
-    Returns:
-        The matrix ``[n_seen, n_seen]``, float64, on the device of the statistics.
-
-    Raises:
-        ValueError: for an unknown preset, a weight or threshold out of range, or a threshold
-            for a preset that has none.
 
     Example:
         >>> acm = AugmentedCorrelationMatrix()
@@ -71,17 +64,18 @@ def adjacency(
         tensor([0.7209, 0.0472, 0.0472, 0.0472], dtype=torch.float64)
     """
     check_graph(preset, neighbour_weight, new_threshold, cross_threshold)
-    relations, blocks = acm.matrix(), _Blocks.of(acm)
+    relations, sizes = acm.matrix(), torch.tensor(acm.block_sizes, dtype=torch.long)
     if preset == "identity":
         return torch.eye(len(relations), dtype=relations.dtype, device=relations.device)
+    owner = torch.arange(len(sizes)).repeat_interleave(sizes).to(acm.device)  # experience of each class, [n]
     if not cross_blocks:
-        relations = relations.where(blocks.same, 0.0)
+        relations = relations.where(owner[:, None] == owner, 0.0)
     if preset == "plain":
         return _normalise(relations)
     if preset == "paper":
         return _normalise(_reweight_rows(relations, neighbour_weight))
     thresholds = new_threshold or NEW_THRESHOLD, cross_threshold or CROSS_THRESHOLD
-    return _official(relations, blocks, neighbour_weight, *thresholds)
+    return _official(relations, owner, len(sizes), neighbour_weight, thresholds)
 
 
 def check_graph(
@@ -102,22 +96,6 @@ def check_graph(
         check_range(threshold, value, above=0, most=1)
 
 
-class _Blocks(NamedTuple):
-    """Positions of the experiences' blocks in the matrix."""
-
-    owner: Tensor  # [n], the experience each class belongs to
-    n_blocks: int
-    same: Tensor  # [n, n], New-New: row and column of one experience
-    above: Tensor  # [n, n], Old-New: the row's experience came before the column's
-
-    @classmethod
-    def of(cls, acm: AugmentedCorrelationMatrix) -> "_Blocks":
-        sizes = torch.tensor(acm.block_sizes, dtype=torch.long)
-        owner = torch.arange(len(sizes)).repeat_interleave(sizes).to(acm.device)
-        rows, columns = owner[:, None], owner[None, :]
-        return cls(owner, len(sizes), rows == columns, rows < columns)
-
-
 def _reweight_rows(relations: Tensor, neighbour_weight: float) -> Tensor:
     neighbours = relations.clone().fill_diagonal_(0.0)
     totals = neighbours.sum(dim=1, keepdim=True)
@@ -131,39 +109,35 @@ def _normalise(weights: Tensor) -> Tensor:
 
 
 def _official(
-    relations: Tensor, blocks: _Blocks, neighbour_weight: float, new_threshold: float, cross_threshold: float
+    relations: Tensor, owner: Tensor, n_experiences: int, weight: float, thresholds: tuple[float, float]
 ) -> Tensor:
     # The program adds one experience after the other. Here all blocks are made at once, by masks [n, n]: no
     # later experience changes an entry, so the order does not matter.
-    first = blocks.owner == 0  # [n]
-    first_block = first[:, None] & first[None, :]
-    below = ~(blocks.same | blocks.above)  # New-Old
-    scaled = torch.where(below, NEW_OLD_FACTOR * relations, relations)
-    edges = torch.where(blocks.same, scaled >= new_threshold, scaled >= cross_threshold)
+    first = owner == 0  # [n]
+    first_block = first[:, None] & first
+    new_new, old_new, new_old = (compare(owner[:, None], owner) for compare in (torch.eq, torch.lt, torch.gt))
+    scaled = torch.where(new_old, NEW_OLD_FACTOR * relations, relations)
+    edges = torch.where(new_new, scaled >= thresholds[0], scaled >= thresholds[1])
     # The program's counts exclude a class with itself, but its first threshold of 0 admits every entry.
     edges = edges.fill_diagonal_(False) | first_block
 
-    # The edges of a column share one weight, block by block; the diagonal is the node itself.
-    weights = edges * _choose(first_block, FIRST_NEIGHBOUR_WEIGHT, neighbour_weight)
-    weights /= _column_sums(edges, blocks) + COLUMN_EPSILON
+    # The edges of a column share one weight, block by block; the diagonal is the node itself. New-New and
+    # New-Old blocks have the rows of one experience, Old-New of all before the column.
+    sums = torch.where(old_new, (edges * old_new).sum(dim=0), _sums_by_owner(edges, owner, n_experiences))
+    weights = edges * _choose(first_block, FIRST_NEIGHBOUR_WEIGHT, weight)
+    weights /= sums + COLUMN_EPSILON
     weights.diagonal().add_(1.0)
 
     # Only New-New blocks are normalised, and transposed: the program computes (A·D)ᵀ·D.
     power = _choose(first, FIRST_NORMALISATION_POWER, NORMALISATION_POWER)
-    scale = weights.where(blocks.same, 0.0).sum(dim=1).pow(power)
-    return torch.where(blocks.same, scale[:, None] * weights.T * scale[None, :], weights)
+    scale = weights.where(new_new, 0.0).sum(dim=1).pow(power)
+    return torch.where(new_new, scale[:, None] * weights.T * scale[None, :], weights)
 
 
-def _column_sums(edges: Tensor, blocks: _Blocks) -> Tensor:
-    """For each entry, the sum of its column over the rows of the block it lies in.
-
-    New-New and New-Old blocks have the rows of one experience, Old-New of all before the column.
-    """
-    counts = edges.double()
-    per_experience = counts.new_zeros(blocks.n_blocks, len(counts))
-    per_experience.index_add_(0, blocks.owner, counts)
-    before = (counts * blocks.above).sum(dim=0, keepdim=True)
-    return torch.where(blocks.above, before, per_experience[blocks.owner])
+def _sums_by_owner(edges: Tensor, owner: Tensor, n_experiences: int) -> Tensor:
+    """For each entry, the sum of its column over the rows of its own row's experience, ``[n, n]``."""
+    sums = torch.zeros(n_experiences, len(edges), dtype=torch.float64, device=edges.device)
+    return sums.index_add_(0, owner, edges.double())[owner]
 
 
 def _choose(mask: Tensor, inside: float, outside: float) -> Tensor:

@@ -1,19 +1,8 @@
 """L3A: analytic classifiers from weighted sums of random features, with pseudo-labels.
 
-=========  ===================================================  ===========================
-symbol     meaning                                              here
-=========  ===================================================  ===========================
-z          random features of an image, [D]                     ``features``
-n_c        images with a true label of class c, so far          ``counts``
-w_c        weight of class c, K n_c^-½ / Σ_j n_j^-½             `class_weights`
-ω          weight of an image: mean w_c of its labels           `sample_weights`
-A          Σ ω z zᵀ over all experiences, [D, D]                ``sums[:, :D]``
-C          Σ ω z yᵀ, [D, K]                                     ``sums[:, D:]``
-W          classifiers, (A + γI)⁻¹ C                            `solve_classifiers`
-=========  ===================================================  ===========================
+With z the random features of an image, y its labels and ω its weight, the classifiers are (A + γI)⁻¹ C, where
+A = Σ ω z zᵀ and C = Σ ω z yᵀ run over all images so far.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping
@@ -22,58 +11,49 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.checks import check_range
-from avalanche_agcn.training.moment_sums import ClassBlocks, MomentSums, add_moments, check_features
+from avalanche_agcn.training.moment_sums import (
+    ClassBlocks,
+    MomentSums,
+    add_moments,
+    check_features,
+    solve_regularised,
+)
 
 RIDGE = 1000.0  # γ of L3A's program
-THRESHOLD = 0.7  # an old class is a pseudo-label where sigmoid(z·w) is above; L3A's program
+THRESHOLD = 0.7  # of sigmoid(z·w) above which an old class is a pseudo-label; L3A's program
 
 
 def class_weights(counts: Tensor) -> Tensor:
-    """w_c over the K classes with images, ``[n_classes]``: rare classes weigh more, the mean is 1.
-
-    Example:
-        >>> class_weights(torch.tensor([4.0, 0.0, 1.0]))
-        tensor([0.6667, 0.0000, 1.3333])
-    """
+    """K n_c^-½ / Σ_j n_j^-½ over the K classes with images, ``[n_classes]``: rare classes weigh more."""
     present = counts > 0
     roots = counts.clamp(min=1).rsqrt().where(present, 0.0)
     return roots * present.sum() / roots.sum().clamp(min=torch.finfo(roots.dtype).tiny)
 
 
 def sample_weights(labels: Tensor, weights: Tensor) -> Tensor:
-    """ω ``[B]`` by labels of 0 or 1, pseudo-labels included, ``[B, n_classes]``; 1 for an image without."""
+    """ω ``[B]``: mean class weight of labels and pseudo-labels, ``[B, n_classes]``; 1 without labels."""
     n_labels = labels.sum(dim=1)
     return torch.where(n_labels > 0, labels @ weights / n_labels.clamp(min=1), 1.0)
 
 
 def solve_classifiers(sums: Tensor, ridge: float) -> Tensor:
     """W = (A + γI)⁻¹ C, ``[D, n_classes]``, from A and C side by side, ``[D, D + n_classes]``."""
-    width = len(sums)
-    damped = sums[:, :width].clone()
-    damped.diagonal().add_(ridge)
-    return torch.cholesky_solve(sums[:, width:], torch.linalg.cholesky(damped))
+    return solve_regularised(sums[:, : len(sums)], sums[:, len(sums) :], ridge)[0]
 
 
 class L3AStatistics(ClassBlocks):
     """The weighted sums of L3A, in float64.
 
-    Images of an experience are labelled for its own classes; of old classes they get pseudo-labels, where the
-    classifiers solved from the earlier experiences find them. Images of earlier experiences keep their
-    weights, and zeros for later classes.
+    Images of an experience are labelled for its own classes; for old classes they get pseudo-labels from the
+    classifiers of the earlier experiences. Images of earlier experiences keep their weights, and count as
+    negatives of later classes.
 
-    An experience's label counts are given when it begins, so that all its images are weighted alike: their
-    order, split into batches and division over processes do not matter then.
+    An experience's label counts are passed when it begins, so that all its images are weighted alike: the
+    result does not depend on their order, their batches or the number of processes.
 
     Args:
         ridge: γ, above 0.
-        threshold: probability above which a pseudo-label is given, between 0 and 1.
-
-    Example:
-        >>> statistics = L3AStatistics(ridge=1.0)
-        >>> statistics.begin(torch.tensor([1]))
-        >>> statistics.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0], [0.0]]))
-        >>> statistics.solve().T
-        tensor([[0.5000, 0.0000]], dtype=torch.float64)
+        threshold: probability above which an old class becomes a pseudo-label, between 0 and 1.
     """
 
     def __init__(self, *, ridge: float = RIDGE, threshold: float = THRESHOLD) -> None:
@@ -81,13 +61,13 @@ class L3AStatistics(ClassBlocks):
         check_range("threshold", threshold, above=0, below=1)
         super().__init__()
         self.ridge, self.threshold = ridge, threshold
-        self.counts = torch.zeros(0, dtype=torch.float64)
+        self.counts = torch.zeros(0, dtype=torch.float64)  # n_c, images with a true label of each class
         self._closed: Tensor | None = None  # A and C of earlier experiences, side by side
         self._open = MomentSums(0, target_products=False)  # of √ω z and √ω y
-        self._old_classifiers: Tensor | None = None  # [D, n_old], solved when they are first needed
+        self._old_classifiers: Tensor | None = None  # [D, n_old], solved when first needed
 
     def begin(self, counts_new: Tensor) -> None:
-        """Open an experience, of which ``counts_new`` images show each of its classes, ``[n_new]``."""
+        """Open an experience whose new classes have ``counts_new`` images each, ``[n_new]``."""
         self._closed = self._sums()
         self.counts = torch.cat([self.counts, counts_new.detach().double().to(self.counts.device)])
         self._sizes.append(len(counts_new))
@@ -99,23 +79,23 @@ class L3AStatistics(ClassBlocks):
         self._open = MomentSums(self.n_seen, target_products=False)
 
     def update(self, features: Tensor, targets_new: Tensor) -> None:
-        """Add images, ``[B, D]`` and ``[B, n_new]``; those with unknown own labels (NaN) are left out."""
+        """Add images, ``[B, D]`` and ``[B, n_new]``; those with unknown own labels (NaN) are skipped."""
         check_features(features, None)
         self._check_targets(targets_new, len(features))
         labelled = ~targets_new.isnan().any(dim=1)
         z = features.detach()[labelled].double()
-        y = torch.cat([self.pseudo_labels(z), targets_new[labelled].double()], dim=1)
+        y = torch.cat([self._pseudo_labels(z), targets_new[labelled].double()], dim=1)
         self.counts = self.counts.to(z.device)
         root = sample_weights(y, class_weights(self.counts)).sqrt()[:, None]
         self._open.add(root * z, root * y)
 
-    def pseudo_labels(self, features: Tensor) -> Tensor:
-        """1 where an old class is found on an image, ``[B, n_old]``."""
+    def _pseudo_labels(self, features: Tensor) -> Tensor:
+        """Predicted labels of the old classes, 0 or 1, ``[B, n_old]``."""
         if self._closed is None:
-            return features.new_zeros(len(features), self.n_old, dtype=torch.float64)
+            return features.new_zeros(len(features), self.n_old)
         if self._old_classifiers is None:
             self._old_classifiers = solve_classifiers(self._closed, self.ridge)
-        scores = features.double() @ self._old_classifiers.to(features.device)
+        scores = features @ self._old_classifiers.to(features.device)
         return (scores > math.log(self.threshold / (1 - self.threshold))).double()
 
     def solve(self) -> Tensor:
@@ -130,7 +110,7 @@ class L3AStatistics(ClassBlocks):
         self._open.total()
 
     def synchronize(self) -> None:
-        """Add up the open experience over all processes: a collective call, to be made by each of them."""
+        """Add up the open experience over all processes. Collective: every process must call it."""
         self._open.synchronize()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -142,7 +122,7 @@ class L3AStatistics(ClassBlocks):
         return state | self._open.state_dict("open.")
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore the result of `state_dict`."""
         self._sizes, self.counts = state["sizes"].tolist(), state["counts"].clone()
         self._closed, self._old_classifiers = None, None
         if "gram" in state:
@@ -153,6 +133,6 @@ class L3AStatistics(ClassBlocks):
     def _sums(self) -> Tensor | None:
         """A and C over all images, C with a column for every class seen."""
         total, closed = self._open.total(), self._closed
-        if closed is not None:  # old images count as negatives of later classes
+        if closed is not None:  # old images are negatives of later classes
             closed = torch.nn.functional.pad(closed, (0, len(closed) + self.n_seen - closed.shape[1]))
         return add_moments(None if total is None else total[1:, 1:], closed)

@@ -1,4 +1,4 @@
-"""Training batches: one sampler for order, replay, resuming and division over processes."""
+"""Training batches: one sampler for order, replay, resuming and sharding over processes."""
 
 from __future__ import annotations
 
@@ -39,16 +39,8 @@ class StreamSampler(Sampler[list[Key]]):
 
     The order of an epoch depends on ``(seed, experience, epoch)`` and on nothing else, so every process draws
     the same global batches, and an epoch can resume at any batch. A batch is offered to the memory before the
-    next one is drawn. A loader with ``w`` workers draws up to ``2 w`` batches ahead of training; the batches
-    are the same, but until the epoch ends the memory is that far ahead.
-
-    Example:
-        >>> sampler = StreamSampler(5, experience=0, batch_size=2, seed=0, shuffle=False)
-        >>> [[key.index for key in batch] for batch in sampler]
-        [[0, 1], [2, 3], [4]]
-        >>> sampler.set_position(epoch=1, batch=2)
-        >>> [[key.index for key in batch] for batch in sampler]
-        [[4]]
+    next one is drawn. A loader with ``w`` workers draws up to ``2 w`` batches ahead of training: batches are
+    the same, but until the epoch ends the memory is that far ahead.
     """
 
     n_images: int  # in the experience
@@ -57,7 +49,7 @@ class StreamSampler(Sampler[list[Key]]):
     batch_size: int  # images of the stream per batch, over all processes
     seed: int  # of order and augmentation, not negative
     memory: OnlineBuffer | None = None  # to replay from
-    batch_size_mem: int | None = None  # replayed per batch, over all processes; as of the stream if None
+    batch_size_mem: int | None = None  # replayed per batch, over all processes; as many as streamed if None
     views: int = 1  # how often each image appears in a batch, with its own augmentation each time
     observe: bool = False  # whether to offer the stream's images to the memory
     shuffle: bool = True
@@ -73,7 +65,7 @@ class StreamSampler(Sampler[list[Key]]):
         return (self.n_images + (0 if self.drop_last else self.batch_size - 1)) // self.batch_size
 
     def set_position(self, epoch: int, batch: int = 0) -> None:
-        """Start the next iteration at a batch of an epoch; the memory must be as the epoch began with."""
+        """Start the next iteration at a batch of an epoch; the memory must be as at the epoch's start."""
         self.epoch, self.first_batch = epoch, batch
 
     def count_stream_rows(self, batch: int) -> int:
@@ -97,7 +89,7 @@ class StreamSampler(Sampler[list[Key]]):
             n_rows = len(stream) + len(replayed)
             seeds = torch.randint(MAX_SEED, (self.views, n_rows), generator=generator).tolist()
             # Resuming: batches before the first are drawn and offered to the memory too, which needs labels
-            # but no image. So the generators and the memory are where they were when training stopped.
+            # but no image. This restores the generators and the memory as they were when training stopped.
             if batch >= first_batch:
                 yield self._own_rows(stream, replayed, seeds)
             if self.observe and self.memory is not None:
@@ -113,8 +105,8 @@ class StreamSampler(Sampler[list[Key]]):
     ) -> list[Key]:
         """Every ``world_size``-th image of the stream, then of the memory, starting at ``rank``."""
         n = len(stream)
-        # Stream and memory are divided one by one, so that `count_stream_rows` knows this process's share of
-        # the stream, and in turns, so that no process has more than one image more than another.
+        # Stream and memory are divided separately, so that `count_stream_rows` knows this process's share of
+        # the stream, and round-robin, so that shares differ by at most one image.
         mine = slice(self.rank, None, self.world_size)
         rows = [
             Key(*image, seed)
@@ -122,7 +114,7 @@ class StreamSampler(Sampler[list[Key]]):
             for images, view_seeds in ((stream, view[:n]), (replayed, view[n:]))
             for image, seed in zip(images[mine], view_seeds[mine], strict=True)
         ]
-        # Every process must make the step, because it waits for the gradients of the others.
+        # Every process must make the step, because the others wait for its gradients.
         return rows or [Key(*stream[0], seeds[0][0], padding=True)]
 
 
@@ -137,13 +129,14 @@ class StreamDataset(Dataset[Any]):
             return [self._load(key) for key in keys]
 
     def _load(self, key: Key) -> Any:
-        seed_cpu_generators(key.seed)
+        random.seed(key.seed)
+        np.random.seed(key.seed)  # noqa: NPY002 - the generator that transforms use
+        torch.default_generator.manual_seed(key.seed)  # torch.manual_seed would also seed the GPU
         sample = self.datasets[key.experience][key.index]
-        if key.padding:
-            image, target, *rest = sample
-            task = [-1] if rest else []
-            return (image, torch.full_like(target, torch.nan), *rest[:-1], *task)
-        return sample
+        if not key.padding:
+            return sample
+        image, target, *rest = sample
+        return (image, torch.full_like(target, torch.nan), *rest[:-1], *([-1] if rest else []))
 
 
 def make_train_loader(
@@ -159,8 +152,8 @@ def make_train_loader(
 ) -> DataLoader[Any]:
     """Make the loader of a strategy's current experience, which must be open in the memory to replay from.
 
-    The strategy's ``seed``, or else torch's generator, decides the order. Memory is pinned for CUDA devices
-    if ``pin_memory`` is None. ``others`` are arguments of ``strategy.train`` that are not for the loader.
+    The strategy's ``seed``, or else torch's generator, decides the order. If ``pin_memory`` is None, tensors
+    are pinned for CUDA devices. ``others`` are arguments of ``strategy.train`` that are not for the loader.
     """
     experience, dataset = strategy.experience.current_experience, strategy.adapted_dataset
     seed = getattr(strategy, "seed", None)
@@ -193,7 +186,7 @@ def make_train_loader(
 
 
 def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
-    """Make the loader of this process's part of an evaluated experience: each image is in one part."""
+    """Make the loader of this process's share of an evaluated experience; each image is in one share."""
     dataset, (rank, n_processes) = strategy.adapted_dataset, process_rank()
     return DataLoader(
         dataset.subset(range(rank, len(dataset), n_processes)),
@@ -207,27 +200,27 @@ def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
 
 
 def exit_if_orphaned(worker: int) -> None:
-    """End a loader worker whose process was killed while the worker started.
+    """Exit a loader worker whose parent was killed while the worker started.
 
-    Torch only notices the death of a parent after this point. A worker that lived on would keep the dead
-    process's connections open, and the other processes of its group would wait for it.
+    Torch only checks on the parent after this point. An orphaned worker would keep the parent's connections
+    open, and the other processes of its group would wait for it.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    # A forked worker's siblings may keep the pipe open by which `is_alive` judges.
+    # Siblings of a forked worker may keep the pipe open that `is_alive` checks.
     forked = multiprocessing.get_start_method() == "fork"
     if os.getppid() != parent.pid if forked else not parent.is_alive():
         os._exit(1)
 
 
 def is_padding(batch: Sequence[Tensor]) -> bool:
-    """Whether a batch only fills the place of a process that has no image in a step (`Key`)."""
+    """Whether a batch is the padding of a process that has no image in a step (`Key`)."""
     return is_distributed() and len(batch) > 2 and bool((batch[-1] < 0).any())
 
 
 def make_generator(*seeds: int) -> torch.Generator:
-    """Make a generator from several numbers, none of them negative; their order matters."""
+    """Make a generator seeded by several non-negative numbers; their order matters."""
     state = np.random.SeedSequence(seeds).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0]) >> 1)
 
@@ -237,16 +230,9 @@ def draw_shared_seed() -> int:
     return from_first_process(int(torch.randint(MAX_SEED, ())))
 
 
-def seed_cpu_generators(seed: int) -> None:
-    """Seed Python, NumPy and torch on the CPU, which transforms draw from, with a number below `MAX_SEED`."""
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the generator that transforms use
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed the GPU
-
-
 @contextmanager
 def preserve_rng_state() -> Iterator[None]:
-    """Restore the generators of Python, NumPy and torch on the CPU afterwards."""
+    """Restore the CPU generators of Python, NumPy and torch on exit."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         yield

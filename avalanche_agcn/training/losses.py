@@ -1,18 +1,8 @@
 """Losses of multi-label continual learning: classification, distillation, relationships, contrast, negatives.
 
-=========  =====================================  ===========
-symbol     name                                   equation
-=========  =====================================  ===========
-ℓ_cls      `PartialBCEWithLogitsLoss`             9
-ℓ_dst      `distillation_loss`                    7
-ℓ_gph      `relationship_preserving_loss`         8
-=========  =====================================  ===========
-
 Targets are ``[B, n_classes]``, 0 or 1, and NaN where an image is not annotated for a class. Logits cover the
 classes seen so far, ``[B, n_seen]``: a prefix of the targets' columns.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Literal
@@ -22,21 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avalanche_agcn.checks import check_choice, check_range
+from avalanche_agcn.checks import check_choice, check_range, check_shape
 from avalanche_agcn.training.distributed import mean_of
 
 Reduction = Literal["mean", "sum"]
 
 TEMPERATURE = 0.07  # of supervised contrastive replay (Mai et al., 2021)
-_LEFT_OUT = -1e9  # its exponential is 0, and unlike infinity it makes no NaN in a row without any pair
+_SKIPPED = -1e9  # its exponential is 0, and unlike infinity it gives no NaN in a row without any pair
 LEAST_VARIANCE = 1e-12  # of a score: the square root has no gradient at 0
 _NODES, _WEIGHTS = np.polynomial.hermite.hermgauss(9)
 
 
 class PartialBCEWithLogitsLoss(nn.Module):
-    """Binary cross-entropy over the annotated cells of multi-hot targets: the mean over cells of 0 and 1.
+    """ℓ_cls (Eq. 9): mean binary cross-entropy over the annotated cells of multi-hot targets.
 
-    Cells of NaN, where an image is not annotated for a class, add neither to the loss nor to its gradient.
+    NaN cells, where an image is not annotated for a class, add neither to the loss nor to its gradient.
 
     Args:
         soft: whether targets may be probabilities between 0 and 1.
@@ -55,10 +45,7 @@ class PartialBCEWithLogitsLoss(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of a batch, a scalar; 0 with zero gradients if it has no annotated cell.
 
-        Args:
-            logits: raw scores over the classes seen so far, ``[B, n_seen]``.
-            targets: 0, 1 or NaN, ``[B, n_classes]`` with ``n_classes >= n_seen``. Logits belong
-                to the first ``n_seen`` columns; the rest is not looked at.
+        Only the first ``n_seen`` columns of the targets are used.
         """
         logits, y, annotated = _cells(logits, targets, soft=self.soft)
         weight = annotated.to(logits.dtype)
@@ -73,22 +60,16 @@ class AsymmetricLoss(nn.Module):
 
         −y (1 − p)^γ₊ log p − (1 − y) p_m^γ₋ log(1 − p_m),
 
-    so that easy negatives, of which multi-label data has most, count little, and those below ``clip`` not at
-    all. As in `PartialBCEWithLogitsLoss`, to which it is equal at 0, 0, 0, cells of NaN are left out and the
-    loss is the mean over the others. (The authors' program takes the sum: with SGD its learning rate is that
-    much smaller; Adam does not see the difference.)
+    so that easy negatives, the majority in multi-label data, count little, and those below ``clip`` not at
+    all. As in `PartialBCEWithLogitsLoss`, which it equals at 0, 0, 0, NaN cells are skipped and the loss is
+    the mean over the others. (The authors' program takes the sum: with SGD, its learning rates are smaller by
+    that factor; with Adam there is no difference.)
 
     Args:
         gamma_neg: γ₋, focus on hard negatives.
         gamma_pos: γ₊, focus on hard positives.
         clip: probability that negatives are shifted by.
-        detach_weights: whether (1 − p)^γ₊ and p_m^γ₋ are constants to the gradient, as is the default of the
-            authors' program; else the gradient is that of the formula.
-
-    Example:
-        >>> logits, targets = torch.tensor([[0.0, 4.0, -4.0]]), torch.tensor([[1.0, torch.nan, 0.0]])
-        >>> round(AsymmetricLoss()(logits, targets).item(), 4)  # log(2) / 2: the negative is an easy one
-        0.3466
+        detach_weights: whether (1 − p)^γ₊ and p_m^γ₋ get no gradient, the default of the authors' program.
     """
 
     def __init__(
@@ -107,31 +88,29 @@ class AsymmetricLoss(nn.Module):
         self.detach_weights = detach_weights
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Loss of a batch, a scalar; for arguments and errors see `PartialBCEWithLogitsLoss`."""
+        """Loss of a batch, as in `PartialBCEWithLogitsLoss`."""
         logits, y, annotated = _cells(logits, targets)
         positive = self._focus((-logits).sigmoid(), self.gamma_pos) * F.softplus(-logits)
-        negative = self._focus(logits.sigmoid() - self.clip, self.gamma_neg) * self._negative_cost(logits)
+        if self.clip:  # −log(1 − p_m), from logits, because 1 − p rounds to 0 where p is near 1
+            clip = torch.full_like(logits, math.log(self.clip))
+            cost = -torch.logaddexp(F.logsigmoid(-logits), clip).clamp(max=0.0)
+        else:
+            cost = F.softplus(logits)
+        negative = self._focus(logits.sigmoid() - self.clip, self.gamma_neg) * cost
         cells = y * positive + (1 - y) * negative
         return mean_of(cells.where(annotated, 0.0).sum(), annotated.sum())
 
     def _focus(self, probabilities: Tensor, power: float) -> Tensor:
-        """The power of a probability; above 0, where the slope of a root is not infinite."""
+        """Power of a probability that is clamped above 0, where the slope of a root would be infinite."""
         weights = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).pow(power)
         return weights.detach() if self.detach_weights else weights
-
-    def _negative_cost(self, logits: Tensor) -> Tensor:
-        """−log(1 − p_m), from logits, because 1 − p rounds to 0 where p is near 1."""
-        if self.clip == 0:
-            return F.softplus(logits)
-        clip = torch.full_like(logits, math.log(self.clip))
-        return -torch.logaddexp(F.logsigmoid(-logits), clip).clamp(max=0.0)
 
 
 def confidence_penalty(logits: Tensor) -> Tensor:
     """Σ p log p over classes, the mean over images: the negative entropy that CSC adds to its loss.
 
-    CSC (Du et al., 2024) penalises confident outputs. Its program sums −p log p alone, without the part of
-    1 − p, so that the entropy is largest at p = 1/e, not at 1/2; this is the same.
+    CSC (Du et al., 2024) penalises confident outputs. Like its program, this has no term for 1 − p, so that
+    the entropy is largest at p = 1/e, not at 1/2.
     """
     logits = _at_least_float32(logits)
     return mean_of((logits.sigmoid() * F.logsigmoid(logits)).sum(), len(logits))
@@ -140,18 +119,13 @@ def confidence_penalty(logits: Tensor) -> Tensor:
 def add_pseudo_labels(
     targets: Tensor, teacher_logits: Tensor, *, threshold: float, soft: bool = False
 ) -> Tensor:
-    """Return targets with the teacher's answer for the old classes, the first ones, ``[B, n_old]``.
+    """Return targets whose first columns, the old classes, are the teacher's predictions.
 
-    The answer is whether the probability is above the threshold, or with ``soft`` the probability itself.
-
-    Example:
-        >>> targets = torch.tensor([[torch.nan, torch.nan, 1.0]])
-        >>> add_pseudo_labels(targets, torch.tensor([[2.0, 0.0]]), threshold=0.7)
-        tensor([[1., 0., 1.]])
+    Predictions are 1 where the probability is above the threshold, or with ``soft`` the probabilities.
     """
     probabilities = teacher_logits.detach().to(targets.dtype).sigmoid()
-    answers = probabilities if soft else (probabilities > threshold).to(targets.dtype)
-    return torch.cat([answers, targets[:, teacher_logits.shape[1] :]], dim=1)
+    predictions = probabilities if soft else (probabilities > threshold).to(targets.dtype)
+    return torch.cat([predictions, targets[:, teacher_logits.shape[1] :]], dim=1)
 
 
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -160,14 +134,15 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
     Its gradient, not its value, is zero when student and teacher agree. The teacher gets no gradient.
 
     Args:
-        logits: the student's, of which the first ``n_old`` columns are used.
-        teacher_logits: the teacher's, ``[B, n_old]``.
+        logits: the student's; only the first ``n_old`` columns are used.
+        teacher_logits: ``[B, n_old]``.
         reduction: ``"mean"`` over images and old classes (the authors' program) or ``"sum"`` over
             old classes (Eq. 7), the mean over images.
     """
     check_choice("reduction", reduction, Reduction)
-    _check_extends("logits", logits, teacher_logits, dim=1)
-    student = _at_least_float32(logits[:, : teacher_logits.shape[1]])
+    n_images, n_old = teacher_logits.shape
+    student = _at_least_float32(logits[..., :n_old])
+    check_shape("logits of the old classes", student, (n_images, n_old), " as the teacher's")
     soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()
     total = F.binary_cross_entropy_with_logits(student, soft_labels, reduction="sum")
     return mean_of(total, student.numel() if reduction == "mean" else len(student))
@@ -181,10 +156,9 @@ def feature_distillation_loss(features: Tensor, teacher_features: Tensor) -> Ten
 
 
 def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """`distillation_loss` of logits divided by a temperature.
+    """`distillation_loss` of logits divided by a temperature, which is AGCN's ℓ_dst at temperature 1.
 
-    It is multiplied by the square of the temperature, which keeps the size of the gradient (Hinton et al.,
-    2015). Temperature 1 is AGCN's ℓ_dst.
+    Multiplied by the square of the temperature, to preserve the size of the gradient (Hinton et al., 2015).
     """
     return temperature**2 * distillation_loss(logits / temperature, teacher_logits / temperature)
 
@@ -192,17 +166,18 @@ def lwf_loss(logits: Tensor, teacher_logits: Tensor, *, temperature: float = 1.0
 def relationship_preserving_loss(
     embeddings: Tensor, old_embeddings: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
-    """ℓ_gph (Eq. 8): squared distance of the old classes' embeddings from what they were; 0 without any.
+    """ℓ_gph (Eq. 8): squared distance of the old classes' embeddings from their old values; 0 without any.
 
     Args:
-        embeddings: H of the current experience, ``[n_seen, D]``; rows after ``n_old`` are free.
+        embeddings: H of the current experience, ``[n_seen, D]``; only the first ``n_old`` rows are used.
         old_embeddings: G of the previous experience, ``[n_old, D]``, which get no gradient.
-        reduction: ``"mean"`` over all entries (the authors' program: λ₃ = 1e5 belongs to it) or
-            ``"sum"`` of squared norms (Eq. 8 as written), which is ``n_old * D`` times larger.
+        reduction: ``"mean"`` over all entries (the authors' program, whose λ₃ is 1e5) or ``"sum"`` of squared
+            norms (Eq. 8), which is ``n_old * D`` times larger.
     """
     check_choice("reduction", reduction, Reduction)
-    _check_extends("embeddings", embeddings, old_embeddings, dim=0)
-    old = _at_least_float32(embeddings[: len(old_embeddings)])
+    n_old, width = old_embeddings.shape
+    old = _at_least_float32(embeddings[:n_old])
+    check_shape("embeddings of the old classes", old, (n_old, width), " as before")
     total = F.mse_loss(old, old_embeddings.detach().to(old.dtype), reduction="sum")
     return total / max(1, old.numel()) if reduction == "mean" else total
 
@@ -217,16 +192,10 @@ class MultiLabelContrastiveLoss(nn.Module):
     not known: this is our adaptation.
 
     Two images without a column that is annotated for both cannot be compared: they are neither a pair nor a
-    term a of the sum. An image that shares no label with any other adds nothing.
+    term a of the sum. An image that shares no label with any other contributes nothing.
 
     Args:
         temperature: τ, above 0.
-
-    Example:
-        >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-        >>> targets = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-        >>> round(MultiLabelContrastiveLoss()(features, targets).item(), 4)  # as good as can be
-        0.0
     """
 
     def __init__(self, temperature: float = TEMPERATURE) -> None:
@@ -240,7 +209,7 @@ class MultiLabelContrastiveLoss(nn.Module):
         overlap, comparable = label_overlap(targets.to(z.dtype))
         other = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
         weights = overlap * other
-        logits = (z @ z.T / self.temperature).masked_fill(~(comparable & other), _LEFT_OUT)
+        logits = (z @ z.T / self.temperature).masked_fill(~(comparable & other), _SKIPPED)
         log_probabilities = logits - logits.logsumexp(dim=1, keepdim=True)
         totals = weights.sum(1)
         has_positive = totals > 0
@@ -249,9 +218,10 @@ class MultiLabelContrastiveLoss(nn.Module):
 
 
 def label_overlap(targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Jaccard overlap of the labels of all pairs of images, on the columns annotated for both, ``[B, B]``.
+    """Jaccard overlap of the labels of all pairs of images, and whether they are comparable, both ``[B, B]``.
 
-    It is 0 where neither has a label. Returned with it, ``[B, B]``: whether a pair has such a column at all.
+    Only columns annotated for both images count; a pair without any is not comparable. The overlap is 0 where
+    neither has a label.
     """
     annotated = (~targets.isnan()).to(targets.dtype)
     positive = targets.nan_to_num(0.0)
@@ -261,12 +231,7 @@ def label_overlap(targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
-    """Return targets with 0 for the classes seen after those that an image is annotated for.
-
-    Example:
-        >>> newer_as_negative(torch.tensor([[torch.nan, 1.0, torch.nan, torch.nan]]), n_seen=3)
-        tensor([[nan, 1., 0., nan]])
-    """
+    """Return targets with 0 for seen classes that are newer than those an image is annotated for."""
     columns = torch.arange(targets.shape[1], device=targets.device)
     last_annotated = columns.where(~targets.isnan(), -1).amax(dim=1, keepdim=True)  # -1: none
     newer = (columns > last_annotated) & (last_annotated >= 0) & (columns < n_seen)
@@ -276,24 +241,29 @@ def newer_as_negative(targets: Tensor, n_seen: int) -> Tensor:
 def statistical_negative_loss(
     weight: Tensor, bias: Tensor | None, means: Tensor, covariances: Tensor, counts: Tensor
 ) -> Tensor:
-    """Expected negative loss of classifiers over images that are known by mean and covariance only, a scalar.
+    """Expected loss of classifiers on negatives of which only mean and covariance are known, a scalar.
 
-    Features of an earlier experience s are taken as a Gaussian N(μ_s, Σ_s). The score of a classifier w with
-    bias b is then Gaussian too, with mean m = w·μ_s + b and variance v = wᵀΣ_s w, and its expected loss on
-    images without its class is E softplus(a), a ~ N(m, v). No image and no sampling is needed.
+    Features of an earlier experience s are modelled as a Gaussian N(μ_s, Σ_s). The score of a classifier w
+    with bias b is then Gaussian too, with mean m = w·μ_s + b and variance v = wᵀΣ_s w, and its expected loss
+    on images without its class is E softplus(a), a ~ N(m, v). No image and no sampling is needed.
 
-    It is the mean over classifiers, and over experiences the mean weighted by their number of images. It can
-    be differentiated once in ``weight`` and ``bias``; with no classifier or no image it is 0.
+    The result is the mean over classifiers and over experiences, weighted by their number of images; 0 with
+    no classifier or no image. It can be differentiated once in ``weight`` and ``bias``.
 
     Args:
         weight: one row per new class, ``[K, D]``.
         bias: ``[K]`` or None.
         means: mean feature of each earlier experience, ``[T, D]``.
-        covariances: ``[T, D, D]``, symmetric. Their precision decides that of the product, which takes most
-            of the time: float32 is enough.
+        covariances: ``[T, D, D]``, symmetric. Their dtype is that of the product, which takes most of the
+            time: float32 is enough.
         counts: images of each experience, ``[T]``.
     """
-    _check_shapes(weight, bias, means, covariances, counts)
+    (classes, width), n = weight.shape, len(counts)
+    reason = f" for {classes} classifiers of {width} features and {n} experiences"
+    check_shape("means", means, (n, width), reason)
+    check_shape("covariances", covariances, (n, width, width), reason)
+    if bias is not None:
+        check_shape("bias", bias, (classes,), reason)
     weight = _at_least_float32(weight)
     mean = means.to(weight) @ weight.T  # [T, K]
     if bias is not None:
@@ -306,8 +276,8 @@ def statistical_negative_loss(
 def score_variances(weight: Tensor, covariances: Tensor) -> Tensor:
     """Variances wᵀΣw of classifiers ``[K, D]`` under symmetric covariances ``[T, D, D]``, ``[T, K]``.
 
-    All products are one matrix product, and the gradient 2Σw reuses them: nothing is multiplied in the
-    backward pass. So the result can be differentiated once only.
+    All products are one matrix product, and the gradient 2Σw reuses it instead of multiplying again, so the
+    result can be differentiated only once.
     """
     n, width, _ = covariances.shape
     with torch.no_grad():
@@ -330,7 +300,7 @@ def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 def _at_least_float32(values: Tensor) -> Tensor:
-    """Convert half precision, as under autocast gives, so that no sum over a batch is taken in it."""
+    """Convert half precision, as from autocast, so that no sum over a batch is computed in it."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -339,34 +309,7 @@ def _cells(logits: Tensor, targets: Tensor, *, soft: bool = True) -> tuple[Tenso
 
     Targets have a constant in place of NaN, so that no NaN reaches the backward pass.
     """
-    _check_targets(logits, targets, soft=soft)
-    logits = _at_least_float32(logits)
-    targets = targets[:, : logits.shape[1]].to(logits.dtype)
-    return logits, targets.nan_to_num(0.0), ~targets.isnan()
-
-
-def _check_targets(logits: Tensor, targets: Tensor, *, soft: bool) -> None:
-    if targets.ndim != 2 or not targets.is_floating_point():
-        raise ValueError(
-            "targets must be a float matrix [images, classes] of 0, 1 and NaN, but they are "
-            f"{targets.dtype} of shape {tuple(targets.shape)}. For class numbers use "
-            "torch.nn.functional.one_hot(targets, n_classes).float()."
-        )
-    if logits.ndim != 2 or len(logits) != len(targets):
-        raise ValueError(
-            f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both be "
-            "[images, classes] of the same images."
-        )
-    if logits.shape[1] > targets.shape[1]:
-        raise ValueError(
-            f"logits have {logits.shape[1]} columns but targets only {targets.shape[1]}. Logits "
-            "cover the classes seen so far, a prefix of the target's columns: build the "
-            "benchmark with all its classes or the model with fewer outputs."
-        )
-    _check_values(targets, soft=soft)
-
-
-def _check_values(targets: Tensor, *, soft: bool) -> None:
+    _check_shapes(logits, targets)
     inside = (targets >= 0) & (targets <= 1) if soft else (targets == 0) | (targets == 1)
     wrong = ~(inside | targets.isnan())
     if wrong.any():
@@ -376,27 +319,26 @@ def _check_values(targets: Tensor, *, soft: bool) -> None:
             f"targets must be {wanted}, or NaN where unlabelled, but are {targets[row, column].item()} for "
             f"image {row}, class {column}."
         )
+    logits = _at_least_float32(logits)
+    targets = targets[:, : logits.shape[1]].to(logits.dtype)
+    return logits, targets.nan_to_num(0.0), ~targets.isnan()
 
 
-def _check_extends(name: str, new: Tensor, old: Tensor, *, dim: int) -> None:
-    """In one dimension the new may be longer."""
-    matrices = new.ndim == old.ndim == 2
-    if not matrices or new.shape[1 - dim] != old.shape[1 - dim] or new.shape[dim] < old.shape[dim]:
+def _check_shapes(logits: Tensor, targets: Tensor) -> None:
+    if targets.ndim != 2 or not targets.is_floating_point():
         raise ValueError(
-            f"{name} and their old counterpart have shapes that do not fit: the new must extend "
-            f"the old, but they are {tuple(new.shape)} and {tuple(old.shape)}."
+            f"targets must be a float matrix [images, classes] of 0, 1 and NaN, but they are {targets.dtype} "
+            f"of shape {tuple(targets.shape)}. For class numbers use "
+            "torch.nn.functional.one_hot(targets, n_classes).float()."
         )
-
-
-def _check_shapes(
-    weight: Tensor, bias: Tensor | None, means: Tensor, covariances: Tensor, counts: Tensor
-) -> None:
-    (classes, width), n = weight.shape, len(counts)
-    given = {"means": means, "covariances": covariances, "bias": bias}
-    expected = [(n, width), (n, width, width), (classes,)]
-    for (name, tensor), shape in zip(given.items(), expected, strict=True):
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(
-                f"{name} must be {shape} for {classes} classifiers of {width} features and {n} experiences, "
-                f"but is {tuple(tensor.shape)}."
-            )
+    if logits.ndim != 2 or len(logits) != len(targets):
+        raise ValueError(
+            f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both be [images, classes] "
+            "of the same images."
+        )
+    if logits.shape[1] > targets.shape[1]:
+        raise ValueError(
+            f"logits have {logits.shape[1]} columns but targets only {targets.shape[1]}. Logits cover the "
+            "classes seen so far, a prefix of the target's columns: make the benchmark with all its classes "
+            "or the model with fewer outputs."
+        )

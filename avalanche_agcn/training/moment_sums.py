@@ -1,54 +1,42 @@
-"""What the statistics of a stream are made of: sums over images, blocks of classes, maps between features.
+"""Sums over images, blocks of classes and maps between features: the base of all statistics of a stream.
 
 One matrix per set of images holds all sums, with f the features of an image and y its targets:
 
     Σ [1, f, y]ᵀ [1, f, y]
 
-Its blocks are n, Σf, Σffᵀ, Σf yᵀ, Σy and Σy yᵀ. Sums add up, whatever the order and the split of the images.
+Its blocks are n, Σf, Σffᵀ, Σf yᵀ, Σy and Σy yᵀ. They do not depend on the order or split of the images.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_range
+from avalanche_agcn.checks import check_range, check_shape
 from avalanche_agcn.training.distributed import is_distributed, largest_of_processes, sum_over_processes
 
 BLOCK_ROWS = 256
 """Rows that are multiplied at a time: writing D² sums for a batch of 8 costs more than its product."""
-ROUNDING = 1e-5
-"""Share of a sum that may be missing after a removal: float32 features depend a little on their batch."""
 
 
 class MomentSums:
     """Sums Σ [1, f, y]ᵀ [1, f, y] in float64, added row by row.
 
     Rows wait until `BLOCK_ROWS` of them can be multiplied at once, or until the sums are read. The sums
-    are kept where the rows are, or on the CPU if that device has no float64.
+    are kept on the device of the rows, or on the CPU if that device has no float64.
 
-    With `torch.distributed` each process adds its own rows, and `synchronize` adds up what the processes
-    have added since the last call.
+    With `torch.distributed` each process adds its own rows, and `synchronize` reduces the rows that were
+    added since the last call.
 
     Args:
-        n_targets: length K of y.
+        n_targets: length K of y; None if y has the length of f.
         target_products: whether Σy [1, f, y] are kept, the last K rows of the matrix; else it is
             Σ [1, f]ᵀ [1, f, y].
-
-    Example:
-        >>> import torch
-        >>> sums = MomentSums(n_targets=1)
-        >>> sums.add(torch.tensor([[2.0], [3.0]]), torch.tensor([[1.0], [0.0]]))
-        >>> sums.total()  # rows and columns are 1, f, y
-        tensor([[ 2.,  5.,  1.],
-                [ 5., 13.,  2.],
-                [ 1.,  2.,  1.]], dtype=torch.float64)
     """
 
-    def __init__(self, n_targets: int, *, target_products: bool = True) -> None:
-        self.n_targets, self.target_products = n_targets, target_products
+    def __init__(self, n_targets: int | None, *, target_products: bool = True) -> None:
+        self._n_targets = n_targets
+        self._n_target_rows = (n_targets or 0) if target_products else 0
         self.replace(None)
 
     @property
@@ -56,7 +44,7 @@ class MomentSums:
         """Number of features, None before the first row."""
         for part in (self._shared, self._own):
             if part is not None:
-                return part.shape[1] - 1 - self.n_targets
+                return len(part) - 1 - self._n_target_rows
         return self._waiting[0][0].shape[1] if self._waiting else None
 
     @property
@@ -66,7 +54,7 @@ class MomentSums:
         return round(sum(parts)) + sum(len(rows) for rows, _ in self._waiting)
 
     def add(self, features: Tensor, targets: Tensor) -> None:
-        """Add rows, ``[B, D]`` and ``[B, n_targets]``; they must not be changed afterwards."""
+        """Add rows, ``[B, D]`` and ``[B, K]``; they must not be changed afterwards."""
         device = float64_device(features.device)
         self._waiting.append((features.detach().to(device), targets.detach().to(device)))
         if sum(len(rows) for rows, _ in self._waiting) >= BLOCK_ROWS:
@@ -81,7 +69,7 @@ class MomentSums:
         return total
 
     def replace(self, total: Tensor | None) -> None:
-        """Hold these sums instead; in several processes all must give the same."""
+        """Replace the sums; with several processes, all must pass the same."""
         self._shared = total  # the same in all processes
         self._own: Tensor | None = None  # rows of this process since the last synchronize()
         self._waiting: list[tuple[Tensor, Tensor]] = []
@@ -98,6 +86,8 @@ class MomentSums:
     def load_state_dict(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
         """Restore sums and waiting rows from the entries that begin with ``prefix``."""
         total = state.get(f"{prefix}sums")
+        if total is not None:
+            check_shape(f"{prefix}sums", total, ("rows", "columns"))
         self.replace(None if total is None else total.detach().clone())
         if f"{prefix}features" in state:
             self._waiting = [(state[f"{prefix}features"].clone(), state[f"{prefix}targets"].clone())]
@@ -107,7 +97,7 @@ class MomentSums:
             self._shared, self._own = None, self._shared
 
     def synchronize(self) -> None:
-        """Add up the sums of all processes: a collective call, to be made by every process.
+        """Add up the sums of all processes. Collective: every process must call it.
 
         Each row counts once however often this is called. With one process nothing changes.
         """
@@ -122,9 +112,9 @@ class MomentSums:
 
     def zeros(self, width: int, device: torch.device | None = None) -> Tensor:
         """Sums over no images."""
-        columns = 1 + width + self.n_targets
-        rows = columns if self.target_products else 1 + width
-        return torch.zeros(rows, columns, dtype=torch.float64, device=device)
+        n_targets = width if self._n_targets is None else self._n_targets
+        shape = 1 + width + self._n_target_rows, 1 + width + n_targets
+        return torch.zeros(shape, dtype=torch.float64, device=device)
 
     def _waiting_rows(self) -> tuple[Tensor, Tensor]:
         features, targets = zip(*self._waiting, strict=True)
@@ -148,61 +138,12 @@ def add_moments(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return first + second.to(first.device)
 
 
-def subtract_moments(
-    total: Tensor | None, removed: Tensor | None, n_targets: int, name: str
-) -> Tensor | None:
-    """Sums over the images that are left; a ValueError if a count or a variance would fall below 0.
-
-    Sums have products of targets, which are 0 or 1; ``name`` is what errors call the set of images.
-    """
-    if removed is None or removed[0, 0] == 0:
-        return total
-    if total is None:
-        raise ValueError(f"{name} has no images, so none can be removed.")
-    left = total - removed.to(total.device)
-    _check_counts(left, n_targets, name)
-    _check_variances(left, total, n_targets, name)
-    return left if left[0, 0] > 0 else torch.zeros_like(left)  # no rounding errors remain
-
-
-def _check_counts(left: Tensor, n_targets: int, name: str) -> None:
-    n, positives = left[0, 0], left[0, len(left) - n_targets :]
-    if n < 0:
-        raise ValueError(f"{name} would have {n:.0f} images: more are removed than were added.")
-    wrong = ((positives < 0) | (positives > n)).nonzero().flatten().tolist()
-    if wrong:
-        raise ValueError(
-            f"{name} would have {positives[wrong[0]]:.0f} positives of its class {wrong[0]} on {n:.0f} "
-            "images: other images are removed than were added."
-        )
-
-
-def _check_variances(left: Tensor, before: Tensor, n_targets: int, name: str) -> None:
-    """n·Σf² − (Σf)² must not be negative; without images Σf² must vanish too."""
-    features = slice(1, len(left) - n_targets)
-    n, sums, squares = left[0, 0], left[0, features], left.diagonal()[features]
-    tolerance = ROUNDING * before.diagonal()[features]  # of Σf²
-    wrong = n * squares - sums**2 < -tolerance * n.clamp(min=1)
-    if n == 0:
-        wrong |= squares.abs() > tolerance
-    if bool(wrong.any()):
-        raise ValueError(
-            f"{name} would have a variance below 0 in feature {int(wrong.nonzero()[0])}: other images are "
-            "removed than were added."
-        )
-
-
-def map_moments(total: Tensor, A: Tensor, shift: Tensor) -> Tensor:
-    """Sums as they would be with features fA + shift in place of f; A is ``[D, D]``, shift ``[D]``.
-
-    In coordinates [1, f, y] the map is one matrix B, [1, f, y] B = [1, fA + shift, y], so sums become BᵀZB.
-    """
-    width = len(shift)
-    B = torch.eye(len(total), dtype=total.dtype, device=total.device)
-    B[0, 1 : 1 + width] = shift
-    B[1 : 1 + width, 1 : 1 + width] = A
-    mapped = B.T @ total @ B
-    return (mapped + mapped.T) / 2
+def solve_regularised(gram: Tensor, cross: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """(G + λI)⁻¹ C for G ``[D, D]`` and C ``[D, K]``, and the Cholesky factor of G + λI."""
+    regularised = gram.clone()
+    regularised.diagonal().add_(ridge)
+    factor = torch.linalg.cholesky(regularised)
+    return torch.cholesky_solve(cross, factor), factor
 
 
 class ClassBlocks:
@@ -213,7 +154,7 @@ class ClassBlocks:
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
-        """Number of classes each experience brought, oldest first."""
+        """Number of new classes of each experience, oldest first."""
         return tuple(self._sizes)
 
     @property
@@ -232,17 +173,13 @@ class ClassBlocks:
 
     def _check_targets(self, targets: Tensor, n_images: int, experience: int = -1) -> None:
         self._check_open()
-        expected = n_images, self._sizes[experience]
-        if targets.shape != expected:
-            raise ValueError(
-                f"targets_new must be {expected}, one column per class of experience "
-                f"{experience % len(self._sizes)}, not {tuple(targets.shape)}."
-            )
+        reason = f", one column per class of experience {experience % len(self._sizes)}"
+        check_shape("targets_new", targets, (n_images, self._sizes[experience]), reason)
 
 
 def check_features(features: Tensor, width: int | None, name: str = "features") -> None:
     """Raise a ValueError unless features are ``[B, width]``, of any width if None, and finite."""
-    check_width(features, width, name)
+    check_shape(name, features, ("images", width or "features"))
     finite = features.isfinite()
     if not bool(finite.all()):
         row, column = (~finite).nonzero()[0].tolist()
@@ -252,67 +189,34 @@ def check_features(features: Tensor, width: int | None, name: str = "features") 
         )
 
 
-def check_width(features: Tensor, width: int | None, name: str = "features") -> None:
-    """Raise a ValueError unless features are ``[B, width]``, of any width if None."""
-    if features.ndim != 2 or width not in (None, features.shape[1]):
-        raise ValueError(f"{name} must be [images, {width or 'D'}], not {tuple(features.shape)}.")
-
-
-class DriftMap:
+class DriftMap(MomentSums):
     """Linear map between two feature spaces by ridge regression towards the identity, in float64.
 
-    While a network is trained its features move, and sums collected before go stale. With f the teacher's and
-    g the student's features of the same images, the move is modelled as linear: g ≈ fA + s.
-    `FeatureStatistics.map` then moves old sums as if they had been collected with the new features.
+    While a network is trained its features move, and sums collected earlier become outdated. With f the
+    teacher's and g the student's features of the same images, the drift is modelled as linear: g ≈ fA + s.
+    `FeatureStatistics.map` then changes old sums to those of the new features.
 
     With Δ = g − f and a = [f − μ, 1], μ the mean of f, let M = (Σaᵀa + λI)⁻¹ ΣaᵀΔ, the constant not
     regularised, M₁ its first D rows and b its last. Then A = I + M₁ and s = b − μM₁. For large λ only the
-    shift by the mean of Δ is left.
+    shift by the mean of Δ remains.
 
-    Order and split of the pairs do not matter. With `torch.distributed` each process adds its own; call
-    `synchronize` before `solve`.
-
-    Example:
-        >>> import torch
-        >>> drift = DriftMap()
-        >>> teacher = torch.tensor([[0.0], [1.0], [2.0]])
-        >>> drift.update(teacher, 3 * teacher + 1)
-        >>> drift.solve(ridge=1e-9)
-        (tensor([[3.0000]], dtype=torch.float64), tensor([1.0000], dtype=torch.float64))
+    With `torch.distributed` each process adds its own pairs; call `synchronize` before `solve`.
     """
 
     def __init__(self) -> None:
-        self._sums: MomentSums | None = None  # Σ [1, f]ᵀ [1, f, g]
-
-    @property
-    def count(self) -> int:
-        """Number of pairs."""
-        return 0 if self._sums is None else self._sums.count
+        super().__init__(None, target_products=False)  # Σ [1, f]ᵀ [1, f, g]
 
     def update(self, teacher: Tensor, student: Tensor) -> None:
         """Add pairs, both ``[B, D]``. Nothing is added if a shape does not fit or a feature is not finite."""
-        check_features(teacher, None if self._sums is None else self._sums.n_targets, "teacher")
+        check_features(teacher, self.width, "teacher")
+        check_shape("student", student, tuple(teacher.shape), ", the shape of the teacher's features")
         check_features(student, teacher.shape[1], "student")
-        if len(teacher) != len(student):
-            raise ValueError(f"teacher has {len(teacher)} images, but student {len(student)}: give pairs.")
-        self._open(teacher.shape[1]).add(teacher.detach().clone(), student.detach().clone())
-
-    def synchronize(self, width: int) -> None:
-        """Add up the pairs of all processes of `torch.distributed`; every process must call it.
-
-        Args:
-            width: number of features D, also for a process without pairs.
-        """
-        self._open(width).synchronize()
+        self.add(teacher.detach().clone(), student.detach().clone())
 
     def solve(self, ridge: float = 1000.0) -> tuple[Tensor, Tensor]:
-        """A ``[D, D]`` and shift ``[D]`` of the map f → fA + shift; a ValueError if there are no pairs.
-
-        Args:
-            ridge: λ, above 0: how strongly the map is drawn to a shift.
-        """
+        """A ``[D, D]`` and shift ``[D]`` of the map f → fA + shift for λ > 0; a ValueError without pairs."""
         check_range("ridge", ridge, above=0)
-        total = None if self._sums is None else self._sums.total()
+        total = self.total()
         if total is None or total[0, 0] == 0:
             raise ValueError("The map has no pairs of features: call update(teacher, student) first.")
         width = len(total)
@@ -320,27 +224,8 @@ class DriftMap:
         products = total[:, width:] - total[:, 1:width]  # Σ [1, f]ᵀ Δ
         drift = products[0] / n
         gram = total[1:, 1:width] - n * torch.outer(mean, mean)
-        gram.diagonal().add_(ridge)
-        M = torch.cholesky_solve(products[1:] - n * torch.outer(mean, drift), torch.linalg.cholesky(gram))
+        M, _ = solve_regularised(gram, products[1:] - n * torch.outer(mean, drift), ridge)
         return M + torch.eye(width - 1).to(M), drift - mean @ M
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Sums and waiting rows."""
-        return {} if self._sums is None else self._sums.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned; a ValueError if it is not that of a drift map."""
-        if any(tensor.ndim != 2 for tensor in state.values()):
-            raise ValueError(f"A drift map has sums and rows as matrices, but this state has {dict(state)}.")
-        self._sums = None
-        if state:
-            width = len(state["sums"]) - 1 if "sums" in state else state["features"].shape[1]
-            self._open(width).load_state_dict(state)
-
-    def _open(self, width: int) -> MomentSums:
-        if self._sums is None:
-            self._sums = MomentSums(width, target_products=False)
-        return self._sums
 
 
 def float64_device(device: torch.device) -> torch.device:

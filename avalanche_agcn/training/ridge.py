@@ -4,17 +4,9 @@
 
     W_t = ((1−γ) G_t + γ Σ_s G_s + λI)⁻¹ C_t
 
-Own images count fully, those of other experiences with the weight γ as negatives: nobody said what is on
-them, but most classes are not. γ = 0 uses own images only, γ = 1 takes unlabelled for negative.
-
-=======  ===================================================================  ===================
-symbol   meaning                                                              here
-=======  ===================================================================  ===================
-G_t C_t  Σffᵀ and Σf yᵀ of experience t                                       `FeatureStatistics`
-γ        weight of images of other experiences                                ``gamma``
-λ        regularisation; by generalised cross-validation if None               ``ridge``
-n        n_t + γ Σ_{s≠t} n_s                                                  ``Problem.n``
-=======  ===================================================================  ===================
+where G_t = Σffᵀ and C_t = Σf yᵀ run over the images of experience t. Own images have weight 1, those of other
+experiences weight γ, as negatives: they are unlabelled, but do not show most classes. γ = 0 uses own images
+only, γ = 1 takes unlabelled for negative.
 
 **Probabilities** per class (`calibrate`). With scores s = f·w + b, sums give their mean over positives, m₊,
 and mean and variance over all images. If scores of positives and of negatives are two normal distributions of
@@ -25,18 +17,16 @@ one variance v (linear discriminant analysis in one dimension), then
 
 with p the share of positives. It is increasing in s, so average precision does not change.
 
-**Relations** refine scores (`estimate_relations`): which classes make another one more likely.
+**Relations** (`estimate_relations`) raise the scores of classes that often appear beside others, such as a
+car beside a traffic light:
 
     s_i += β Σ_{j≠i} max(P(i|j) − P(i), 0) · clip(s_j, 0, 1)
 
-lifts classes that are hard to see by the company they keep: a car beside a traffic light. Labels are known
-within an experience only. Between experiences it takes the mean score of class i on the positives of class j,
-w_i · (Σ f y_j / Σy_j) + b_i, which follows from the sums, and puts it on a scale where negatives of class i
-have the mean 0 and its positives 1. A mean on that scale is a share of positives ("adjusted count" in the
+Labels are known within an experience only. Between experiences, P(i|j) is estimated by the mean score of
+class i on the positives of class j, w_i · (Σ f y_j / Σy_j) + b_i, on a scale where negatives of class i have
+the mean 0 and its positives 1. A mean on that scale is a share of positives ("adjusted count" in the
 literature on quantification).
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -46,19 +36,16 @@ from torch import Tensor
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.linear import LogitRefinement
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
+from avalanche_agcn.training.moment_sums import solve_regularised
 
-RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)
-"""Values of λ that generalised cross-validation chooses from."""
-CONSTANT_FEATURE = 1e-12
-"""A feature whose variance is below this share of its mean square does not vary: float64 rounds there."""
+RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)  # values of λ for generalised cross-validation
+CONSTANT_FEATURE = 1e-12  # least share of the variance in the mean square: below is the rounding of float64
 OTHERS_WEIGHT = 0.15
 """Weight of images of other experiences as negatives in the calibration. They are unlabelled: with weight 1
-the share of positives would come out too low, with 0 too high. Chosen on held-out train photos; it holds for
-2 to 18 experiences."""
-LEAST_SCALE = 1.0
-"""Where positives do not score higher than negatives: the probability then hardly depends on the score."""
-LEAST_VARIANCE = 1e-4
-"""Of scores between 0 and 1 that separate all images."""
+the share of positives would be too low, with 0 too high. Chosen on held-out train photos; it holds for 2 to
+18 experiences."""
+LEAST_SCALE = 1.0  # for positives that do not score higher: their probability hardly depends on the score
+LEAST_VARIANCE = 1e-4  # of scores between 0 and 1 that separate all images
 MOST_LEVERAGE = 0.9
 
 
@@ -72,7 +59,7 @@ class Calibration(NamedTuple):
 
 
 class RidgeClassifiers(NamedTuple):
-    """Linear classifiers of all C classes, float64: what `solve_ridge` returns."""
+    """Linear classifiers of all C classes, float64: the result of `solve_ridge`."""
 
     weight: Tensor  # [C, D]
     bias: Tensor  # [C]
@@ -83,12 +70,8 @@ class RidgeClassifiers(NamedTuple):
         """Scores ``[N, C]`` of features ``[N, D]``: about 1 for positives, 0 for negatives."""
         return features.to(self.weight) @ self.weight.T + self.bias
 
-    def probabilities(self, scores: Tensor) -> Tensor:
-        """Probabilities ``[N, C]``, increasing in the scores."""
-        return torch.sigmoid(scores * self.calibration.scale + self.calibration.offset)
-
     def calibrated(self) -> tuple[Tensor, Tensor]:
-        """Weight ``[C, D]`` and bias ``[C]`` whose scores are the logits of `probabilities`."""
+        """Weight ``[C, D]`` and bias ``[C]`` whose scores are the logits of probabilities."""
         scale, offset = self.calibration.scale, self.calibration.offset
         return self.weight * scale[:, None], self.bias * scale + offset
 
@@ -101,17 +84,9 @@ def solve_ridge(
     A class without positives gets the constant 0 as its score. A feature that does not vary gets weight 0.
 
     Args:
-        statistics: sums of features; at least one image.
+        statistics: sums over at least one image.
         gamma: weight of images of other experiences, 0 to 1.
         ridge: λ of all experiences, above 0; chosen per experience by generalised cross-validation if None.
-
-    Example:
-        >>> import torch
-        >>> statistics = FeatureStatistics()
-        >>> statistics.begin(1)
-        >>> statistics.update(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[0.0], [0.0], [1.0]]))
-        >>> solve_ridge(statistics, ridge=3.0).weight  # half of the least-squares slope: λ = n
-        tensor([[0.2500]], dtype=torch.float64)
     """
     check_ridge(gamma, ridge)
     total = sum_of_moments(statistics)
@@ -120,10 +95,11 @@ def solve_ridge(
     for t in range(statistics.n_experiences):
         moments = statistics.moments(t)
         problem = pose(moments, total, inverse_std, gamma)
-        solution = solve_by_gcv(problem) if ridge is None else solve_given(problem, ridge)
-        weight, bias = to_features(problem, solution.weight)
-        calibration = calibrate(weight, bias, moments, total, leverage=solution.freedom / problem.n)
-        parts.append((weight, bias, *calibration, weight.new_tensor([solution.ridge])))
+        weight, used_ridge, freedom = solve_by_gcv(problem) if ridge is None else solve_given(problem, ridge)
+        weight = (weight * inverse_std[:, None]).T  # for features that are not standardised
+        bias = problem.positives / problem.n - weight @ problem.mean
+        calibration = calibrate(weight, bias, moments, total, leverage=freedom / problem.n)
+        parts.append((weight, bias, *calibration, weight.new_tensor([used_ridge])))
     weight, bias, *calibrations, ridges = (torch.cat(part) for part in zip(*parts, strict=True))
     return RidgeClassifiers(weight, bias, Calibration(*calibrations), ridges)
 
@@ -137,20 +113,11 @@ def check_ridge(gamma: float, ridge: float | None) -> None:
 class Problem(NamedTuple):
     """Weighted and centred least squares of one experience, in standardised features."""
 
-    n: float  # sum of weights
-    mean: Tensor  # [D], the weighted mean feature, as the network gives it
-    inverse_std: Tensor  # [D], 0 for features that do not vary
+    n: float  # sum of weights, n_t + γ Σ_{s≠t} n_s
+    mean: Tensor  # [D], the weighted mean feature, not standardised
     gram: Tensor  # [D, D], centred
     cross: Tensor  # [D, K], centred
     positives: Tensor  # [K], Σy = Σy²
-
-
-class Solution(NamedTuple):
-    """Solution of a `Problem`."""
-
-    weight: Tensor  # [D, K], for standardised features
-    ridge: float  # λ
-    freedom: float  # degrees of freedom, 1 + tr(G (G + λI)⁻¹)
 
 
 def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
@@ -158,10 +125,9 @@ def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
     if statistics.width is None:
         raise ValueError("The statistics have no images yet, so there is nothing to solve.")
     size = 1 + statistics.width
-    moments = (statistics.moments(t)[:size, :size] for t in range(statistics.n_experiences))
-    total = next(moments).clone()
-    for other in moments:
-        total += other.to(total.device)
+    total = statistics.moments(0)[:size, :size].clone()
+    for t in range(1, statistics.n_experiences):
+        total += statistics.moments(t)[:size, :size].to(total.device)
     return total
 
 
@@ -174,108 +140,72 @@ def inverse_deviations(total: Tensor) -> Tensor:
 
 
 def pose(moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float) -> Problem:
-    """Least squares of one experience, from its sums, ``[1 + D + K, 1 + D + K]``, and those of all."""
+    """Least squares of one experience, from its sums, ``[1 + D + K, 1 + D + K]``, and ``total`` of all."""
     width = len(total)
     weighted = torch.lerp(moments[:width, :width], total, gamma)  # (1−γ) G_t + γ Σ_s G_s
     n = max(weighted[0, 0].item(), 1.0)
     mean, positives = weighted[0, 1:] / n, moments[0, width:]
-    # The best constant, not regularised, takes out the weighted means.
+    # The best constant is not regularised and removes the weighted means.
     gram = weighted[1:, 1:].addr(mean, mean, alpha=-n)
     cross = moments[1:width, width:] - torch.outer(mean, positives)
     gram.mul_(inverse_std).mul_(inverse_std[:, None])
-    return Problem(n, mean, inverse_std, gram, cross * inverse_std[:, None], positives)
+    return Problem(n, mean, gram, cross * inverse_std[:, None], positives)
 
 
-def solve_given(problem: Problem, ridge: float) -> Solution:
-    """Solution for a given λ, by Cholesky factorisation."""
-    regularised = problem.gram.clone()
-    regularised.diagonal().add_(ridge)
-    factor = torch.linalg.cholesky(regularised)
-    inverse_trace = torch.cholesky_inverse(factor).trace().item()
-    freedom = 1 + len(factor) - ridge * inverse_trace  # 1 + tr(G (G + λI)⁻¹)
-    return Solution(torch.cholesky_solve(problem.cross, factor), ridge, freedom)
+def solve_given(problem: Problem, ridge: float) -> tuple[Tensor, float, float]:
+    """Weights ``[D, K]`` for standardised features, λ as given, degrees of freedom 1 + tr(G (G + λI)⁻¹)."""
+    weight, factor = solve_regularised(problem.gram, problem.cross, ridge)
+    return weight, ridge, 1 + len(factor) - ridge * torch.cholesky_inverse(factor).trace().item()
 
 
-def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> Solution:
-    """Solution with the λ of smallest generalised cross-validation error.
+def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> tuple[Tensor, float, float]:
+    """The same with the λ of smallest generalised cross-validation error n·RSS / (n − df)², over all classes.
 
-    One eigendecomposition serves all values of the grid.
+    One eigendecomposition serves all L values of the grid.
     """
+    n, positives = problem.n, problem.positives
     values, vectors = torch.linalg.eigh(problem.gram)
     values, grid = values.clamp(min=0), grid.to(values)  # rounding leaves eigenvalues just below 0
     rotated = vectors.T @ problem.cross  # [D, K]
-    errors = gcv_errors(values, rotated, problem, grid)
-    ridge = grid[errors <= errors.min()].max().item()  # the strongest where all are equal
-    weight = vectors @ (rotated / (values + ridge)[:, None])
-    return Solution(weight, ridge, 1 + (values / (values + ridge)).sum().item())
-
-
-def gcv_errors(values: Tensor, rotated: Tensor, problem: Problem, grid: Tensor) -> Tensor:
-    """Generalised cross-validation error n·RSS / (n − df)² of each of L values of λ, summed over the classes.
-
-    Infinite where the solution has as many degrees of freedom as there are images.
-
-    Args:
-        values: eigenvalues of the centred Gram matrix, ``[D]``.
-        rotated: centred Σf yᵀ in the basis of its eigenvectors, ``[D, K]``.
-        problem: where they come from.
-        grid: values of λ, ``[L]``.
-    """
     shrunk = values + grid[:, None]  # [L, D]
-    spread = (problem.positives - problem.positives**2 / problem.n).sum()  # Σ(y − mean)²
+    spread = (positives - positives**2 / n).sum()  # Σ(y − mean)²
     explained = rotated.square().sum(dim=1)  # [D]
     rss = spread - (explained * (values + 2 * grid[:, None]) / shrunk**2).sum(dim=1)
-    left = problem.n - 1 - (values / shrunk).sum(dim=1)  # n − df
-    return torch.where(left > 1e-9 * problem.n, problem.n * rss.clamp(min=0) / left**2, torch.inf)
-
-
-def to_features(problem: Problem, standardised: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights ``[K, D]`` and biases ``[K]`` for features as the network gives them."""
-    weight = (standardised * problem.inverse_std[:, None]).T
-    return weight, problem.positives / problem.n - weight @ problem.mean
+    left = n - 1 - (values / shrunk).sum(dim=1)  # n − df, [L]
+    # Infinite where the solution has as many degrees of freedom as there are images.
+    errors = torch.where(left > 1e-9 * n, n * rss.clamp(min=0) / left**2, torch.inf)
+    ridge = grid[errors <= errors.min()].max().item()  # the strongest where all are equal
+    weight = vectors @ (rotated / (values + ridge)[:, None])
+    return weight, ridge, 1 + (values / (values + ridge)).sum().item()
 
 
 def calibrate(
     weight: Tensor, bias: Tensor, moments: Tensor, total: Tensor, *, leverage: float
 ) -> Calibration:
-    """Calibration of an experience's classifiers.
+    """Calibration of an experience's classifiers, weight ``[K, D]`` and bias ``[K]``, from sums as in `pose`.
 
     An image's own label pulls its score: by leave-one-out, its score without itself is (s − h·y) / (1 − h),
-    with h its leverage, here the mean over images. Without this step probabilities are too confident.
-
-    Args:
-        weight: ``[K, D]``, fitted to targets by least squares.
-        bias: ``[K]``.
-        moments: sums of the experience, ``[1 + D + K, 1 + D + K]``.
-        total: sums of all experiences, ``[1 + D, 1 + D]``.
-        leverage: mean leverage of images, degrees of freedom / number of images; 0 if the images were not
-            used to fit the weights.
+    with h its leverage, here the mean over images: degrees of freedom / number of images, or 0 if the images
+    were not used to fit the weights. Without this step probabilities are too confident.
     """
-    width = len(total)
+    width, h = len(total), min(leverage, MOST_LEVERAGE)
     population = torch.lerp(moments[:width, :width], total, OTHERS_WEIGHT)
     count, positives = population[0, 0].clamp(min=1), moments[0, width:]
+    share, prior = positives / count, (positives + 0.5) / (count + 1)
     classifiers = torch.cat([bias[:, None], weight], dim=1)  # [K, 1 + D]: scores are [1, f] · classifiers
     summed = classifiers @ population
     mean, square = summed[:, 0] / count, (summed * classifiers).sum(dim=1) / count
     of_positives = (classifiers * moments[:width, width:].T).sum(dim=1) / positives
     positive_mean = torch.where(positives > 0, of_positives, mean)
-    share = positives / count
-    scores = _leave_one_out(share, mean, square - mean**2, positive_mean, min(leverage, MOST_LEVERAGE))
-    return _discriminant(*scores, prior=(positives + 0.5) / (count + 1))
-
-
-def _leave_one_out(
-    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, h: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same moments of (s − h·y) / (1 − h)."""
+    # The same moments of (s − h·y) / (1 − h):
     covariance = share * (positive_mean - mean)  # of scores and labels
-    variance = variance - 2 * h * covariance + h**2 * share * (1 - share)
-    positive = torch.where(share > 0, (positive_mean - h) / (1 - h), mean / (1 - h))
-    return share, (mean - h * share) / (1 - h), variance / (1 - h) ** 2, positive
+    variance = square - mean**2 - 2 * h * covariance + h**2 * share * (1 - share)
+    positive_mean = torch.where(share > 0, (positive_mean - h) / (1 - h), mean / (1 - h))
+    return _discriminant(share, (mean - h * share) / (1 - h), variance / (1 - h) ** 2, positive_mean, prior)
 
 
 def _discriminant(
-    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, *, prior: Tensor
+    share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, prior: Tensor
 ) -> Calibration:
     rest = 1 - share  # share of negatives
     negative_mean = torch.where(rest > 0, (mean - share * positive_mean) / rest, mean)
@@ -305,7 +235,7 @@ class LabelRelations(NamedTuple):
 def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, beta: float) -> LogitRefinement:
     """Make the module that refines the calibrated logits of classifiers, with the weight β of the relations.
 
-    Scores of rare classes are small throughout; on the scale of `standardise` one β suits all classes.
+    Scores of rare classes are generally small; on the scale of `standardise` one β suits all classes.
     """
     scale, offset, negative, positive = classifiers.calibration
     gain = (relations.conditional - relations.prior[:, None]).clamp(min=0).fill_diagonal_(0.0)
@@ -315,30 +245,21 @@ def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, be
 
 def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifiers) -> LabelRelations:
     """Relations between all classes, from the statistics that the classifiers were solved from."""
-    experiences = range(statistics.n_experiences)
-    counts = torch.stack([statistics.moments(t)[0, 0] for t in experiences])
-    shares = torch.stack([_shares(statistics, classifiers, t) for t in experiences], dim=1)  # [C, T]
-    prior = shares @ counts / counts.sum()
-    conditional = torch.cat([_given(statistics, classifiers, t, prior) for t in experiences], dim=1)
+    parts = []
+    for t in range(statistics.n_experiences):
+        own, n, positives = statistics.columns(t), statistics.moments(t)[0, 0], statistics.label_sum(t)
+        among_all = _shares(classifiers, statistics.feature_sum(t)[None] / n.clamp(min=1))[0]  # [C]
+        among_all[own] = positives / n.clamp(min=1)
+        given = _shares(classifiers, (statistics.cross(t) / positives).T).T  # P(i | j), [C, n_new]
+        given[own] = statistics.label_products(t) / positives
+        parts.append((n, among_all, given, positives))
+    counts, of_experiences, conditionals, all_positives = zip(*parts, strict=True)
+    prior = torch.stack(of_experiences, dim=1) @ torch.stack(counts) / torch.stack(counts).sum()
+    # Nothing is known about the company of a class without positives.
+    conditional = torch.where(torch.cat(all_positives) > 0, torch.cat(conditionals, dim=1), prior[:, None])
     return LabelRelations(conditional.fill_diagonal_(1.0), prior)
 
 
-def _shares(statistics: FeatureStatistics, classifiers: RidgeClassifiers, t: int) -> Tensor:
-    """Share of each class's positives on the images of experience ``t``, ``[C]``."""
-    count = statistics.moments(t)[0, 0].clamp(min=1)
-    shares = _adjusted(classifiers, statistics.feature_sum(t)[None] / count)[0]
-    shares[statistics.columns(t)] = statistics.label_sum(t) / count
-    return shares
-
-
-def _given(statistics: FeatureStatistics, classifiers: RidgeClassifiers, t: int, prior: Tensor) -> Tensor:
-    """P(i | j) for all i and the classes j of experience ``t``, ``[C, n_new]``."""
-    positives = statistics.label_sum(t)
-    given = _adjusted(classifiers, (statistics.cross(t) / positives).T).T
-    given[statistics.columns(t)] = statistics.label_products(t) / positives
-    return torch.where(positives > 0, given, prior[:, None])  # nothing is known of a class not met
-
-
-def _adjusted(classifiers: RidgeClassifiers, means: Tensor) -> Tensor:
-    """Share of positives of each class among images with these mean features ``[N, D]``, ``[N, C]``."""
+def _shares(classifiers: RidgeClassifiers, means: Tensor) -> Tensor:
+    """Share of positives of each class among images with mean features ``[N, D]``, ``[N, C]``."""
     return standardise(classifiers.scores(means), classifiers.calibration).clamp(0, 1)

@@ -49,18 +49,15 @@ def test_map_matches_least_squares_with_augmented_rows(n, ridge):
     assert_map(make_map(teacher, student), EYE + M[:-1], M[-1] - mean @ M[:-1], ridge)
 
 
-def test_linear_drift_is_undone_exactly():
-    """Old sums, moved by the map, are the sums of the features as the student gives them."""
-    teacher, _ = random_pairs(0)
-    generator = torch.Generator().manual_seed(1)
-    A = torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)
-    old, labels = random_pairs(2)[0], (torch.rand(40, 2, generator=generator) < 0.5).double()
-    statistics, expected = FeatureStatistics(), FeatureStatistics()
-    for sums, features in ((statistics, old), (expected, old @ A + 3)):
-        sums.begin(2)
-        sums.update(features, labels)
+def test_linear_drift_is_undone_exactly(feature_stream, feed):
+    """Old sums, changed by the map, are the sums of the student's features."""
+    teacher, student = random_pairs()
+    A = student[:WIDTH]
+    ((old, labels),) = feature_stream(0, sizes=[2], n_images=[40], width=WIDTH)
+    statistics = feed([(old, labels)])
     statistics.map(*make_map(teacher, teacher @ A + 3).solve(ridge=1e-9))
-    torch.testing.assert_close(statistics.moments(0), expected.moments(0), rtol=1e-6, atol=1e-6)
+    expected = feed([(old @ A + 3, labels)]).moments(0)
+    torch.testing.assert_close(statistics.moments(0), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_without_drift_the_map_is_the_identity_and_a_strong_ridge_leaves_the_mean_shift():
@@ -77,7 +74,7 @@ def test_order_batches_and_saving_do_not_matter(seed, batch_size, cut):
     first, rest = order.split([cut, 40 - cut])
     drift = make_map(torch.ones(1, WIDTH), torch.ones(1, WIDTH))
     drift.load_state_dict(make_map(teacher[first], student[first], batch_size).state_dict())
-    drift.synchronize(WIDTH)  # of one process
+    drift.synchronize()  # with one process
     for rows in rest.split(batch_size):
         drift.update(teacher[rows], student[rows])
     assert drift.count == 40
@@ -87,9 +84,9 @@ def test_order_batches_and_saving_do_not_matter(seed, batch_size, cut):
 def test_what_does_not_fit_is_rejected_and_nothing_is_lost():
     drift = make_map(*random_pairs())
     for pair, message in [
-        (((2, 4), (2, 4)), r"teacher must be \[images, 5\], not \(2, 4\)"),
-        (((2, 5), (2, 4)), r"student must be \[images, 5\], not \(2, 4\)"),
-        (((2, 5), (3, 5)), "teacher has 2 images, but student 3"),
+        (((2, 4), (2, 4)), r"teacher must be \[images, 5\], not \[2, 4\]"),
+        (((2, 5), (2, 4)), r"student must be \[2, 5\], the shape of the teacher's features, not \[2, 4\]"),
+        (((2, 5), (3, 5)), r"student must be \[2, 5\], .* not \[3, 5\]"),
     ]:
         with pytest.raises(ValueError, match=message):
             drift.update(*map(torch.zeros, pair))
@@ -115,7 +112,7 @@ pairs, stream = torch.load(f"{path}/rows.pt", weights_only=True)
 drift = DriftMap()
 if rank < 2:  # the last process has no pairs
     drift.update(pairs[0][rank::2], pairs[1][rank::2])
-drift.synchronize(pairs[0].shape[1])
+drift.synchronize()
 statistics = FeatureStatistics()
 for t, (features, targets) in enumerate(stream):
     statistics.begin(targets.shape[1])

@@ -138,7 +138,7 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
         """Collective: add up the pairs of all processes."""
-        self.drift.synchronize(unwrap(strategy.model).backbone.num_features)
+        self.drift.synchronize()
 
     def state_dict(self) -> dict[str, Tensor]:
         """The pairs of the current experience, and the teacher unless another plugin saves it."""

@@ -1,16 +1,4 @@
-"""Memories that balance classes: PRS (Kim, Jeong and Kim, 2020) and OCDM (Liang and Li, 2022).
-
-=========  =============================================  ==============================
-symbol     meaning                                        here
-=========  =============================================  ==============================
-m          size of the memory                             ``max_size``
-n_i        images of the stream with class i so far       ``class_counts``
-p_i        target share of class i, n_i^ρ / Σ n_j^ρ       `target_shares`
-l_i        images in memory with class i                  ``labels.sum(0)``
-δ_i        surplus of class i, l_i − p_i Σ l_j            ``delta``
-s          probability to enter                           `entry_probability`
-=========  =============================================  ==============================
-"""
+"""Memories that balance classes: PRS (Kim, Jeong and Kim, 2020) and OCDM (Liang and Li, 2022)."""
 
 import torch
 from torch import Tensor
@@ -18,34 +6,27 @@ from torch import Tensor
 from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 
 RHO = -0.03  # of the PRS paper, for COCO; 0.02 for NUS-WIDE
-DISTANCE_ROUNDING = 1e-9  # distances are sums of counts times shares: equal ones differ by less, others more
+DISTANCE_ROUNDING = 1e-9  # equal distances, sums of counts times shares, differ by less, others by more
 DIVERGENCE_ROUNDING = 1e-12  # of a divergence in float64
 
 
 def target_shares(class_counts: Tensor, rho: float) -> Tensor:
-    """p_i = n_i^ρ / Σ n_j^ρ over the classes seen; 0 for the others.
-
-    Example:
-        >>> target_shares(torch.tensor([100.0, 0.0, 1.0]), rho=0.5)
-        tensor([0.9091, 0.0000, 0.0909])
-    """
+    """Target share p_i = n_i^ρ / Σ n_j^ρ of each class with n_i > 0 images in the stream; 0 for others."""
     weights = torch.where(class_counts > 0, class_counts**rho, 0.0)
     return weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 class PRSBuffer(OnlineBuffer):
-    """A memory whose share of each class approaches n_i^ρ / Σ n_j^ρ, however long-tailed the stream.
+    """A memory whose share of each class approaches its target (`target_shares`) on long-tailed streams.
 
     A new image is counted first, so that with a single class this is reservoir sampling: s = m/n. (The
     authors' program counts it after the decision, which differs by one image.) Ties between images to remove
     are broken at random; the authors' program takes the first in memory, which tends to be the newest of its
-    class. An image without a label is not stored.
-
-    A removal is one matrix operation on the stored images of one class.
+    class. An image without a label is not stored. A removal is one matrix operation on one class's images.
 
     Args:
-        max_size: m; 2,000 in the paper.
-        rho: ρ, the power of allocation: 0 asks for equal shares, 1 for those of the stream.
+        max_size: largest number of images, m; 2,000 in the paper.
+        rho: ρ, the power of allocation: 0 aims at equal shares, 1 at those of the stream.
         seed: see `OnlineBuffer`.
     """
 
@@ -73,8 +54,8 @@ class PRSBuffer(OnlineBuffer):
 def entry_probability(labels: Tensor, class_counts: Tensor, max_size: int, rho: float) -> float:
     """Probability to be stored: s = Σ w_i min(1, m p_i / n_i) over an image's classes, w = softmax(−n_i).
 
-    The rarest of its classes nearly decides alone. ``labels`` has at least one 1, and ``class_counts`` are
-    n_i with this image counted, both ``[n_classes]``.
+    m is ``max_size``. The rarest class is nearly decisive. ``labels`` has at least one 1, and
+    ``class_counts`` are n_i with this image counted, both ``[n_classes]``.
     """
     own = labels > 0
     counts = class_counts[own]
@@ -85,13 +66,16 @@ def entry_probability(labels: Tensor, class_counts: Tensor, max_size: int, rho: 
 def choose_removal(labels: Tensor, shares: Tensor, class_draw: float, tie_draw: float) -> int:
     """Position of the stored image to remove, for labels ``[n, n_classes]`` and p_i ``[n_classes]``.
 
-    A class is drawn from softmax(δ) among those in memory. Candidates are its images with the fewest labels
-    of classes without a surplus (δ_i ≤ 0); the one whose removal leaves Σ|l_i − p_i Σ l_j| smallest is
-    removed. The draws, in [0, 1), select the class, and one among equally good images.
+    With l_i the number of stored images of class i, its surplus is δ_i = l_i − p_i Σ l_j. A class is drawn
+    from softmax(δ) among those in memory. Candidates are its images with the fewest labels of classes without
+    a surplus (δ_i ≤ 0); the one whose removal leaves Σ|δ_i| smallest is removed. The draws, in [0, 1), select
+    the class, and one among equally good images.
     """
     in_memory = labels.sum(0)  # l
     delta = in_memory - shares * in_memory.sum()
-    drawn = _draw_class(delta.masked_fill(in_memory == 0, -torch.inf), class_draw)
+    cumulative = torch.softmax(delta.masked_fill(in_memory == 0, -torch.inf), dim=0).cumsum(0)
+    last = int(in_memory.nonzero()[-1])  # rounding can leave the sum below the draw
+    drawn = min(int((cumulative <= class_draw).sum()), last)
     positions = labels[:, drawn].nonzero().flatten()
     needed = labels[positions] @ (delta <= 0).to(labels)
     positions = positions[needed == needed.min()]
@@ -101,27 +85,12 @@ def choose_removal(labels: Tensor, shares: Tensor, class_draw: float, tie_draw: 
     return int(best[int(tie_draw * len(best))])
 
 
-def _draw_class(logits: Tensor, draw: float) -> int:
-    cumulative = torch.softmax(logits, dim=0).cumsum(0)
-    drawn = int((cumulative <= draw).sum())
-    last = int((logits > -torch.inf).nonzero()[-1])  # rounding can leave the sum below the draw
-    return min(drawn, last)
-
-
 class OCDMBuffer(OnlineBuffer):
     """A memory whose removals bring its label distribution as near as possible to a target.
 
-    When memory and batch together are too many, images are removed greedily: each time the one whose removal
-    leaves the smallest KL(memory ‖ target), where the target of class i is n_i^ρ / Σ n_j^ρ over the classes
-    seen. Ties are broken at random. An image without a label does not change the distribution, so it is
-    removed when no other removal improves it.
-
-    A removal is one product of a matrix and a vector (`greedy_removal`).
-
-    Args:
-        max_size: largest number of images.
-        rho: ρ: 0 asks for equal shares (the paper's default), 1 for those of the stream.
-        seed: see `OnlineBuffer`.
+    When memory and batch exceed the capacity, images are removed greedily (`greedy_removal`), towards
+    `target_shares`. Ties are broken at random. An image without a label does not change the distribution, so
+    it is removed when no other removal improves it. For the arguments see `PRSBuffer`; ρ = 0 is the paper's.
     """
 
     def __init__(self, max_size: int, *, rho: float = 0.0, seed: int = 0) -> None:
@@ -149,8 +118,8 @@ def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> li
 
     With l the class counts, N their sum and q the target, KL = Σ l_i log(l_i / q_i) / N − log N. A removal of
     image k lowers l_i by one for its classes, so that the sum after it is the sum before less Σ_{i∈k} d_i,
-    with d_i = f_i(l_i) − f_i(l_i − 1) and f_i(l) = l log(l / q_i): one product of ``labels`` and ``d`` for
-    all images.
+    with d_i = f_i(l_i) − f_i(l_i − 1) and f_i(l) = l log(l / q_i). One product of ``labels`` and ``d`` gives
+    this for all images.
 
     Args:
         labels: ``[n, n_classes]`` of 0 and 1, float64.
@@ -166,8 +135,8 @@ def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> li
         decrease = terms - _terms((counts - 1).clamp(min=0), shares)  # d
         n_left = counts.sum() - sizes
         divergence = (terms.sum() - labels @ decrease) / n_left - n_left.log()
-        # Without any label left there is no distribution: worse than every other removal, but still
-        # possible. An image that was removed already is not.
+        # Without any remaining label there is no distribution: worse than every other removal, but still
+        # possible. Images already removed are not.
         divergence = divergence.masked_fill(n_left == 0, torch.finfo(divergence.dtype).max)
         divergence = divergence.masked_fill(removed, torch.inf)
         best = (divergence <= divergence.min() + DIVERGENCE_ROUNDING).nonzero().flatten()
@@ -179,5 +148,5 @@ def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> li
 
 
 def _terms(counts: Tensor, shares: Tensor) -> Tensor:
-    """l_i log(l_i / q_i), 0 for a class that is not there."""
+    """l_i log(l_i / q_i), 0 for a class without images."""
     return torch.where(counts > 0, counts * (counts / shares).log(), 0.0)

@@ -8,11 +8,12 @@ import torch
 from avalanche.benchmarks.utils import AvalancheDataset, concat_datasets
 from avalanche.training.storage_policy import ExemplarsBuffer
 from torch import Tensor
+from torch.nn.functional import pad
 
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.distributed import from_first_process
 
-LEAST_CAPACITY = 64  # rows that are allocated at first
+LEAST_CAPACITY = 64  # rows allocated at first
 
 
 class OnlineBuffer(ExemplarsBuffer, ABC):
@@ -27,11 +28,11 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
 
     Attributes:
         datasets: those of the experiences that were opened.
-        class_counts: n_i, how many images of the stream had class i so far, ``[n_classes]``.
+        class_counts: n_i, number of images of the stream with class i so far, ``[n_classes]``.
 
     Args:
         max_size: largest number of images; 0 stores nothing.
-        seed: seed of the buffer's own generators, for what is stored and what is replayed.
+        seed: of the buffer's own generators, which decide what is stored and what is replayed.
     """
 
     def __init__(self, max_size: int, *, seed: int = 0) -> None:
@@ -69,33 +70,23 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         return concat_datasets([self.datasets[e].subset(own) for e, own in stored.items()])
 
     def open(self, experience: int, dataset: AvalancheDataset) -> None:
-        """Register the dataset of an experience, before its images are observed.
-
-        Raises:
-            ValueError: if there was another experience of this number, or targets are not multi-hot.
-        """
+        """Register the dataset of an experience, with multi-hot targets, before its images are observed."""
         codes, known = _codes(dataset), self.datasets.get(experience)
         if known is None:
             self._offered[experience] = torch.zeros(len(dataset), dtype=torch.bool)
         elif not torch.equal(_codes(known), codes):
             raise ValueError(
                 f"Experience {experience} had {len(known)} images and now has {len(dataset)} others: the "
-                "memory finds its images by the number of their experience and their index in it, so an "
-                "experience must keep its dataset. Are these pieces of online streams, each counted from 0? "
-                "Split the whole train_stream at once."
+                "memory finds images by experience and index, so an experience must keep its dataset. Are "
+                "these pieces of online streams, each counted from 0? Split the whole train_stream at once."
             )
         self.datasets[experience] = dataset
 
     def observe(self, experience: int, indices: Tensor) -> None:
-        """Offer the next images of the stream to the memory.
-
-        Args:
-            experience: number of an experience that was opened.
-            indices: of the images in its dataset, ``[B]``.
-        """
+        """Offer the next images of the stream to the memory, by indices ``[B]`` in an open experience."""
         if experience not in self.datasets:
             raise ValueError(f"Experience {experience} is not open: call open({experience}, dataset) first.")
-        indices = indices.new_tensor([*dict.fromkeys(indices.tolist())])  # each once, in their order
+        indices = indices.new_tensor([*dict.fromkeys(indices.tolist())])  # without duplicates, in order
         indices = indices[~self._offered[experience][indices]]
         if len(indices) == 0:
             return
@@ -114,25 +105,25 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
             self.observe(exp.current_experience, batch)
 
     def draw(self, n: int) -> list[tuple[int, int]]:
-        """Experience and index of ``n`` different stored images for replay, or of all if there are fewer."""
+        """Draw ``n`` different stored images for replay, or all if fewer: experience and index of each."""
         positions = torch.randperm(self._size, generator=self._replaying)[:n]
         return [(experience, index) for experience, index in self.keys[positions].tolist()]
 
     def resize(self, strategy: Any, new_size: int) -> None:
         """Change the capacity; excess images are removed by the memory's own rule."""
         while self._size > new_size:
-            removed = self._select_removal()  # the last image takes its place
+            removed = self._select_removal()  # the last image replaces it
             self._size -= 1
             self._keys[removed], self._labels[removed] = self._keys[self._size], self._labels[self._size]
         self.max_size = new_size
 
     def share_generators(self) -> None:
-        """Give all processes the generators of the first one, so that their memories stay the same."""
+        """Give all processes the first one's generators, so that their memories stay the same. Collective."""
         for generator in (self._storing, self._replaying):
             generator.set_state(from_first_process(generator.get_state()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Stored keys and names of images, counts and generators, as plain values; no images."""
+        """Keys and names of stored images, counts and generators, as plain values."""
         return {
             "keys": self.keys.clone(),
             "names": [_image_name(self.datasets[e], index) for e, index in self.keys.tolist()],
@@ -144,7 +135,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any], train_stream: Sequence[Any]) -> None:
-        """Restore a memory no larger than this one; its images are found in the benchmark's train stream."""
+        """Restore a memory no larger than this one, whose images are in the benchmark's train stream."""
         keys = state["keys"]
         if len(keys) > self.max_size:
             raise ValueError(f"{len(keys)} images were saved, but this memory holds {self.max_size}.")
@@ -154,20 +145,22 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
             if experience >= len(train_stream) or len(train_stream[experience].dataset) != len(state[name]):
                 raise ValueError(
                     f"The memory was filled from {len(state[name])} images of experience {experience}, which "
-                    "this stream does not have: give the train_stream of the same benchmark and seed."
+                    "this stream does not have: pass the train_stream of the same benchmark and seed."
                 )
             self.open(experience, train_stream[experience].dataset.train())
             self._offered[experience] = state[name].clone()
-        for (experience, index_then), name in zip(keys.tolist(), state["names"], strict=True):
-            key = torch.tensor([experience, self._find(experience, index_then, name)])
+        for (experience, saved_index), name in zip(keys.tolist(), state["names"], strict=True):
+            key = torch.tensor([experience, self._find(experience, saved_index, name)])
             self._put(self._size, key, self._positives(experience, key[1]))
-        self._n_seen = int(state["n_seen"])
-        self.class_counts = self._pad_counts(state["class_counts"])
+        self._n_seen, counts = int(state["n_seen"]), state["class_counts"]
+        widths = [_codes(dataset).shape[1] for dataset in self.datasets.values()]
+        # The stream may have gained classes since the counts were saved.
+        self.class_counts = pad(counts, (0, max([len(counts), *widths]) - len(counts)))
         self._storing.set_state(state["storing"])
         self._replaying.set_state(state["replaying"])
 
     def _find(self, experience: int, index: int, name: str) -> int:
-        """Index of the image of a name; where the images of an experience have moved, another than before."""
+        """Index of an image by its name, which may differ from the saved index if the data was reordered."""
         dataset = self.datasets[experience]
         if _image_name(dataset, index) == name:
             return index
@@ -175,44 +168,39 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         if name not in names or not self._offered[experience].all():
             raise ValueError(
                 f"The memory holds image {name!r} of experience {experience}, which this stream does not "
-                "have at its place: give the train_stream of the same benchmark and seed."
+                "have at its place: pass the train_stream of the same benchmark and seed."
             )
         return names.index(name)
-
-    def _pad_counts(self, counts: Tensor) -> Tensor:
-        """Counts with zeros for classes that the stream has gained since they were saved."""
-        width = max([len(counts), *(_codes(dataset).shape[1] for dataset in self.datasets.values())])
-        return torch.nn.functional.pad(counts, (0, width - len(counts)))
 
     def _positives(self, experience: int, indices: Tensor) -> Tensor:
         return (_codes(self.datasets[experience])[indices] == 1).double()
 
     @abstractmethod
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
-        """Count labels of new images, ``[B, 2]`` and ``[B, n_classes]``, and decide which to store."""
+        """Count the labels of new images, keys ``[B, 2]`` and labels ``[B, n_classes]``, and store some."""
 
     @abstractmethod
     def _select_removal(self) -> int:
         """Position of the stored image to remove next."""
 
     def _put(self, position: int, key: Tensor, labels: Tensor) -> None:
-        """Store an image after the others or in place of one."""
-        if position == len(self._keys):  # double the capacity: each row is copied once or twice in all
-            capacity = min(max(2 * position, LEAST_CAPACITY), self.max_size)
-            self._keys = _enlarged(self._keys, capacity, 2)
-            self._labels = _enlarged(self._labels, capacity, len(labels))
+        """Append an image, or replace the one at a position."""
+        if position == len(self._keys):  # double the capacity: each row is copied about twice in all
+            n_added = min(max(2 * position, LEAST_CAPACITY), self.max_size) - position
+            self._keys = pad(self._keys, (0, 0, 0, n_added))
+            self._labels = pad(self._labels, (0, len(labels) - self._labels.shape[1], 0, n_added))
         self._keys[position], self._labels[position] = key, labels
         self._size = max(self._size, position + 1)
 
     def _uniform(self, *shape: int) -> Tensor:
-        """Numbers in [0, 1) that decide what is stored."""
+        """Random numbers in [0, 1) that decide what is stored."""
         return torch.rand(*shape, generator=self._storing, dtype=torch.float64)
 
 
 def _codes(dataset: AvalancheDataset) -> Tensor:
     """Labels of a dataset, ``[n_images, n_classes]``, 1 where positive."""
     targets: Any = getattr(dataset, "targets", None)
-    if not hasattr(targets, "codes"):  # of a MultiLabelAttribute
+    if not hasattr(targets, "codes"):
         raise ValueError(
             f"The dataset's targets are {type(targets).__name__}, but a memory needs a MultiLabelAttribute: "
             "make the benchmark with multilabel_benchmark(...)."
@@ -221,15 +209,9 @@ def _codes(dataset: AvalancheDataset) -> Tensor:
 
 
 def _image_name(dataset: AvalancheDataset, index: int) -> str:
-    """Name of an image in its benchmark, or its index in a dataset of another origin."""
+    """Name of an image in its benchmark; its index if it has none."""
     names = getattr(dataset, "image_names", None)
     return str(index) if names is None or index >= len(names) else names[index]
-
-
-def _enlarged(rows: Tensor, capacity: int, width: int) -> Tensor:
-    larger = rows.new_zeros(capacity, width)
-    larger[: len(rows), : rows.shape[1]] = rows  # at first a 0×0 matrix
-    return larger
 
 
 class ReservoirBuffer(OnlineBuffer):
@@ -237,8 +219,6 @@ class ReservoirBuffer(OnlineBuffer):
 
     Avalanche's ``ReservoirSamplingBuffer`` has the same distribution, but takes whole experiences, draws
     from the global generator and cannot be saved.
-
-    Args: see `OnlineBuffer`.
     """
 
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
@@ -256,30 +236,28 @@ class ReservoirBuffer(OnlineBuffer):
 class ExperienceReservoirBuffer(OnlineBuffer):
     """The same number of images from each experience, each chosen with the same probability.
 
-    While an experience has less than its share, its images take the place of random ones of the experience
-    that has most; from then on they take the place of one of its own with probability m_e/n_e. This is
-    class-balancing reservoir sampling (Chrysakis and Moens, 2020) with experiences for classes.
-
-    Args: see `OnlineBuffer`.
+    While an experience has less than its share, its images replace random ones of the experience that has
+    most; from then on they replace one of its own with probability m_e/n_e. This is class-balancing reservoir
+    sampling (Chrysakis and Moens, 2020) with experiences as classes.
     """
 
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
         self.class_counts += labels.sum(0)
         experience, draws = int(keys[0, 0]), self._uniform(len(keys), 2).tolist()
         n_before = int(self._offered[experience].sum()) - len(keys)  # of this experience
-        for n_own, (key, row, draw) in enumerate(zip(keys, labels, draws, strict=True), n_before + 1):
-            position = self._size if self._size < self.max_size else self._place(experience, n_own, *draw)
-            if position is not None:
-                self._put(position, key, row)
+        rows = enumerate(zip(keys, labels, draws, strict=True), n_before + 1)
+        for n_own, (key, row, (entry, choice)) in rows:
+            if self._size < self.max_size:
+                self._put(self._size, key, row)
+                continue
+            own, largest = self._positions(experience), self._largest()
+            if len(own) < len(largest):
+                self._put(_pick(largest, choice), key, row)
+            elif entry * n_own < len(own):
+                self._put(_pick(own, choice), key, row)
 
     def _select_removal(self) -> int:
         return _pick(self._largest(), float(self._uniform(1)))
-
-    def _place(self, experience: int, n_own: int, entry: float, choice: float) -> int | None:
-        own, largest = self._positions(experience), self._largest()
-        if len(own) < len(largest):
-            return _pick(largest, choice)
-        return _pick(own, choice) if entry * n_own < len(own) else None
 
     def _largest(self) -> Tensor:
         experiences, counts = self.keys[:, 0].unique(return_counts=True)
