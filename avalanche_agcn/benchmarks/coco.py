@@ -1,7 +1,5 @@
 """MS-COCO as a class-incremental benchmark (Split-COCO)."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

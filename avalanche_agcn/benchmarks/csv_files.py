@@ -1,7 +1,5 @@
 """Photos of your own, with labels in a CSV file."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

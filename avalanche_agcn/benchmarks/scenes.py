@@ -6,8 +6,6 @@ with the probability written beside it; if this gives no object or more than ``M
 its exact probability, and every statistic of the model is a sum over that list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, Literal, get_args

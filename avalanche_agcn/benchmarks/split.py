@@ -1,7 +1,5 @@
 """Which classes and images go to which experience: pure functions over names and a label matrix."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """PASCAL VOC as a class-incremental benchmark (Split-VOC)."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

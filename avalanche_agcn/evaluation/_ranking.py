@@ -9,8 +9,6 @@ Nested set i is the increments 0..i. Each increment is sorted once, by itself; t
 above a positive in set i is the sum over the increments 0..i. So no image is sorted once per set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

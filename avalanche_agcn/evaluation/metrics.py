@@ -4,8 +4,6 @@ They follow Avalanche's `Metric` protocol (``reset``, ``result``) without import
 depend on how the images are split into batches or over processes.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from abc import ABC, abstractmethod

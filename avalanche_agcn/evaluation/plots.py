@@ -3,8 +3,6 @@
 They are Matplotlib figures made without pyplot, so that nothing needs a display or has to be closed.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any

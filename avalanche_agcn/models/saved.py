@@ -4,8 +4,6 @@ Whatever the method, a finished model is a network, one linear classifier per cl
 layer between them (L3A) and a refinement of logits (StreamingRidge). Reading the files executes no code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
