@@ -113,22 +113,17 @@ def benchmark_from_lists(
     labels: Tensor | None,
     images: ImageOptions,
 ) -> MultiLabelBenchmark:
-    """The benchmark that published split lists describe.
+    """The benchmark that published split lists describe, of a data set's ``files`` below ``root``.
 
-    Args:
-        root: folder the files are relative to.
-        lists: the lists.
-        files: the data set's images.
-        row_of: returns the position in ``files`` of an image of the lists; KeyError or ValueError if absent.
-        class_names: names of the data set's classes if ``labels`` are given, else of the lists' columns.
-        labels: the data set's own labels, [files, classes], if known. The lists are checked against them
-            (`LabelsDisagree` otherwise), and the complete training labels come from them.
-        images: how images are read.
+    ``row_of`` returns the position in ``files`` of an image of the lists (KeyError or ValueError if absent).
+    ``labels`` are the data set's own, [files, classes], if known: the lists are checked against them
+    (`LabelsDisagree` otherwise), and the complete training labels come from them. ``class_names`` are then
+    those of the data set's classes, else of the lists' columns.
     """
     train_labels = torch.block_diag(*[listed for _, listed in lists.train])
     test_labels = torch.cat([listed for _, listed in lists.test])
     rows = _find_rows([image for part in lists.train + lists.test for image in part.images], row_of)
-    train_rows, test_rows = rows[: len(train_labels)], rows[len(train_labels) :]
+    train_rows, test_rows = rows.split([len(train_labels), len(test_labels)])
     if labels is not None:
         is_own = torch.block_diag(*[torch.ones_like(listed) for _, listed in lists.train])
         is_known = torch.cat([is_own, torch.ones_like(test_labels)])
@@ -165,11 +160,11 @@ def load_split_lists(
     if contradicting:
         raise ValueError(f"split_lists decide which image goes where; leave out {', '.join(contradicting)}.")
     lists = read_split_lists(path)
-    listed = {"n_classes": lists.n_classes, "n_experiences": len(lists.train)}
-    for name, value in sizes.items():
-        if value not in (None, listed[name]):
-            have = f"the split lists, which have {listed[name]}"
-            raise ValueError(f"{name}={value} contradicts {have}; leave it out.")
+    for (name, value), listed in zip(sizes.items(), (lists.n_classes, len(lists.train)), strict=True):
+        if value not in (None, listed):
+            raise ValueError(
+                f"{name}={value} contradicts the split lists, which have {listed}; leave it out."
+            )
     return lists, images
 
 

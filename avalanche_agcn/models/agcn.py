@@ -32,7 +32,7 @@ class AGCNModel(MultiLabelModel):
     graph up to date. Without Avalanche, call `set_graph`.
 
     Args:
-        backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
+        backbone: see `MultiLabelModel`.
         word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
         hidden_features: width between the layers of the GCN.
         decoupled: whether an auxiliary head trains the backbone; see `MultiLabelModel`.

@@ -50,10 +50,8 @@ Photo = str | os.PathLike | Image.Image | Tensor
 class Prediction(NamedTuple):
     """Labels of a photo."""
 
-    names: list[str]
-    """Classes whose probability reaches their threshold, the most probable first."""
-    probabilities: dict[str, float]
-    """Probability of every class."""
+    names: list[str]  # classes whose probability reaches their threshold, the most probable first
+    probabilities: dict[str, float]  # of every class
 
 
 class SavedModel(MultiLabelClassifier):

@@ -103,11 +103,10 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
             logits = self.teacher.logits(strategy)
             distillation = distillation_loss(strategy.mb_output, logits, reduction=self.reduction)
             strategy.loss = strategy.loss + self.lambda_dst * distillation
-        embeddings = self._embeddings.stop()
-        if embeddings is not None:
-            strategy.loss = strategy.loss + self.lambda_gph * relationship_preserving_loss(
-                embeddings, self.teacher.embeddings(), reduction=self.gph_reduction
-            )
+        if self.lambda_gph:
+            pair = self._embeddings.stop(), self.teacher.embeddings()
+            preservation = relationship_preserving_loss(*pair, reduction=self.gph_reduction)
+            strategy.loss = strategy.loss + self.lambda_gph * preservation
 
 
 def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:

@@ -63,8 +63,6 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the losses that train the network."""
         features, logits = self._features.stop(), self._logits.stop()
-        assert features is not None
-        assert logits is not None
         loss = strategy._criterion(logits[:, : strategy.mb_output.shape[1]], strategy.mb_y)
         if self.distillation:
             drift = feature_distillation_loss(features, self.teacher.features(strategy))

@@ -253,9 +253,8 @@ class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: i
 
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the loss."""
-        features = self._features.stop()
-        assert features is not None
-        loss = self.loss(_of_all_processes(features), _of_all_processes(strategy.mb_y))
+        features = _of_all_processes(self._features.stop())
+        loss = self.loss(features, _of_all_processes(strategy.mb_y))
         strategy.loss = strategy.loss + self.weight * loss
 
 

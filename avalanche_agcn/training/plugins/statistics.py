@@ -68,9 +68,7 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
 
     def after_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Keep the recorded features for the end of the step."""
-        features = self._recorder.stop()
-        assert features is not None
-        self.features = features.detach()
+        self.features = self._recorder.stop().detach()
 
     def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the batch to the sums."""
