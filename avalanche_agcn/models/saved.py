@@ -75,9 +75,7 @@ class SavedModel(MultiLabelClassifier):
     def predict(self, images: Photo | Sequence[Photo], *, batch_size: int = 32) -> list[Prediction]:
         """Names and probabilities for photos.
 
-        Args:
-            images: paths, PIL images or transformed tensors ``[3, H, W]``; one of them, several, or a batch.
-            batch_size: number of images per forward pass.
+        ``images`` are paths, PIL images or transformed tensors ``[3, H, W]``: one, several, or a batch.
         """
         check_range("batch_size", batch_size, least=1)
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)

@@ -78,11 +78,9 @@ class FeatureStatistics(ClassBlocks):
     def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
         """Add images; a ValueError, and no change, if a shape does not fit or a value is not allowed.
 
-        Args:
-            features: ``[B, D]``, finite.
-            targets_new: 0 or 1 in the experience's own columns, ``[B, n_new]``. Rows that are all NaN
-                are skipped, so an image with a full target can be passed to every experience.
-            experience: of the images; the open one by default.
+        Features are ``[B, D]``, targets 0 or 1 in the own columns of the experience (the open one if None),
+        ``[B, n_new]``. Rows that are all NaN are skipped, so an image with a full target can be passed to
+        every experience.
         """
         t = self._index(experience)
         self._sums[t].add(*self._labelled_rows(features, targets_new, t))
@@ -163,14 +161,6 @@ class FeatureStatistics(ClassBlocks):
     def cross(self, t: int) -> Tensor:
         """Σf yᵀ of experience ``t``, ``[D, n_new]``."""
         return self.moments(t)[self._features, self._features.stop :]
-
-    def label_sum(self, t: int) -> Tensor:
-        """Σy of experience ``t``, ``[n_new]``."""
-        return self.moments(t)[0, self._features.stop :]
-
-    def label_products(self, t: int) -> Tensor:
-        """Σy yᵀ of experience ``t``, ``[n_new, n_new]``."""
-        return self.moments(t)[self._features.stop :, self._features.stop :]
 
     def mean(self, t: int) -> Tensor:
         """Mean feature of experience ``t``, ``[D]``; a ValueError if it has no images."""

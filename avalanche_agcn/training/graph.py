@@ -80,15 +80,14 @@ def adjacency(
 
 def check_graph(
     preset: str,
-    neighbour_weight: float = NEIGHBOUR_WEIGHT,
-    new_threshold: float | None = None,
-    cross_threshold: float | None = None,
-    *,
+    weight: float,
+    new_threshold: float | None,
+    cross_threshold: float | None,
     name: str = "preset",
 ) -> None:
     """Raise a ValueError if a setting of `adjacency` is out of range; ``name`` is the one of ``preset``."""
     check_choice(name, preset, Graph)
-    check_range("neighbour_weight", neighbour_weight, least=0)
+    check_range("neighbour_weight", weight, least=0)
     thresholds = {"new_threshold": new_threshold, "cross_threshold": cross_threshold}
     for threshold, value in thresholds.items():
         if value is not None and preset != "official":

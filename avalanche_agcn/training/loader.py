@@ -85,7 +85,8 @@ class StreamSampler(Sampler[list[Key]]):
             order = torch.randperm(self.n_images, generator=generator)
         for batch, indices in enumerate(order.split(self.batch_size)[: self.n_batches]):
             stream = [(self.experience, index) for index in indices.tolist()]
-            replayed = self._draw(len(stream))
+            n_replayed = len(stream) if self.batch_size_mem is None else self.batch_size_mem
+            replayed = [] if self.memory is None else self.memory.draw(n_replayed)
             n_rows = len(stream) + len(replayed)
             seeds = torch.randint(MAX_SEED, (self.views, n_rows), generator=generator).tolist()
             # Resuming: batches before the first are drawn and offered to the memory too, which needs labels
@@ -94,11 +95,6 @@ class StreamSampler(Sampler[list[Key]]):
                 yield self._own_rows(stream, replayed, seeds)
             if self.observe and self.memory is not None:
                 self.memory.observe(self.experience, indices)
-
-    def _draw(self, n_stream: int) -> list[tuple[int, int]]:
-        if self.memory is None:
-            return []
-        return self.memory.draw(n_stream if self.batch_size_mem is None else self.batch_size_mem)
 
     def _own_rows(
         self, stream: list[tuple[int, int]], replayed: list[tuple[int, int]], seeds: list[list[int]]

@@ -81,12 +81,9 @@ def solve_ridge(
 ) -> RidgeClassifiers:
     """Classifiers of all experiences, each from its own sums and those of all others.
 
-    A class without positives gets the constant 0 as its score. A feature that does not vary gets weight 0.
-
-    Args:
-        statistics: sums over at least one image.
-        gamma: weight of images of other experiences, 0 to 1.
-        ridge: λ of all experiences, above 0; chosen per experience by generalised cross-validation if None.
+    ``gamma``, 0 to 1, is the weight of images of other experiences, ``ridge`` the λ of all experiences, above
+    0; if None, generalised cross-validation chooses one per experience. A class without positives gets the
+    constant 0 as its score. A feature that does not vary gets weight 0.
     """
     check_ridge(gamma, ridge)
     total = sum_of_moments(statistics)
@@ -245,13 +242,14 @@ def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, be
 
 def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifiers) -> LabelRelations:
     """Relations between all classes, from the statistics that the classifiers were solved from."""
-    parts = []
+    parts, width = [], 1 + classifiers.weight.shape[1]
     for t in range(statistics.n_experiences):
-        own, n, positives = statistics.columns(t), statistics.moments(t)[0, 0], statistics.label_sum(t)
-        among_all = _shares(classifiers, statistics.feature_sum(t)[None] / n.clamp(min=1))[0]  # [C]
+        own, moments = statistics.columns(t), statistics.moments(t)
+        n, positives = moments[0, 0], moments[0, width:]
+        among_all = _shares(classifiers, moments[:1, 1:width] / n.clamp(min=1))[0]  # [C]
         among_all[own] = positives / n.clamp(min=1)
-        given = _shares(classifiers, (statistics.cross(t) / positives).T).T  # P(i | j), [C, n_new]
-        given[own] = statistics.label_products(t) / positives
+        given = _shares(classifiers, (moments[1:width, width:] / positives).T).T  # P(i | j), [C, n_new]
+        given[own] = moments[width:, width:] / positives
         parts.append((n, among_all, given, positives))
     counts, of_experiences, conditionals, all_positives = zip(*parts, strict=True)
     prior = torch.stack(of_experiences, dim=1) @ torch.stack(counts) / torch.stack(counts).sum()

@@ -106,8 +106,7 @@ class FrozenTeacher:
 class TeacherPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Base of plugins with a frozen teacher, copied when an experience begins, and saved with its plugin.
 
-    Args:
-        teacher: teacher of another plugin, which copies and saves it; a new one if None.
+    A ``teacher`` that is passed belongs to another plugin, which copies and saves it.
     """
 
     def __init__(self, teacher: FrozenTeacher | None = None) -> None:
@@ -165,7 +164,6 @@ class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type
     Args:
         beta: β, weight of the penalty.
         alpha: α, weight of the criterion, from 0 to 1; at 1 there is no distillation.
-        teacher: see `TeacherPlugin`.
     """
 
     def __init__(
@@ -196,7 +194,6 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
     Args:
         threshold: probability above which the label is 1, else 0.
         soft: whether the label is the probability itself.
-        teacher: see `TeacherPlugin`.
     """
 
     def __init__(

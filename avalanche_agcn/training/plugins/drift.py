@@ -30,11 +30,7 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
     longer describe it. So an auxiliary head learns the experience's own columns and trains the network, and
     features are kept near those of the teacher: the network when the experience began.
 
-    The model must be made with ``decoupled=True``.
-
-    Args:
-        distillation: weight of mean((f − f_teacher)²).
-        teacher: see `TeacherPlugin`.
+    The model must be made with ``decoupled=True``. ``distillation`` is the weight of mean((f − f_teacher)²).
     """
 
     def __init__(self, *, distillation: float = DISTILLATION, teacher: FrozenTeacher | None = None) -> None:
@@ -83,7 +79,6 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         n_images: images of the current experience that are held until its end for the second map, and dropped
             afterwards. With 0 there is no second map, and no image is needed twice.
         ridge: regularisation of the maps towards the identity plus a shift.
-        teacher: see `TeacherPlugin`.
         seed: seed of the choice of held images.
     """
 

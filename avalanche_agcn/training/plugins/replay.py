@@ -32,8 +32,7 @@ class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore
 
     Args:
         storage_policy: the memory.
-        batch_size_mem: replayed images per batch; as many as of the stream if None. If the memory holds
-            fewer, all of them.
+        batch_size_mem: replayed images per batch, or all if it holds fewer; as many as of the stream if None.
         views: number of times each image appears in a batch, each with its own augmentation.
     """
 

@@ -39,15 +39,13 @@ class AGCN(MultiLabelTemplate):
     strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion `PartialBCEWithLogitsLoss` and
     ``train(..., reset_optimizer_state=True)`` does the same.
 
-    Arguments that are not below are those of `AGCNPlugin`, `ACMPlugin` and `OnlineReplayPlugin`.
+    Arguments that are not below are those of `AGCNPlugin`, `ACMPlugin` and `OnlineReplayPlugin`; loss weights
+    that are None are those of the preset.
 
     Args:
         preset: ``"paper"``, the equations; ``"official"``, the soft labels and graph of the authors' program;
             or ``"statistics"``, the equations with a `StatisticalNegativesPlugin` and weights that suit it,
             which works best with orthogonal word vectors and ``lr_gcn=3e-4``.
-        lambda_cls: λ₁, weight of the classification loss; that of the preset if None, as for the next two.
-        lambda_dst: λ₂, weight of the distillation loss.
-        lambda_gph: λ₃, weight of the relationship-preserving loss.
         mem_size: number of images in a replay memory; 0 for none, as in the paper.
         storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
         seed: seed of the memory (0 if None) and of the stream.

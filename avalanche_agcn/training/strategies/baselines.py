@@ -95,7 +95,13 @@ class TrainsJointly:
         if not isinstance(experiences, Iterable) and hasattr(experiences, "complete_train_dataset"):
             experiences = multi_task_experience(experiences)
         for experience in experiences if isinstance(experiences, Iterable) else [experiences]:
-            _check_complete_labels(experience)
+            targets = experience.dataset.targets[:]
+            n_labelled = getattr(experience, "n_own_classes", targets.shape[1])
+            if targets.isnan().any() or n_labelled < targets.shape[1]:
+                raise ValueError(
+                    "Multi-Task needs all labels of every image, but the stream has only some of them: call "
+                    "train(benchmark), not train(benchmark.train_stream)."
+                )
         return super().train(experiences, eval_streams, **kwargs)  # type: ignore[misc]
 
 
@@ -117,13 +123,3 @@ def multi_task_experience(benchmark: MultiLabelBenchmark) -> MultiLabelExperienc
     )
     EagerCLStream("train", [experience])  # names the experience's stream, as metrics need it
     return experience
-
-
-def _check_complete_labels(experience: Any) -> None:
-    targets = experience.dataset.targets[:]
-    n_labelled = getattr(experience, "n_own_classes", targets.shape[1])
-    if targets.isnan().any() or n_labelled < targets.shape[1]:
-        raise ValueError(
-            "Multi-Task needs all labels of every image, but the stream has only some of them: call "
-            "train(benchmark), not train(benchmark.train_stream)."
-        )

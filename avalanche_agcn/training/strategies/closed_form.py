@@ -116,12 +116,8 @@ class L3A(ClosedForm):
     A logit is z·w − 0.1, so that the decision p ≥ 0.5 is the published one. z·w is near 0 for negatives and 1
     for positives: its sigmoid ranks images, but as a probability it is far too close to 0.5.
 
-    The model of the published method is ``MultiLabelClassifier(RandomFeatures(backbone), n_classes)``.
-
-    Args:
-        ridge: γ.
-        threshold: probability sigmoid(z·w) above which an old class is a label of a new image.
-        decision: z·w at which a class is predicted; logits are shifted by it.
+    The model of the published method is ``MultiLabelClassifier(RandomFeatures(backbone), n_classes)``. Logits
+    are shifted by ``decision``, the z·w at which a class is predicted; for the others see `L3AStatistics`.
     """
 
     def __init__(
@@ -208,9 +204,8 @@ class StreamingRidge(ClosedForm):
     def forget(self, dataset: AvalancheDataset) -> None:
         """Remove images that were trained on, as if they had never been seen.
 
-        Args:
-            dataset: images and targets as they were in the train stream; the experience of an image follows
-                from the columns that it is annotated for.
+        Images and targets must be as they were in the train stream; the experience of an image follows from
+        the columns that it is annotated for.
 
         Raises:
             ValueError: if the dataset has random augmentation, the network was trained, features are in half
