@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,11 +52,7 @@ def mean_average_precision_metrics(
         per_class: also emit the average precision of each class, ``AP_…``, by name.
         class_names: names of the columns; those of the benchmark if None.
     """
-
-    def name_values(ap: Tensor, strategy: SupervisedTemplate) -> dict[str, Any]:
-        named = {"AP": name_classes(ap, strategy, class_names)} if per_class else {}
-        return {"mAP": ap.nanmean().item(), **named}
-
+    name_values = partial(_name_precision, per_class=per_class, class_names=class_names)
     scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
     return [MultiLabelPluginMetric(metrics.AveragePrecision(), scope, name_values) for scope in scopes]
 
@@ -79,13 +75,19 @@ def f1_metrics(
     """
     fields = functional.PrecisionRecallF1._fields if precision_recall else ("CF1", "OF1")
     top = "" if top_k is None else f"_top{top_k}"
-
-    def name_values(f1: functional.PrecisionRecallF1, strategy: SupervisedTemplate) -> dict[str, Any]:
-        return {f"{field}{top}": getattr(f1, field) for field in fields}
-
+    name_values = partial(_name_f1, names={f"{field}{top}": field for field in fields})
     scopes = _selected(minibatch=minibatch, epoch=epoch, experience=experience, stream=stream)
     make = partial(metrics.MultiLabelF1, threshold=threshold, top_k=top_k)
     return [MultiLabelPluginMetric(make(), scope, name_values) for scope in scopes]
+
+
+def _name_precision(ap: Tensor, strategy: Any, *, per_class: bool, class_names: Names) -> dict[str, Any]:
+    named = {"AP": name_classes(ap, strategy, class_names)} if per_class else {}
+    return {"mAP": ap.nanmean().item(), **named}
+
+
+def _name_f1(f1: functional.PrecisionRecallF1, strategy: Any, *, names: Mapping[str, str]) -> dict[str, Any]:
+    return {name: getattr(f1, field) for name, field in names.items()}
 
 
 class BatchReader(PluginMetric[Any]):

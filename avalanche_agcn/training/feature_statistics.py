@@ -133,10 +133,7 @@ class FeatureStatistics(ClassBlocks):
             sums.total()
 
     def synchronize(self) -> None:
-        """Add up the open experience over all processes. Collective: every process must call it.
-
-        Each image counts once however often this is called.
-        """
+        """Collective: add up the open experience over all processes, each image once."""
         if self._sums:
             self._sums[-1].synchronize()
 

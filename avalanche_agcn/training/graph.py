@@ -56,12 +56,6 @@ def adjacency(
         neighbour_weight: total weight of a node's neighbours, beside its own of 1.
         new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
         cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
-
-    Example:
-        >>> acm = AugmentedCorrelationMatrix()
-        >>> acm.begin(4)
-        >>> adjacency(acm, "official")[0]
-        tensor([0.7209, 0.0472, 0.0472, 0.0472], dtype=torch.float64)
     """
     check_graph(preset, neighbour_weight, new_threshold, cross_threshold)
     relations, sizes = acm.matrix(), torch.tensor(acm.block_sizes, dtype=torch.long)

@@ -47,10 +47,6 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
             (Eq. 7 and 9): ℓ_dst then weighs more, the more old classes there are.
         gph_reduction: ``"mean"`` over all entries of the embeddings (the authors' program, where
             λ₃ comes from), or ``"sum"`` (Eq. 8), up to 70,000 times as much.
-
-    Example:
-        >>> from avalanche_agcn.training.plugins import ACMPlugin
-        >>> plugins = [AGCNPlugin(lambda_gph=1e3), ACMPlugin()]  # for any Avalanche strategy
     """
 
     def __init__(
@@ -137,11 +133,6 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         graph: how relations become a graph: the ``preset`` of `adjacency`.
         count_before_step: whether a batch is counted before its own forward pass (the program), or after its
             step, so that it changes the graph from the next step on (the paper).
-
-    Example:
-        >>> plugin = ACMPlugin(preset="official", cross_blocks=False)
-        >>> plugin.soft_labels, plugin.graph
-        ('softmax', 'official')
     """
 
     def __init__(

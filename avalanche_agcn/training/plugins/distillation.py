@@ -133,11 +133,7 @@ class LwFPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-
     """Adds a loss that keeps the logits of old classes near those of the previous model.
 
     Avalanche's own LwF has a softmax over old classes, where one label excludes the others; here each class
-    is a decision of its own.
-
-    Args:
-        alpha: weight of the loss; 1 in the LwF paper.
-        temperature: see `lwf_loss`.
+    is a decision of its own. ``alpha`` is the weight of `lwf_loss`, 1 in the LwF paper.
     """
 
     def __init__(self, *, alpha: float = 1.0, temperature: float = 1.0) -> None:
@@ -158,12 +154,8 @@ class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type
     """Makes the loss α ℓ + (1 − α) ℓ_dst + β Σ p log p from the second experience on.
 
     The losses of CSC (Du et al., 2024): ℓ is the value of the criterion, ℓ_dst the distillation of old
-    classes (`distillation_loss`), and the last term, `confidence_penalty`, keeps outputs from becoming
-    confident. This plugin must precede others that add to the loss, or α scales them too.
-
-    Args:
-        beta: β, weight of the penalty.
-        alpha: α, weight of the criterion, from 0 to 1; at 1 there is no distillation.
+    classes (`distillation_loss`; none at ``alpha`` 1), and the last term, `confidence_penalty`, keeps outputs
+    from becoming confident. This plugin must precede others that add to the loss, or α scales them too.
     """
 
     def __init__(
@@ -189,11 +181,8 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
 
     KRT, CSC and L3A use forms of it. Only the loss sees these labels: after the step the targets are
     restored, so that metrics do not count them. Replayed images keep their own labels. It works with any
-    criterion of logits and targets, whether unlabelled cells are NaN or 0.
-
-    Args:
-        threshold: probability above which the label is 1, else 0.
-        soft: whether the label is the probability itself.
+    criterion of logits and targets, whether unlabelled cells are NaN or 0. A label is 1 where the probability
+    is above the threshold, else 0; with ``soft`` it is the probability itself.
     """
 
     def __init__(

@@ -127,14 +127,10 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
     memories, but updates them at the end of an experience only.
 
     Args:
-        storage_policy: see `MemoryPlugin`, as for all others: `ReservoirBuffer`, `PRSBuffer` or `OCDMBuffer`.
+        storage_policy: the memory, such as ``PRSBuffer(2000)``; for the next ones see `MemoryPlugin`.
         newer_as_negative: whether a replayed image is a negative of the classes of later experiences. It may
             show them nevertheless, but without this a new classifier never sees an image without any new
             class. Off in the papers.
-
-    Example:
-        >>> from avalanche_agcn.training.storage_policy import PRSBuffer
-        >>> plugin = OnlineReplayPlugin(PRSBuffer(2000))  # for AGCN(..., plugins=[plugin]) or any strategy
     """
 
     observe_stream = True

@@ -34,11 +34,8 @@ L3A_DECISION = 0.1  # L3A's program predicts a class where sigmoid(z·w) is abov
 class ClosedForm(MultiLabelTemplate):
     """Collects sums in training and solves the classifiers when `train` ends or evaluation begins.
 
-    Subclasses implement `_solution` and have a ``collector``.
-
-    Args:
-        model: a `MultiLabelClassifier`, whose classifier is replaced by the solution.
-        optimizer: optimizer of the network; needed only if it is trained.
+    The solution replaces the classifier of a `MultiLabelClassifier`. An optimizer is needed only if the
+    network is trained. Subclasses implement `_solution` and have a ``collector``.
     """
 
     trains_network = False  # unless plugins add a loss that does
@@ -149,10 +146,8 @@ class StreamingRidge(ClosedForm):
     The network is frozen unless a `DecoupledTrainingPlugin` trains it; a `DriftCompensationPlugin` then keeps
     the sums valid, and an ``optimizer`` is needed.
 
-    Args:
-        gamma: γ, weight of the images of other experiences, 0 to 1.
-        ridge: λ; chosen per experience by generalised cross-validation if None.
-        refine: β, weight of label relations in the scores; without them if None.
+    For ``gamma`` and ``ridge`` see `solve_ridge`; ``refine`` is β, the weight of label relations in the
+    scores, which do not count if it is None.
     """
 
     def __init__(

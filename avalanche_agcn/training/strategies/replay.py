@@ -102,11 +102,9 @@ class SCR(ER):
 class AGEM(MultiLabelTemplate):
     """Averaged gradient episodic memory (Chaudhry et al., 2019): no step may raise the loss on memory.
 
-    Args:
-        mem_size: number of images in memory, equally many of each experience.
-        sample_size: number of images in a reference batch; as many as of the stream if None. The paper has
-            256, which makes a step of 8 images 33 times as long.
-        seed: seed of the memory (0 if None) and of the stream.
+    The memory has equally many images of each experience. A reference batch has ``sample_size`` images, as
+    many as of the stream if None; the paper's 256 make a step of 8 images 33 times as long. ``seed`` is that
+    of the memory (0 if None) and of the stream.
     """
 
     def __init__(
