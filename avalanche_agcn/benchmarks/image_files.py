@@ -125,7 +125,6 @@ class ImageFiles(Dataset):
 
     Args:
         root: folder the file names are relative to.
-        files: file name of each image.
         targets: [N, C] matrix of 0 and 1; not needed if the labels are kept elsewhere.
         class_names: names of the columns of ``targets``.
         truncated: ``"warn"`` and use the part of a truncated file that can be read, or ``"error"``.

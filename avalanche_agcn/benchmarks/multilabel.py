@@ -96,7 +96,6 @@ class MultiLabelBenchmark(CLScenario):
         valid_stream: like the test stream, from images held out of training; only with a validation size.
         class_names: name of each column, in order of appearance.
         classes_per_experience: number of columns each experience adds.
-        plan: what it was made from.
         protocol: the conventions in force; printing it gives a line for each.
     """
 

@@ -53,18 +53,14 @@ class LabelTable(NamedTuple):
         return LabelTable(files, self.labels[keep], self.class_names)
 
 
-class ListedImages(NamedTuple):
-    """Rows of a split list."""
-
-    images: list[str]
-    labels: Tensor  # [images, classes] int8 of 0 and 1
+Listed = tuple[list[str], Tensor]  # images of a split list, and [images, classes] int8 of 0 and 1
 
 
 class SplitLists(NamedTuple):
     """Published lists, in order of their tasks."""
 
-    train: list[ListedImages]  # of each task, with labels of the task's own classes
-    test: list[ListedImages]  # that each task adds to the test set, with labels of all classes
+    train: list[Listed]  # of each task, with labels of the task's own classes
+    test: list[Listed]  # that each task adds to the test set, with labels of all classes
 
     @property
     def classes_per_experience(self) -> list[int]:
@@ -122,7 +118,7 @@ def benchmark_from_lists(
     """
     train_labels = torch.block_diag(*[listed for _, listed in lists.train])
     test_labels = torch.cat([listed for _, listed in lists.test])
-    rows = _find_rows([image for part in lists.train + lists.test for image in part.images], row_of)
+    rows = _find_rows([image for own, _ in lists.train + lists.test for image in own], row_of)
     train_rows, test_rows = rows.split([len(train_labels), len(test_labels)])
     if labels is not None:
         is_own = torch.block_diag(*[torch.ones_like(listed) for _, listed in lists.train])
@@ -132,9 +128,9 @@ def benchmark_from_lists(
         class_names = [class_names[c] for c in classes]
         train_labels = torch.where(is_own == 1, train_labels, labels[train_rows][:, classes])
 
-    def listed_images(lists: list[ListedImages], rows: Tensor, labels: Tensor) -> Images:
+    def listed_images(lists: list[Listed], rows: Tensor, labels: Tensor) -> Images:
         source = ImageFiles(root, [files[row] for row in rows.tolist()], truncated=images.truncated)
-        return Images(source, labels, torch.arange(len(rows)).split([len(part.images) for part in lists]))
+        return Images(source, labels, torch.arange(len(rows)).split([len(own) for own, _ in lists]))
 
     sizes = lists.classes_per_experience
     protocol = Protocol(name="published lists", classes_per_experience=sizes, assignment=None)
@@ -212,7 +208,7 @@ def _read_texts(path: Path) -> dict[tuple[int, str], str]:
     return {key: files[name].read_text(encoding="utf-8") for key, name in names.items()}
 
 
-def _parse(text: str, where: str) -> ListedImages:
+def _parse(text: str, where: str) -> Listed:
     """Images and labels of one csv file."""
     rows = [line.partition(",") for line in text.splitlines() if line.strip()]
     images, cells = [image.strip() for image, _, _ in rows], [cells.strip() for _, _, cells in rows]
@@ -228,10 +224,10 @@ def _parse(text: str, where: str) -> ListedImages:
     if wrong.any():
         row = int(wrong.argmax())
         raise ValueError(f"{where}, row {row + 1}: labels must be 0 or 1, got {cells[row]!r}.")
-    return ListedImages(images, torch.from_numpy(labels.astype(np.int8)))
+    return images, torch.from_numpy(labels.astype(np.int8))
 
 
-def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
+def _increments(nested: list[Listed], path: Path) -> list[Listed]:
     """The images each cumulative test list adds, with the labels of the last list, which has all classes."""
     final_images, final_labels = nested[-1]
     position = {image: i for i, image in enumerate(final_images)}
@@ -249,7 +245,7 @@ def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
             raise ValueError(f"{where} contradicts the last task's list on {image}.")
         new = [image for image in dict.fromkeys(images) if image not in seen]
         seen.update(new)
-        increments.append(ListedImages(new, final_labels[[position[image] for image in new]]))
+        increments.append((new, final_labels[[position[image] for image in new]]))
     repeated = [image for image, n in Counter(final_images).items() if n > 1]
     if repeated:
         message = f"{path.name} lists the test images {repeated} more than once; each is kept once."

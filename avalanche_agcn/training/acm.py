@@ -24,8 +24,7 @@ from avalanche_agcn.checks import check_choice, check_range, check_shape
 from avalanche_agcn.training.distributed import sum_over_processes
 from avalanche_agcn.training.moment_sums import ClassBlocks, in_float64
 
-OFFICIAL_HARD_START = 1e-6  # initial value of the hard counts; authors' program
-OFFICIAL_SOFT_START = 1e-10  # initial value of the soft sums; authors' program
+OFFICIAL_STARTS = {"hard_start": 1e-6, "soft_start": 1e-10}  # initial values in the authors' program
 _SUMS = ("old", "earlier", "hard", "cross", "soft")
 
 QCounts = Literal["experience", "stream"]

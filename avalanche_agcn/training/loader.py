@@ -195,6 +195,21 @@ def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
     )
 
 
+def load_batches(
+    strategy: Any, dataset: Any, *, batch_size: int, num_workers: int = 0
+) -> Iterator[list[Tensor]]:
+    """Images and targets of a dataset in order, batch by batch, on the strategy's device."""
+    loader: Any = DataLoader(
+        dataset,
+        batch_size=batch_size,
+        collate_fn=dataset.collate_fn,
+        num_workers=num_workers,
+        worker_init_fn=exit_if_orphaned,
+    )
+    for batch in loader:
+        yield [part.to(strategy.device) for part in batch[:2]]
+
+
 def exit_if_orphaned(worker: int) -> None:
     """Exit a loader worker whose parent was killed while the worker started.
 

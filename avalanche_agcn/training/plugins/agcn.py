@@ -11,21 +11,14 @@ from avalanche_agcn.benchmarks.experience import check_no_skipped_experience, co
 from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
-from avalanche_agcn.training.acm import (
-    OFFICIAL_HARD_START,
-    OFFICIAL_SOFT_START,
-    AugmentedCorrelationMatrix,
-    QCounts,
-)
+from avalanche_agcn.training.acm import OFFICIAL_STARTS, AugmentedCorrelationMatrix, QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
 from avalanche_agcn.training.losses import Reduction, distillation_loss, relationship_preserving_loss
 from avalanche_agcn.training.moment_sums import in_float64
 from avalanche_agcn.training.plugins.distillation import TeacherPlugin
 from avalanche_agcn.training.plugins.replay import check_replayed_rows_are_known, find_memory
 
-LAMBDA_CLS = 0.07  # λ₁, λ₂ and λ₃: the paper's Table 3
-LAMBDA_DST = 0.93
-LAMBDA_GPH = 1e5
+PAPER_WEIGHTS = {"lambda_cls": 0.07, "lambda_dst": 0.93, "lambda_gph": 1e5}  # λ₁, λ₂ and λ₃: its Table 3
 
 Preset = Literal["paper", "official"]
 SoftLabels = Literal["sigmoid", "softmax"]
@@ -52,9 +45,9 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
     def __init__(
         self,
         *,
-        lambda_cls: float = LAMBDA_CLS,
-        lambda_dst: float = LAMBDA_DST,
-        lambda_gph: float = LAMBDA_GPH,
+        lambda_cls: float = PAPER_WEIGHTS["lambda_cls"],
+        lambda_dst: float = PAPER_WEIGHTS["lambda_dst"],
+        lambda_gph: float = PAPER_WEIGHTS["lambda_gph"],
         reduction: Reduction = "mean",
         gph_reduction: Reduction = "mean",
     ) -> None:
@@ -164,11 +157,10 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             "new_threshold": new_threshold,
             "cross_threshold": cross_threshold,
         }
-        if hard_start is None:
-            hard_start = OFFICIAL_HARD_START if official else 0.0
-        if soft_start is None:
-            soft_start = OFFICIAL_SOFT_START if official else 0.0
-        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
+        starts = OFFICIAL_STARTS if official else {}
+        given = {"hard_start": hard_start, "soft_start": soft_start}
+        starts = starts | {name: start for name, start in given.items() if start is not None}
+        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, **starts)
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, unless it is open already; earlier ones must have been counted."""

@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, unwrap
 from avalanche_agcn.training.distributed import own_share
-from avalanche_agcn.training.loader import make_generator
+from avalanche_agcn.training.loader import load_batches, make_generator
 from avalanche_agcn.training.losses import feature_distillation_loss
 from avalanche_agcn.training.moment_sums import DriftMap
 from avalanche_agcn.training.plugins.distillation import FrozenTeacher, TeacherPlugin
@@ -148,13 +147,10 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         dataset = strategy.experience.dataset.eval()
         generator = make_generator(self.seed, strategy.experience.current_experience)
         held = own_share(torch.randperm(len(dataset), generator=generator)[: self.n_images])
-        loader = DataLoader(
-            dataset.subset(held.tolist()), batch_size=strategy.eval_mb_size, collate_fn=dataset.collate_fn
-        )
+        batches = load_batches(strategy, dataset.subset(held.tolist()), batch_size=strategy.eval_mb_size)
         student, pairs = unwrap(strategy.model), DriftMap()
         with torch.no_grad(), evaluation_mode(student):
-            for images, *_ in loader:
-                images = images.to(strategy.device)
+            for images, _ in batches:
                 mapped = self.teacher.model.features(images).to(A) @ A + shift
                 pairs.update(mapped, student.features(images).to(A))
         return pairs

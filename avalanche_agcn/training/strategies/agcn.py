@@ -8,22 +8,13 @@ from avalanche_agcn.checks import check_choice
 from avalanche_agcn.training.acm import QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
-from avalanche_agcn.training.plugins.agcn import (
-    LAMBDA_CLS,
-    LAMBDA_DST,
-    LAMBDA_GPH,
-    ACMPlugin,
-    AGCNPlugin,
-    SoftLabels,
-    agcn_model,
-)
+from avalanche_agcn.training.plugins.agcn import PAPER_WEIGHTS, ACMPlugin, AGCNPlugin, SoftLabels, agcn_model
 from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
 from avalanche_agcn.training.plugins.statistics import StatisticalNegativesPlugin
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate, Plugins
 
 Preset = Literal["paper", "official", "statistics"]
-PAPER_WEIGHTS = {"lambda_cls": LAMBDA_CLS, "lambda_dst": LAMBDA_DST, "lambda_gph": LAMBDA_GPH}
 # Chosen on held-out train photos of coco18, like the settings of model and optimizer that go with them:
 STATISTICS_WEIGHTS = {"lambda_cls": 0.5, "lambda_dst": 0.5, "lambda_gph": 1e3}
 STATISTICS_MODEL = {"orthogonal_words": True, "lr_gcn": 3e-4}

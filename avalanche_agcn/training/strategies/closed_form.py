@@ -1,19 +1,18 @@
 """Strategies that solve their classifiers from sums of features: StreamingRidge, and L3A."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from avalanche.benchmarks.utils import AvalancheDataset
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
-from torch.utils.data import DataLoader
 
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import evaluation_mode, unwrap
 from avalanche_agcn.models.linear import MultiLabelClassifier
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.l3a import RIDGE, THRESHOLD
+from avalanche_agcn.training.loader import load_batches
 from avalanche_agcn.training.plugins.drift import DecoupledTrainingPlugin
 from avalanche_agcn.training.plugins.statistics import (
     FeatureCollector,
@@ -221,20 +220,15 @@ class StreamingRidge(ClosedForm):
         removed = FeatureStatistics()
         for size in self.statistics.block_sizes:
             removed.begin(size)
-        for features, targets in self._features(dataset):
-            _check_one_experience(targets, removed)
-            for t in range(removed.n_experiences):
-                removed.update(features, targets[:, removed.columns(t)], experience=t)
+        model = unwrap(self.model)
+        with torch.no_grad(), evaluation_mode(model):
+            for images, targets in load_batches(self, dataset, batch_size=self.eval_mb_size):
+                _check_one_experience(targets, removed)
+                features = model.features(images)
+                for t in range(removed.n_experiences):
+                    removed.update(features, targets[:, removed.columns(t)], experience=t)
         self.statistics.subtract(removed)
         self.solve()
-
-    def _features(self, dataset: AvalancheDataset) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and targets of a dataset, batch by batch."""
-        model = unwrap(self.model)
-        loader = DataLoader(dataset, batch_size=self.eval_mb_size, collate_fn=dataset.collate_fn)
-        with torch.no_grad(), evaluation_mode(model):
-            for images, targets, *_ in loader:
-                yield model.features(images.to(self.device)), targets.to(self.device)
 
     def _exact_provenance(self, operation: str) -> Provenance:
         """The provenance of the sums; a ValueError if their features cannot be computed again."""
