@@ -197,7 +197,7 @@ def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
 
 def load_batches(
     strategy: Any, dataset: Any, *, batch_size: int, num_workers: int = 0
-) -> Iterator[list[Tensor]]:
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Images and targets of a dataset in order, batch by batch, on the strategy's device."""
     loader: Any = DataLoader(
         dataset,
@@ -206,8 +206,8 @@ def load_batches(
         num_workers=num_workers,
         worker_init_fn=exit_if_orphaned,
     )
-    for batch in loader:
-        yield [part.to(strategy.device) for part in batch[:2]]
+    for images, targets, *_ in loader:
+        yield images.to(strategy.device), targets.to(strategy.device)
 
 
 def exit_if_orphaned(worker: int) -> None:
