@@ -90,8 +90,7 @@ class AugmentedCorrelationMatrix(ClassBlocks):
             targets_new: 0 or 1 for the classes of the open experience, ``[B, n_new]``.
             soft_old: probabilities of the old classes, ``[B, n_old]``. None counts as zeros: without a
                 teacher, new and old classes have no relations.
-            reduce: whether to add up the batches of all processes of `torch.distributed`, so that all hold
-                the same sums. Collective: every process must call it.
+            reduce: whether to add up the batches of all processes, each of which must call this.
         """
         self._check_open()
         check_shape("targets_new", targets_new, ("images", self._sizes[-1]))

@@ -63,13 +63,8 @@ class AsymmetricLoss(nn.Module):
     so that easy negatives, the majority in multi-label data, count little, and those below ``clip`` not at
     all. As in `PartialBCEWithLogitsLoss`, which it equals at 0, 0, 0, NaN cells are skipped and the loss is
     the mean over the others. (The authors' program takes the sum: with SGD, its learning rates are smaller by
-    that factor; with Adam there is no difference.)
-
-    Args:
-        gamma_neg: γ₋, focus on hard negatives.
-        gamma_pos: γ₊, focus on hard positives.
-        clip: probability that negatives are shifted by.
-        detach_weights: whether (1 − p)^γ₊ and p_m^γ₋ get no gradient, the default of the authors' program.
+    that factor; with Adam there is no difference.) With ``detach_weights``, the default of the authors'
+    program, (1 − p)^γ₊ and p_m^γ₋ get no gradient.
     """
 
     def __init__(

@@ -27,10 +27,8 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     which is smaller by up to the size of the batch. A sum of quadratic penalties is again quadratic, so only
     its curvature F and its centre are stored.
 
-    Args:
-        fisher_images: number of images per experience that F is averaged over, the first in a random order;
-            all if None. Each costs a step with a batch of one.
-        seed: seed of that order.
+    λ is ``ewc_lambda``. F is averaged over ``fisher_images`` images per experience, drawn with the ``seed``;
+    all if None. Each costs a step with a batch of one.
     """
 
     def __init__(self, *, ewc_lambda: float, fisher_images: int | None = None, seed: int = 0) -> None:

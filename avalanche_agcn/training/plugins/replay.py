@@ -28,12 +28,9 @@ from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Base of plugins with a memory: appends images from it to those of the stream in each batch.
 
-    The first `n_stream` rows of a batch are the stream's; replayed images and further views follow.
-
-    Args:
-        storage_policy: the memory.
-        batch_size_mem: replayed images per batch, or all if it holds fewer; as many as of the stream if None.
-        views: number of times each image appears in a batch, each with its own augmentation.
+    The first `n_stream` rows of a batch are the stream's; ``batch_size_mem`` replayed images follow (as many
+    as of the stream if None; all if the memory holds fewer), then further ``views`` of all of them, each with
+    its own augmentation.
     """
 
     observe_stream = False  # whether the memory is updated batch by batch
@@ -168,9 +165,8 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
     Avalanche's ``AGEMPlugin`` projects in the same way, but fails when there are more experiences than images
     in a reference batch, draws from the global generators and cannot be saved.
 
-    Args:
-        storage_policy: the memory; an `ExperienceReservoirBuffer` has equally many images of each experience.
-        sample_size: number of images in a reference batch, the ``batch_size_mem`` of `MemoryPlugin`.
+    The memory is best an `ExperienceReservoirBuffer`, with equally many images of each experience.
+    ``sample_size``, the number of images in a reference batch, is the ``batch_size_mem`` of `MemoryPlugin`.
     """
 
     def __init__(self, storage_policy: OnlineBuffer, *, sample_size: int | None = None) -> None:
