@@ -57,7 +57,7 @@ def adjacency(
         new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
         cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
     """
-    check_graph(preset, neighbour_weight, new_threshold, cross_threshold)
+    check_graph(preset, neighbour_weight, new_threshold, cross_threshold, "preset")
     relations, sizes = acm.matrix(), torch.tensor(acm.block_sizes, dtype=torch.long)
     if preset == "identity":
         return torch.eye(len(relations), dtype=relations.dtype, device=relations.device)
@@ -73,11 +73,7 @@ def adjacency(
 
 
 def check_graph(
-    preset: str,
-    weight: float,
-    new_threshold: float | None,
-    cross_threshold: float | None,
-    name: str = "preset",
+    preset: str, weight: float, new_threshold: float | None, cross_threshold: float | None, name: str
 ) -> None:
     """Raise a ValueError if a setting of `adjacency` is out of range; ``name`` is the one of ``preset``."""
     check_choice(name, preset, Graph)

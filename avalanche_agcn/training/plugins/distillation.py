@@ -14,13 +14,7 @@ from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.base import MultiLabelModel
 from avalanche_agcn.models.forward import frozen_copy, unwrap
-from avalanche_agcn.training.losses import (
-    PartialBCEWithLogitsLoss,
-    add_pseudo_labels,
-    confidence_penalty,
-    distillation_loss,
-    lwf_loss,
-)
+from avalanche_agcn.training import losses
 from avalanche_agcn.training.plugins.replay import find_memory
 
 BETA, ALPHA = 0.04, 0.5  # of CSC's program
@@ -146,7 +140,7 @@ class LwFPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-
         """Add the loss."""
         if self.teacher.n_old:
             logits = self.teacher.logits(strategy)
-            loss = lwf_loss(strategy.mb_output, logits, temperature=self.temperature)
+            loss = losses.lwf_loss(strategy.mb_output, logits, temperature=self.temperature)
             strategy.loss = strategy.loss + self.alpha * loss
 
 
@@ -170,9 +164,9 @@ class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type
         """Compute the loss."""
         if not self.teacher.n_old:
             return
-        strategy.loss = self.alpha * strategy.loss + self.beta * confidence_penalty(strategy.mb_output)
+        strategy.loss = self.alpha * strategy.loss + self.beta * losses.confidence_penalty(strategy.mb_output)
         if self.alpha < 1:
-            distillation = distillation_loss(strategy.mb_output, self.teacher.logits(strategy))
+            distillation = losses.distillation_loss(strategy.mb_output, self.teacher.logits(strategy))
             strategy.loss = strategy.loss + (1 - self.alpha) * distillation
 
 
@@ -195,7 +189,7 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
 
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher; let the loss take probabilities if labels are soft."""
-        if self.soft and isinstance(strategy._criterion, PartialBCEWithLogitsLoss):
+        if self.soft and isinstance(strategy._criterion, losses.PartialBCEWithLogitsLoss):
             strategy._criterion.soft = True
         super().before_train_dataset_adaptation(strategy)
 
@@ -207,7 +201,7 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
         n_stream = len(strategy.mb_y) if memory is None else memory.n_stream
         stream, others = strategy.mb_y[:n_stream], strategy.mb_y[n_stream:]
         logits = self.teacher.logits(strategy)[:n_stream]
-        labelled = add_pseudo_labels(stream, logits, threshold=self.threshold, soft=self.soft)
+        labelled = losses.add_pseudo_labels(stream, logits, threshold=self.threshold, soft=self.soft)
         self._hidden = stream[:, : self.teacher.n_old]
         strategy.mbatch[1] = torch.cat([labelled, others])
 

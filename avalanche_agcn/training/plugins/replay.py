@@ -13,12 +13,7 @@ from torch import Tensor, nn
 from avalanche_agcn.benchmarks.experience import check_whole_experience, count_seen, origin_of
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
-from avalanche_agcn.training.distributed import (
-    global_means,
-    largest_of_processes,
-    mean_over_processes,
-    process_rank,
-)
+from avalanche_agcn.training import distributed
 from avalanche_agcn.training.gradients import project
 from avalanche_agcn.training.loader import is_padding, make_train_loader
 from avalanche_agcn.training.losses import TEMPERATURE, MultiLabelContrastiveLoss, newer_as_negative
@@ -165,7 +160,7 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
     Avalanche's ``AGEMPlugin`` projects in the same way, but fails when there are more experiences than images
     in a reference batch, draws from the global generators and cannot be saved.
 
-    The memory is best an `ExperienceReservoirBuffer`, with equally many images of each experience.
+    An `ExperienceReservoirBuffer` has equally many images of each experience.
     ``sample_size``, the number of images in a reference batch, is the ``batch_size_mem`` of `MemoryPlugin`.
     """
 
@@ -185,15 +180,15 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
         n_reference = 0 if is_padding(batch) else len(batch[0]) - n
         reference_x, reference_y, *_ = _rows_or_padding(batch, slice(n, None))
         strategy.mbatch, strategy.is_padding = _rows_or_padding(batch, slice(n)), n == 0
-        if largest_of_processes(n_reference) == 0:
+        if distributed.largest_of_processes(n_reference) == 0:
             self._reference = None
             return
         with getattr(strategy, "autocast", nullcontext)():
             logits = unwrap(strategy.model)(reference_x)
-        with global_means():
+        with distributed.global_means():
             loss = strategy._criterion(logits, reference_y)
         gradients = torch.autograd.grad(loss, _trained(strategy), allow_unused=True, materialize_grads=True)
-        self._reference = mean_over_processes(*gradients)
+        self._reference = distributed.mean_over_processes(*gradients)
 
     def after_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Project the gradient."""
@@ -257,7 +252,7 @@ def _of_all_processes(rows: Tensor) -> Tensor:
     """
     if not DistributedHelper.is_distributed:
         return rows
-    rank, n_processes = process_rank()
+    rank, n_processes = distributed.process_rank()
     parts = DistributedHelper.gather_all(rows.detach())
     parts[rank] = n_processes * rows - (n_processes - 1) * rows.detach()
     return torch.cat(parts)

@@ -24,8 +24,8 @@ class PRSBuffer(OnlineBuffer):
     are broken at random; the authors' program takes the first in memory, which tends to be the newest of its
     class. An image without a label is not stored. A removal is one matrix operation on one class's images.
 
-    The paper has ``max_size`` m = 2,000. With ``rho``, ρ, 0 the memory aims at equal shares, with 1 at those
-    of the stream.
+    ``rho`` is the power ρ: 0 aims at equal shares, 1 at those of the stream. ``max_size``, m, is 2,000 in the
+    paper.
     """
 
     def __init__(self, max_size: int, *, rho: float = RHO, seed: int = 0) -> None:

@@ -34,9 +34,7 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
         check_range("max_size", max_size, least=0)
         super().__init__(max_size)
         self.datasets: dict[int, AvalancheDataset] = {}  # of the experiences that were opened
-        self.class_counts = torch.zeros(
-            0, dtype=torch.float64
-        )  # n_i, images with class i so far, [n_classes]
+        self.class_counts = torch.zeros(0, dtype=torch.float64)  # n_i, images seen with class i, [n_classes]
         self._offered: dict[int, Tensor] = {}  # per experience, [n_images] bool
         self._n_seen = 0  # images of the stream so far
         self._size = 0
