@@ -187,14 +187,12 @@ class SplitScenes(MultiLabelBenchmark):
     leave P(i | j) between the chosen classes unchanged. An image with labels of several experiences appears
     once, in the experience of its rarest class, or with ``repeat_images`` in each.
 
-    Arguments that are not below are those of `SplitCOCO` and its `ImageOptions`.
+    Arguments that are not below are those of `SplitCOCO` and its `ImageOptions`; transforms take PIL images.
 
     Args:
         n_classes: number of classes: the first of ``CLASS_NAMES``; all 40 if None.
         n_experiences: number of experiences with equally many classes; 10 in the paper's protocol if None.
         image_size: side of the images in pixels.
-        train_transform: of PIL images; by default the protocol's random flip and normalisation.
-        eval_transform: of PIL images; by default normalisation.
         in_memory: whether to paint all images now (under a millisecond each) or whenever they are read.
         **settings: further settings of the `Protocol`, such as ``classes_per_experience``.
 
