@@ -159,6 +159,14 @@ class FeatureStatistics(ClassBlocks):
         """Σf yᵀ of experience ``t``, ``[D, n_new]``."""
         return self.moments(t)[self._features, self._features.stop :]
 
+    def label_sum(self, t: int) -> Tensor:
+        """Σy of experience ``t``, ``[n_new]``."""
+        return self.moments(t)[0, self._features.stop :]
+
+    def label_products(self, t: int) -> Tensor:
+        """Σy yᵀ of experience ``t``, ``[n_new, n_new]``."""
+        return self.moments(t)[self._features.stop :, self._features.stop :]
+
     def mean(self, t: int) -> Tensor:
         """Mean feature of experience ``t``, ``[D]``; a ValueError if it has no images."""
         count = self.count(t)

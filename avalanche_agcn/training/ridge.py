@@ -242,14 +242,13 @@ def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, be
 
 def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifiers) -> LabelRelations:
     """Relations between all classes, from the statistics that the classifiers were solved from."""
-    parts, width = [], 1 + classifiers.weight.shape[1]
+    parts = []
     for t in range(statistics.n_experiences):
-        own, moments = statistics.columns(t), statistics.moments(t)
-        n, positives = moments[0, 0], moments[0, width:]
-        among_all = _shares(classifiers, moments[:1, 1:width] / n.clamp(min=1))[0]  # [C]
+        own, n, positives = statistics.columns(t), statistics.moments(t)[0, 0], statistics.label_sum(t)
+        among_all = _shares(classifiers, statistics.feature_sum(t)[None] / n.clamp(min=1))[0]  # [C]
         among_all[own] = positives / n.clamp(min=1)
-        given = _shares(classifiers, (moments[1:width, width:] / positives).T).T  # P(i | j), [C, n_new]
-        given[own] = moments[width:, width:] / positives
+        given = _shares(classifiers, (statistics.cross(t) / positives).T).T  # P(i | j), [C, n_new]
+        given[own] = statistics.label_products(t) / positives
         parts.append((n, among_all, given, positives))
     counts, of_experiences, conditionals, all_positives = zip(*parts, strict=True)
     prior = torch.stack(of_experiences, dim=1) @ torch.stack(counts) / torch.stack(counts).sum()
