@@ -87,8 +87,7 @@ def benchmark_from_tables(
                 "Train and test annotations must have the same categories in the order of their ids, but "
                 f"number {number} is {one!r} in train and {other!r} in test; use annotations of one release."
             )
-    n_classes = len(train.class_names) if protocol.n_classes is None else protocol.n_classes
-    chosen = choose_classes(train.class_names, train.labels.sum(0), n_classes, protocol.class_order)
+    chosen = choose_classes(train.class_names, train.labels.sum(0), protocol.n_classes, protocol.class_order)
     return benchmark_of_images(
         ImageFiles(root, train.files, train.labels[:, chosen], truncated=images.truncated),
         ImageFiles(root, test.files, test.labels[:, chosen], truncated=images.truncated),
@@ -156,11 +155,9 @@ def load_split_lists(
     if contradicting:
         raise ValueError(f"split_lists decide which image goes where; leave out {', '.join(contradicting)}.")
     lists = read_split_lists(path)
-    for (name, value), listed in zip(sizes.items(), (lists.n_classes, len(lists.train)), strict=True):
-        if value not in (None, listed):
-            raise ValueError(
-                f"{name}={value} contradicts the split lists, which have {listed}; leave it out."
-            )
+    for (name, value), n in zip(sizes.items(), (lists.n_classes, len(lists.train)), strict=True):
+        if value not in (None, n):
+            raise ValueError(f"{name}={value} contradicts the split lists, which have {n}; leave it out.")
     return lists, images
 
 

@@ -223,9 +223,8 @@ class SplitScenes(MultiLabelBenchmark):
         without = ["crowds", "difficult", "image_size"]
         rules = resolve_protocol(protocol, paper_sizes=SIZES, without=without, **settings)
         first_most_frequent = -torch.arange(len(CLASS_NAMES))
-        n_classes = len(CLASS_NAMES) if rules.n_classes is None else rules.n_classes
         # Sorted, not in order of appearance, so that the images are the same in any order.
-        chosen = choose_classes(CLASS_NAMES, first_most_frequent, n_classes, rules.class_order)
+        chosen = choose_classes(CLASS_NAMES, first_most_frequent, rules.n_classes, rules.class_order)
         names = [CLASS_NAMES[c] for c in chosen]
         drawing: dict[str, Any] = {"image_size": image_size, "seed": seed, "in_memory": in_memory}
         train = ScenesDataset(n_train, class_names=names, split="train", **drawing)

@@ -184,30 +184,21 @@ def make_train_loader(
 def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
     """Make the loader of this process's share of an evaluated experience; each image is in one share."""
     dataset, (rank, n_processes) = strategy.adapted_dataset, process_rank()
-    return DataLoader(
-        dataset.subset(range(rank, len(dataset), n_processes)),
-        batch_size=strategy.eval_mb_size,
-        collate_fn=dataset.collate_fn,
-        num_workers=num_workers,
-        pin_memory=strategy.device.type == "cuda",
-        worker_init_fn=exit_if_orphaned,
-        generator=torch.Generator(),
-    )
+    own = dataset.subset(range(rank, len(dataset), n_processes))
+    settings = {"pin_memory": strategy.device.type == "cuda", "generator": torch.Generator()}
+    return _make_loader(own, batch_size=strategy.eval_mb_size, num_workers=num_workers, **settings)
 
 
 def load_batches(
     strategy: Any, dataset: Any, *, batch_size: int, num_workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images and targets of a dataset in order, batch by batch, on the strategy's device."""
-    loader: Any = DataLoader(
-        dataset,
-        batch_size=batch_size,
-        collate_fn=dataset.collate_fn,
-        num_workers=num_workers,
-        worker_init_fn=exit_if_orphaned,
-    )
-    for images, targets, *_ in loader:
+    for images, targets, *_ in _make_loader(dataset, batch_size=batch_size, num_workers=num_workers):
         yield images.to(strategy.device), targets.to(strategy.device)
+
+
+def _make_loader(dataset: Any, **settings: Any) -> DataLoader[Any]:
+    return DataLoader(dataset, collate_fn=dataset.collate_fn, worker_init_fn=exit_if_orphaned, **settings)
 
 
 def exit_if_orphaned(worker: int) -> None:
