@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from avalanche_agcn import lazy_getattr
 
 if TYPE_CHECKING:
-    from avalanche_agcn.benchmarks.coco import SplitCOCO
-    from avalanche_agcn.benchmarks.csv_files import multilabel_csv
-    from avalanche_agcn.benchmarks.experience import MultiLabelAttribute, MultiLabelExperience
-    from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, multilabel_benchmark
-    from avalanche_agcn.benchmarks.nus_wide import SplitWIDE
-    from avalanche_agcn.benchmarks.photos import SplitPhotos
-    from avalanche_agcn.benchmarks.scenes import SplitScenes
-    from avalanche_agcn.benchmarks.voc import SplitVOC
+    from .coco import SplitCOCO
+    from .csv_files import multilabel_csv
+    from .experience import MultiLabelAttribute, MultiLabelExperience
+    from .multilabel import MultiLabelBenchmark, multilabel_benchmark
+    from .nus_wide import SplitWIDE
+    from .photos import SplitPhotos
+    from .scenes import SplitScenes
+    from .voc import SplitVOC
 
 __all__ = [
     "MultiLabelAttribute",

@@ -5,8 +5,6 @@ written. Colours are letters: `a` main and `b` second colour, `s` skin (these th
 `k` nearly black, `d` dark grey, `g` grey, `w` white, `m` wood, `c` glass, `r` red, `y` yellow, `n` green.
 """
 
-from __future__ import annotations
-
 import colorsys
 import math
 from collections.abc import Sequence

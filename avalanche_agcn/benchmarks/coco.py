@@ -1,7 +1,5 @@
 """MS-COCO as a class-incremental benchmark (Split-COCO)."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -97,24 +95,20 @@ def SplitCOCO(
     if split_lists is not None:
         return _from_lists(root, release, *published.load_split_lists(split_lists, protocol, options))
     rules, images = resolve_options(protocol, options, paper_sizes=PAPER_SIZES, without=["difficult"])
-    assert rules.crowds is not None
     train, test = (read_coco(root, f"{subset}{release}", rules.crowds) for subset in ("train", "val"))
     return published.benchmark_from_tables(root, train, test, rules, images)
 
 
-def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds = "labels") -> published.LabelTable:
+def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds | None = "labels") -> published.LabelTable:
     """Image-level labels of ``"train2014"``, ``"val2017"``, …, from COCO's folder; see `read_instances`."""
     path = Path(root) / "annotations" / f"instances_{subset}.json"
     return read_instances(path, folder=f"{subset}/", crowds=crowds)
 
 
-def read_instances(path: Path, *, folder: str = "", crowds: Crowds = "labels") -> published.LabelTable:
+def read_instances(path: Path, *, folder: str = "", crowds: Crowds | None = "labels") -> published.LabelTable:
     """Image-level labels from an annotation file in COCO's format; all its categories, in order of their ids.
 
-    Args:
-        path: the file.
-        folder: prefix of the image names, with a slash at the end.
-        crowds: what crowd boxes count as; see `Protocol`.
+    ``folder`` is a prefix of the image names, with a slash at the end; for ``crowds`` see `Protocol`.
     """
     if not path.is_file():
         raise FileNotFoundError(f"There is no annotation file {path}; download it, or correct its name.")
@@ -187,7 +181,7 @@ def _from_lists(
 ) -> MultiLabelBenchmark:
     labels: Tensor | None = None
     if release is None:
-        files = [_file_2014(image) for listed in lists.train + lists.test for image in listed.images]
+        files = [_file_2014(image) for own, _ in lists.train + lists.test for image in own]
         names = list(SPLIT_COCO_CLASSES)
         if lists.n_classes != len(names):
             raise ValueError(

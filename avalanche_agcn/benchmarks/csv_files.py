@@ -1,7 +1,5 @@
 """Photos of your own, with labels in a CSV file."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os
@@ -43,10 +41,8 @@ class PhotoLabels(NamedTuple):
     """Labels of photos, and how they were read."""
 
     table: LabelTable
-    layout: str
-    """The file and the layout that was recognised, in words."""
-    places: list[str]
-    """Where each photo is named: ``"labels.csv, row 7"``."""
+    layout: str  # the file and the layout that was recognised, in words
+    places: list[str]  # where each photo is named: "labels.csv, row 7"
 
 
 def multilabel_csv(

@@ -57,15 +57,9 @@ def paper_transforms(
 ) -> dict[str, Any]:
     """The paper's transforms, or those given instead, as keyword arguments of a benchmark.
 
-    Both scale to a square, whatever the image's shape, and normalise; training also flips half of the images.
-
-    Args:
-        image_size: side of the square; None leaves the size unchanged.
-        train_transform: replaces the paper's.
-        eval_transform: replaces the paper's.
-        flip: whether training flips images.
-        mean: per channel, of images in [0, 1].
-        std: likewise.
+    Both scale to a square of ``image_size`` (None leaves the size unchanged), whatever the image's shape, and
+    normalise with a mean and standard deviation per channel, of images in [0, 1]. With ``flip``, training
+    also flips half of the images.
     """
     resize = [] if image_size is None else [v2.Resize((image_size, image_size), antialias=True)]
     scale = [v2.ToImage(), *resize]
@@ -131,11 +125,9 @@ class ImageFiles(Dataset):
 
     Args:
         root: folder the file names are relative to.
-        files: file name of each image.
         targets: [N, C] matrix of 0 and 1; not needed if the labels are kept elsewhere.
         class_names: names of the columns of ``targets``.
-        truncated: what to do with a truncated file: ``"warn"`` and use the part that can be read, or
-            ``"error"``.
+        truncated: ``"warn"`` and use the part of a truncated file that can be read, or ``"error"``.
     """
 
     def __init__(

@@ -96,7 +96,6 @@ class MultiLabelBenchmark(CLScenario):
         valid_stream: like the test stream, from images held out of training; only with a validation size.
         class_names: name of each column, in order of appearance.
         classes_per_experience: number of columns each experience adds.
-        plan: what it was made from.
         protocol: the conventions in force; printing it gives a line for each.
     """
 
@@ -163,10 +162,10 @@ def multilabel_benchmark(
             or ``"class 0"`` and so on.
         class_order: columns or names in order of appearance, ``"alphabetical"``, or ``"shuffled-3"``, drawn
             with seed 3; by default the order of the columns.
-        repeat_images: whether an image returns with every experience it has a label of.
+        repeat_images: whether images return, as above.
         assignment: the rule for images that appear once.
-        unlabelled_as_negative: whether train targets are 0 instead of NaN outside of the experience's own
-            columns. Losses then train all other classes seen so far as negatives.
+        unlabelled_as_negative: whether other columns are 0 instead of NaN. Losses then train all other
+            classes seen so far as negatives.
         test_images: ``"seen"`` or ``"all"``; see `Protocol`.
         long_tail: power law of the number of train images per class: images are removed at random until the
             class of rank r has at most n_max · r^−``long_tail`` (`draw_long_tail`). None keeps all.
@@ -246,7 +245,7 @@ def make_plan(
     test_members = (test_labels if test_membership is None else test_membership)[:, order]
     train_labels, test_labels = train_labels[:, order], test_labels[:, order]
     sizes = protocol.classes_per_experience
-    assert sizes is not None
+    assert sizes is not None  # after with_sizes
     if protocol.test_images == "all":
         test_members = torch.ones_like(test_members)  # all are relevant from the first experience on
     evaluation = {"test": Images(test_dataset, test_labels, split.assign_first(test_members, sizes))}
@@ -255,25 +254,23 @@ def make_plan(
     if held_out.any():
         valid_positions = split.assign_first(train_members.masked_fill(~held_out[:, None], 0), sizes)
         evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
-    positions = _assign_train(train_labels, train_members, held_out, protocol, seed)
+    positions = _assign_train(train_labels, train_members, held_out, protocol, sizes, seed)
     train = Images(train_dataset, train_labels, positions)
     return Plan(train=train, evaluation=evaluation, class_names=names, protocol=protocol, **transforms)
 
 
 def _assign_train(
-    labels: Tensor, members: Tensor, held_out: Tensor, protocol: Protocol, seed: int
+    labels: Tensor, members: Tensor, held_out: Tensor, protocol: Protocol, sizes: Sequence[int], seed: int
 ) -> list[Tensor]:
     """Train images of each experience; those held out or thinned out belong to none."""
-    assert protocol.classes_per_experience is not None
     unused = held_out
     if protocol.long_tail is not None:
         remaining = labels.masked_fill(held_out[:, None], 0)
         unused = held_out | ~split.draw_long_tail(remaining, protocol.long_tail, seed)
     used = members.masked_fill(unused[:, None], 0)
     if protocol.repeat_images:
-        return split.assign_repeatedly(used, protocol.classes_per_experience)
-    assignment = protocol.assignment or "rarest"
-    return split.assign_once(used, protocol.classes_per_experience, assignment=assignment, seed=seed)
+        return split.assign_repeatedly(used, sizes)
+    return split.assign_once(used, sizes, assignment=protocol.assignment or "rarest", seed=seed)
 
 
 def _class_names(

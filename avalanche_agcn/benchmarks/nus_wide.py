@@ -1,7 +1,5 @@
 """NUS-WIDE as a class-incremental benchmark (Split-WIDE)."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from functools import partial

@@ -1,7 +1,5 @@
 """Your own photos as a class-incremental benchmark, with labels in the formats of common tools."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -16,7 +16,6 @@ from typing import Any, Literal, get_args
 
 from avalanche_agcn.benchmarks import split
 from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, ImageOptions
-from avalanche_agcn.benchmarks.split import TestImages
 from avalanche_agcn.checks import check_choice, check_whole_number
 
 Crowds = Literal["labels", "membership", "ignore"]
@@ -53,7 +52,7 @@ class Protocol:
     repeat_images: bool = False
     assignment: split.Assignment | None = "rarest"
     unlabelled_as_negative: bool = False
-    test_images: TestImages = "seen"
+    test_images: split.TestImages = "seen"
     long_tail: float | None = None
     crowds: Crowds | None = None
     difficult: Difficult | None = None
@@ -64,7 +63,7 @@ class Protocol:
         for name in ("n_classes", "n_experiences"):
             if getattr(self, name) is not None:
                 check_whole_number(name, getattr(self, name))
-        choices = {"test_images": TestImages, "crowds": Crowds, "difficult": Difficult}
+        choices = {"test_images": split.TestImages, "crowds": Crowds, "difficult": Difficult}
         for name, known in choices.items():
             check_choice(name, getattr(self, name), [None, *get_args(known)])
 
@@ -105,13 +104,10 @@ B = Protocol(
 def resolve_protocol(
     name: str, *, paper_sizes: tuple[int, int] | None = None, without: Sequence[str] = (), **explicit: Any
 ) -> Protocol:
-    """The protocol of that name; explicit settings override its own.
+    """The protocol ``"paper"`` or ``"B<n>-C<m>"``; explicit settings that are not None override its own.
 
-    Args:
-        name: ``"paper"`` or ``"B<n>-C<m>"``.
-        paper_sizes: numbers of classes and experiences of the paper's benchmark of this data, if it has one.
-        without: settings that do not apply to the data.
-        **explicit: settings of `Protocol`; None keeps the protocol's.
+    ``paper_sizes`` are the numbers of classes and experiences of the paper's benchmark of this data, if it
+    has one; settings in ``without`` do not apply to the data.
     """
     known = {field.name for field in fields(Protocol)} - {"name", *without}
     unknown = sorted(explicit.keys() - known)

@@ -53,18 +53,14 @@ class LabelTable(NamedTuple):
         return LabelTable(files, self.labels[keep], self.class_names)
 
 
-class ListedImages(NamedTuple):
-    """Rows of a split list."""
-
-    images: list[str]
-    labels: Tensor  # [images, classes] int8 of 0 and 1
+Listed = tuple[list[str], Tensor]  # images of a split list, and [images, classes] int8 of 0 and 1
 
 
 class SplitLists(NamedTuple):
     """Published lists, in order of their tasks."""
 
-    train: list[ListedImages]  # of each task, with labels of the task's own classes
-    test: list[ListedImages]  # that each task adds to the test set, with labels of all classes
+    train: list[Listed]  # of each task, with labels of the task's own classes
+    test: list[Listed]  # that each task adds to the test set, with labels of all classes
 
     @property
     def classes_per_experience(self) -> list[int]:
@@ -91,8 +87,7 @@ def benchmark_from_tables(
                 "Train and test annotations must have the same categories in the order of their ids, but "
                 f"number {number} is {one!r} in train and {other!r} in test; use annotations of one release."
             )
-    n_classes = len(train.class_names) if protocol.n_classes is None else protocol.n_classes
-    chosen = choose_classes(train.class_names, train.labels.sum(0), n_classes, protocol.class_order)
+    chosen = choose_classes(train.class_names, train.labels.sum(0), protocol.n_classes, protocol.class_order)
     return benchmark_of_images(
         ImageFiles(root, train.files, train.labels[:, chosen], truncated=images.truncated),
         ImageFiles(root, test.files, test.labels[:, chosen], truncated=images.truncated),
@@ -113,22 +108,17 @@ def benchmark_from_lists(
     labels: Tensor | None,
     images: ImageOptions,
 ) -> MultiLabelBenchmark:
-    """The benchmark that published split lists describe.
+    """The benchmark that published split lists describe, of a data set's ``files`` below ``root``.
 
-    Args:
-        root: folder the files are relative to.
-        lists: the lists.
-        files: the data set's images.
-        row_of: returns the position in ``files`` of an image of the lists; KeyError or ValueError if absent.
-        class_names: names of the data set's classes if ``labels`` are given, else of the lists' columns.
-        labels: the data set's own labels, [files, classes], if known. The lists are checked against them
-            (`LabelsDisagree` otherwise), and the complete training labels come from them.
-        images: how images are read.
+    ``row_of`` returns the position in ``files`` of an image of the lists (KeyError or ValueError if absent).
+    ``labels`` are the data set's own, [files, classes], if known: the lists are checked against them
+    (`LabelsDisagree` otherwise), and the complete training labels come from them. ``class_names`` are then
+    those of the data set's classes, else of the lists' columns.
     """
     train_labels = torch.block_diag(*[listed for _, listed in lists.train])
     test_labels = torch.cat([listed for _, listed in lists.test])
-    rows = _find_rows([image for part in lists.train + lists.test for image in part.images], row_of)
-    train_rows, test_rows = rows[: len(train_labels)], rows[len(train_labels) :]
+    rows = _find_rows([image for own, _ in lists.train + lists.test for image in own], row_of)
+    train_rows, test_rows = rows.split([len(train_labels), len(test_labels)])
     if labels is not None:
         is_own = torch.block_diag(*[torch.ones_like(listed) for _, listed in lists.train])
         is_known = torch.cat([is_own, torch.ones_like(test_labels)])
@@ -137,9 +127,9 @@ def benchmark_from_lists(
         class_names = [class_names[c] for c in classes]
         train_labels = torch.where(is_own == 1, train_labels, labels[train_rows][:, classes])
 
-    def listed_images(lists: list[ListedImages], rows: Tensor, labels: Tensor) -> Images:
+    def listed_images(lists: list[Listed], rows: Tensor, labels: Tensor) -> Images:
         source = ImageFiles(root, [files[row] for row in rows.tolist()], truncated=images.truncated)
-        return Images(source, labels, torch.arange(len(rows)).split([len(part.images) for part in lists]))
+        return Images(source, labels, torch.arange(len(rows)).split([len(own) for own, _ in lists]))
 
     sizes = lists.classes_per_experience
     protocol = Protocol(name="published lists", classes_per_experience=sizes, assignment=None)
@@ -165,11 +155,9 @@ def load_split_lists(
     if contradicting:
         raise ValueError(f"split_lists decide which image goes where; leave out {', '.join(contradicting)}.")
     lists = read_split_lists(path)
-    listed = {"n_classes": lists.n_classes, "n_experiences": len(lists.train)}
-    for name, value in sizes.items():
-        if value not in (None, listed[name]):
-            have = f"the split lists, which have {listed[name]}"
-            raise ValueError(f"{name}={value} contradicts {have}; leave it out.")
+    for (name, value), n in zip(sizes.items(), (lists.n_classes, len(lists.train)), strict=True):
+        if value not in (None, n):
+            raise ValueError(f"{name}={value} contradicts the split lists, which have {n}; leave it out.")
     return lists, images
 
 
@@ -217,7 +205,7 @@ def _read_texts(path: Path) -> dict[tuple[int, str], str]:
     return {key: files[name].read_text(encoding="utf-8") for key, name in names.items()}
 
 
-def _parse(text: str, where: str) -> ListedImages:
+def _parse(text: str, where: str) -> Listed:
     """Images and labels of one csv file."""
     rows = [line.partition(",") for line in text.splitlines() if line.strip()]
     images, cells = [image.strip() for image, _, _ in rows], [cells.strip() for _, _, cells in rows]
@@ -233,10 +221,10 @@ def _parse(text: str, where: str) -> ListedImages:
     if wrong.any():
         row = int(wrong.argmax())
         raise ValueError(f"{where}, row {row + 1}: labels must be 0 or 1, got {cells[row]!r}.")
-    return ListedImages(images, torch.from_numpy(labels.astype(np.int8)))
+    return images, torch.from_numpy(labels.astype(np.int8))
 
 
-def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
+def _increments(nested: list[Listed], path: Path) -> list[Listed]:
     """The images each cumulative test list adds, with the labels of the last list, which has all classes."""
     final_images, final_labels = nested[-1]
     position = {image: i for i, image in enumerate(final_images)}
@@ -254,7 +242,7 @@ def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
             raise ValueError(f"{where} contradicts the last task's list on {image}.")
         new = [image for image in dict.fromkeys(images) if image not in seen]
         seen.update(new)
-        increments.append(ListedImages(new, final_labels[[position[image] for image in new]]))
+        increments.append((new, final_labels[[position[image] for image in new]]))
     repeated = [image for image, n in Counter(final_images).items() if n > 1]
     if repeated:
         message = f"{path.name} lists the test images {repeated} more than once; each is kept once."

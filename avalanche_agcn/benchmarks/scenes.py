@@ -6,8 +6,6 @@ with the probability written beside it; if this gives no object or more than ``M
 its exact probability, and every statistic of the model is a sum over that list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, Literal, get_args
@@ -127,14 +125,9 @@ class ScenesDataset(Dataset[tuple[Image.Image, Tensor]]):
     """Drawn scenes with multi-hot targets, [n_images, n_classes] int8; every image has at least one label.
 
     An image shows one object of each of its labels and no other. It depends only on the seed, the split, its
-    position and its labels.
-
-    Args:
-        class_names: the classes, some of ``CLASS_NAMES``, in the order of the columns.
-        image_size: side of the images in pixels.
-        split: ``"train"`` or ``"test"``: different images for the same seed.
-        in_memory: whether to paint all images now and keep them (3 · ``image_size``² bytes each), or each
-            image whenever it is read. The images are the same.
+    position and its labels. ``class_names`` are some of ``CLASS_NAMES``, in the order of the columns. With
+    ``in_memory`` all images are painted now and kept (3 · ``image_size``² bytes each), otherwise each image
+    whenever it is read; the images are the same.
     """
 
     def __init__(
@@ -194,18 +187,13 @@ class SplitScenes(MultiLabelBenchmark):
     leave P(i | j) between the chosen classes unchanged. An image with labels of several experiences appears
     once, in the experience of its rarest class, or with ``repeat_images`` in each.
 
+    Arguments that are not below are those of `SplitCOCO` and its `ImageOptions`; transforms take PIL images.
+
     Args:
-        protocol: ``"paper"``, or ``"B<n>-C<m>"`` with the conventions listed in ``protocols.py``.
         n_classes: number of classes: the first of ``CLASS_NAMES``; all 40 if None.
         n_experiences: number of experiences with equally many classes; 10 in the paper's protocol if None.
         image_size: side of the images in pixels.
-        class_order: class names in order of appearance (these are then the classes), numbers that reorder
-            the first ``n_classes``, ``"data"`` or ``"alphabetical"``.
-        train_transform: of PIL images; by default the protocol's random flip and normalisation.
-        eval_transform: of PIL images; by default normalisation.
-        seed: of labels, images and their experiences.
         in_memory: whether to paint all images now (under a millisecond each) or whenever they are read.
-        validation_size: number of training images (or their share, if below 1) held out at random.
         **settings: further settings of the `Protocol`, such as ``classes_per_experience``.
 
     Attributes:
@@ -235,9 +223,8 @@ class SplitScenes(MultiLabelBenchmark):
         without = ["crowds", "difficult", "image_size"]
         rules = resolve_protocol(protocol, paper_sizes=SIZES, without=without, **settings)
         first_most_frequent = -torch.arange(len(CLASS_NAMES))
-        n_classes = len(CLASS_NAMES) if rules.n_classes is None else rules.n_classes
         # Sorted, not in order of appearance, so that the images are the same in any order.
-        chosen = choose_classes(CLASS_NAMES, first_most_frequent, n_classes, rules.class_order)
+        chosen = choose_classes(CLASS_NAMES, first_most_frequent, rules.n_classes, rules.class_order)
         names = [CLASS_NAMES[c] for c in chosen]
         drawing: dict[str, Any] = {"image_size": image_size, "seed": seed, "in_memory": in_memory}
         train = ScenesDataset(n_train, class_names=names, split="train", **drawing)

@@ -1,7 +1,5 @@
 """Which classes and images go to which experience: pure functions over names and a label matrix."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -60,12 +58,14 @@ def nearly_equal_sizes(n_classes: int, n_experiences: int) -> list[int]:
 
 
 def choose_classes(
-    names: Sequence[str], counts: Tensor, n_classes: int, class_order: ClassOrder
+    names: Sequence[str], counts: Tensor, n_classes: int | None, class_order: ClassOrder
 ) -> list[int]:
     """Positions, ascending, of the classes named in ``class_order``, else of the most frequent ones.
 
-    ``counts`` are the numbers of images of each class. An order that does not list names only reorders.
+    ``counts`` are the numbers of images of each class; ``n_classes`` None means all. An order that does not
+    list names only reorders.
     """
+    n_classes = len(names) if n_classes is None else n_classes
     if not 1 <= n_classes <= len(names):
         raise ValueError(f"{n_classes=} must be between 1 and the {len(names)} classes of the data.")
     if not is_order_of_names(class_order):

@@ -1,7 +1,5 @@
 """PASCAL VOC as a class-incremental benchmark (Split-VOC)."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -63,12 +61,11 @@ def SplitVOC(
     options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
     options |= {"difficult": difficult, "backbone": backbone, "seed": seed}
     rules, images = resolve_options(protocol, options, without=["crowds"])
-    assert rules.difficult is not None
     train, test = (read_voc(root, subset, rules.difficult) for subset in SUBSETS[year])
     return benchmark_from_tables(root, train, test, rules, images)
 
 
-def read_voc(root: Path, subset: str, difficult: Difficult = "negative") -> LabelTable:
+def read_voc(root: Path, subset: str, difficult: Difficult | None = "negative") -> LabelTable:
     """Image-level labels of an image set (``"trainval"``, ``"test"``, …) of the release in ``root``."""
     folder = root / "ImageSets" / "Main"
     images = _read_images(folder / f"{subset}.txt")

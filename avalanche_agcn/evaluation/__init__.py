@@ -8,26 +8,10 @@ from typing import TYPE_CHECKING
 from avalanche_agcn import lazy_getattr
 
 if TYPE_CHECKING:
-    from avalanche_agcn.evaluation.evaluator import correlation_plot_metrics, multilabel_evaluator
-    from avalanche_agcn.evaluation.loggers import (
-        MultiLabelCSVLogger,
-        MultiLabelWandBLogger,
-        ProgressBar,
-        ProgressLogger,
-    )
-    from avalanche_agcn.evaluation.metrics import (
-        AveragePrecision,
-        MeanAveragePrecision,
-        MultiLabelF1,
-        NestedMetric,
-        PerSetMetric,
-    )
-    from avalanche_agcn.evaluation.plugins import (
-        f1_metrics,
-        find_nested,
-        mean_average_precision_metrics,
-        nested_metrics,
-    )
+    from .evaluator import correlation_plot_metrics, multilabel_evaluator
+    from .loggers import MultiLabelCSVLogger, MultiLabelWandBLogger, ProgressBar, ProgressLogger
+    from .metrics import AveragePrecision, MeanAveragePrecision, MultiLabelF1, NestedMetric, PerSetMetric
+    from .plugins import f1_metrics, find_nested, mean_average_precision_metrics, nested_metrics
 
 __all__ = [
     "AveragePrecision",

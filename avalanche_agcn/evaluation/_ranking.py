@@ -9,8 +9,6 @@ Nested set i is the increments 0..i. Each increment is sorted once, by itself; t
 above a positive in set i is the sum over the increments 0..i. So no image is sorted once per set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -57,11 +55,8 @@ def count_sets(
 ) -> SetCounts:
     """Rank the positives of every class in every nested set; the caller selects the classes of a set.
 
-    Args:
-        increments: for each set the batches that it adds to the previous set, all with the same classes. An
-            increment may be empty, but not all of them.
-        threshold: a score at or above it is predicted.
-        threads: number of blocks of classes that are processed at the same time.
+    ``increments`` has for each set the batches that it adds to the previous set, all with the same classes;
+    some may be empty, but not all. A score at or above the threshold is predicted.
     """
     batches = list(chain.from_iterable(increments))
     n_classes = batches[0].scores.shape[1]

@@ -5,8 +5,6 @@ classes count. Scores are ranked as they are: a sigmoid would turn all large log
 does not import Avalanche.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Loggers, for the main process: CSV files, Weights & Biases, and progress."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -4,8 +4,6 @@ They follow Avalanche's `Metric` protocol (``reset``, ``result``) without import
 depend on how the images are split into batches or over processes.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from abc import ABC, abstractmethod
@@ -91,14 +89,7 @@ class MultiLabelMetric(ABC):
 
 
 class AveragePrecision(MultiLabelMetric):
-    """Average precision of each class, [C] float64; NaN where a class has no positive.
-
-    Example:
-        >>> metric = AveragePrecision()
-        >>> metric.update(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([[1, 0], [0, 0]]))
-        >>> metric.result()
-        tensor([1., nan], dtype=torch.float64)
-    """
+    """`average_precision` of each class, [C] float64; NaN where a class has no positive."""
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
         """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""

@@ -3,8 +3,6 @@
 They are Matplotlib figures made without pyplot, so that nothing needs a display or has to be closed.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,17 +43,11 @@ def learning_curve(
 ) -> Plot:
     """Plot scores over the experiences, or over ``x`` on a logarithmic axis, a line for each name.
 
-    Args:
-        curves: for each name the score (as a fraction) after each experience, or several such rows, of runs
-            with different seeds: then the line is their mean, in a band of one standard deviation. NaN leaves
-            a gap.
-        levels: for each name a score that belongs to no experience, of one or several runs, such as that of
-            training on everything at once: a dashed horizontal line.
-        styles: styles of some curves and levels; the others get different ones.
-        ylabel: label of the scores.
-        title: title of the plot.
-        x: positions of the scores of a row; 1, 2, … on a linear axis if None.
-        xlabel: label of the positions.
+    ``curves`` has for each name the score (as a fraction) after each experience, or several such rows, of
+    runs with different seeds: then the line is their mean, in a band of one standard deviation. NaN leaves a
+    gap. ``levels`` has for each name a score that belongs to no experience, of one or several runs, such as
+    that of training on everything at once: a dashed horizontal line. Curves and levels that are not in
+    ``styles`` get different default ones.
     """
     levels, styles = levels or {}, styles or {}
     names = [*curves, *levels]

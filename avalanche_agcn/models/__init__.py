@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from avalanche_agcn import lazy_getattr
 
 if TYPE_CHECKING:
-    from avalanche_agcn.models.agcn import AGCNModel
-    from avalanche_agcn.models.backbones import Backbone, Precomputed, RandomFeatures, create_backbone
-    from avalanche_agcn.models.gcn import GCN
-    from avalanche_agcn.models.linear import MultiLabelClassifier
-    from avalanche_agcn.models.saved import load_model
-    from avalanche_agcn.models.word_vectors import load_word_vectors
+    from .agcn import AGCNModel
+    from .backbones import Backbone, Precomputed, RandomFeatures, create_backbone
+    from .gcn import GCN
+    from .linear import MultiLabelClassifier
+    from .saved import load_model
+    from .word_vectors import load_word_vectors
 
 __all__ = [
     "GCN",

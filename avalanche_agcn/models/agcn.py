@@ -32,10 +32,9 @@ class AGCNModel(MultiLabelModel):
     graph up to date. Without Avalanche, call `set_graph`.
 
     Args:
-        backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
+        backbone: see `MultiLabelModel`, as for the auxiliary head that ``decoupled`` adds.
         word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
         hidden_features: width between the layers of the GCN.
-        decoupled: whether an auxiliary head trains the backbone; see `MultiLabelModel`.
 
     Example:
         >>> from avalanche_agcn.models import create_backbone, load_word_vectors

@@ -51,14 +51,14 @@ class OutputRecorder:
 
     def __init__(self) -> None:
         self._handle: RemovableHandle | None = None
-        self._output: Tensor | None = None
+        self._output: Any = None
 
     def start(self, module: nn.Module) -> None:
         """Record the outputs of a module from now on."""
         self.stop()
         self._handle = module.register_forward_hook(self._keep)
 
-    def stop(self) -> Tensor | None:
+    def stop(self) -> Any:
         """Stop recording and return the last output; None if there was none."""
         if self._handle is not None:
             self._handle.remove()

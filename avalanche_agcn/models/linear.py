@@ -17,10 +17,8 @@ class MultiLabelClassifier(MultiLabelModel):
     strategies call `adaptation` before they train on an experience; before the first call, the model returns
     logits of all classes.
 
-    Args:
-        backbone: network from images to ``[B, D]``, with D as its attribute ``num_features``.
-        n_classes: number of classes in the whole stream.
-        decoupled: whether an auxiliary head trains the backbone; see `MultiLabelModel`.
+    ``n_classes`` is the number of classes in the whole stream. For ``backbone`` and the auxiliary head that
+    ``decoupled`` adds see `MultiLabelModel`.
     """
 
     def __init__(self, backbone: nn.Module, n_classes: int, *, decoupled: bool = False) -> None:

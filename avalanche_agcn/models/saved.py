@@ -4,8 +4,6 @@ Whatever the method, a finished model is a network, one linear classifier per cl
 layer between them (L3A) and a refinement of logits (StreamingRidge). Reading the files executes no code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -52,10 +50,8 @@ Photo = str | os.PathLike | Image.Image | Tensor
 class Prediction(NamedTuple):
     """Labels of a photo."""
 
-    names: list[str]
-    """Classes whose probability reaches their threshold, the most probable first."""
-    probabilities: dict[str, float]
-    """Probability of every class."""
+    names: list[str]  # classes whose probability reaches their threshold, the most probable first
+    probabilities: dict[str, float]  # of every class
 
 
 class SavedModel(MultiLabelClassifier):
@@ -79,9 +75,7 @@ class SavedModel(MultiLabelClassifier):
     def predict(self, images: Photo | Sequence[Photo], *, batch_size: int = 32) -> list[Prediction]:
         """Names and probabilities for photos.
 
-        Args:
-            images: paths, PIL images or transformed tensors ``[3, H, W]``; one of them, several, or a batch.
-            batch_size: number of images per forward pass.
+        ``images`` are paths, PIL images or transformed tensors ``[3, H, W]``: one, several, or a batch.
         """
         check_range("batch_size", batch_size, least=1)
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)

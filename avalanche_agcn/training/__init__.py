@@ -5,17 +5,13 @@ from typing import TYPE_CHECKING
 from avalanche_agcn import lazy_getattr
 
 if TYPE_CHECKING:
-    from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
-    from avalanche_agcn.training.distributed import process_group
-    from avalanche_agcn.training.feature_statistics import FeatureStatistics
-    from avalanche_agcn.training.graph import adjacency
-    from avalanche_agcn.training.losses import (
-        AsymmetricLoss,
-        MultiLabelContrastiveLoss,
-        PartialBCEWithLogitsLoss,
-    )
-    from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
-    from avalanche_agcn.training.strategies import (
+    from .acm import AugmentedCorrelationMatrix
+    from .distributed import process_group
+    from .feature_statistics import FeatureStatistics
+    from .graph import adjacency
+    from .losses import AsymmetricLoss, MultiLabelContrastiveLoss, PartialBCEWithLogitsLoss
+    from .storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
+    from .strategies import (
         AGCN,
         AGEM,
         CSC,

@@ -24,8 +24,7 @@ from avalanche_agcn.checks import check_choice, check_range, check_shape
 from avalanche_agcn.training.distributed import sum_over_processes
 from avalanche_agcn.training.moment_sums import ClassBlocks, in_float64
 
-OFFICIAL_HARD_START = 1e-6  # initial value of the hard counts; authors' program
-OFFICIAL_SOFT_START = 1e-10  # initial value of the soft sums; authors' program
+OFFICIAL_STARTS = {"hard_start": 1e-6, "soft_start": 1e-10}  # initial values in the authors' program
 _SUMS = ("old", "earlier", "hard", "cross", "soft")
 
 QCounts = Literal["experience", "stream"]
@@ -91,8 +90,7 @@ class AugmentedCorrelationMatrix(ClassBlocks):
             targets_new: 0 or 1 for the classes of the open experience, ``[B, n_new]``.
             soft_old: probabilities of the old classes, ``[B, n_old]``. None counts as zeros: without a
                 teacher, new and old classes have no relations.
-            reduce: whether to add up the batches of all processes of `torch.distributed`, so that all hold
-                the same sums. Collective: every process must call it.
+            reduce: whether to add up the batches of all processes, each of which must call this.
         """
         self._check_open()
         check_shape("targets_new", targets_new, ("images", self._sizes[-1]))

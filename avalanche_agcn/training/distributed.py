@@ -56,12 +56,11 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
 
     torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; elsewhere, as with SLURM, set
     RANK, WORLD_SIZE and MASTER_ADDR. Without them, with one process, or within a group, nothing happens.
-    `ProcessLost` is raised if another process did not start, or ended before its work was done.
+    `ProcessLost` is raised if another process did not start, ended before its work was done, or let this one
+    wait longer than the timeout.
 
-    Args:
-        device: of the model: NCCL connects CUDA devices, gloo all others. ``"cuda"`` is the k-th CUDA device
-            for process k of a machine.
-        timeout: how long a process waits for the others.
+    The device is that of the model: NCCL connects CUDA devices, gloo all others. ``"cuda"`` is the k-th CUDA
+    device for process k of a machine.
     """
     if is_distributed() or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         yield

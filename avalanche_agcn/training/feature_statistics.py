@@ -78,11 +78,9 @@ class FeatureStatistics(ClassBlocks):
     def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
         """Add images; a ValueError, and no change, if a shape does not fit or a value is not allowed.
 
-        Args:
-            features: ``[B, D]``, finite.
-            targets_new: 0 or 1 in the experience's own columns, ``[B, n_new]``. Rows that are all NaN
-                are skipped, so an image with a full target can be passed to every experience.
-            experience: of the images; the open one by default.
+        Features are ``[B, D]``, targets 0 or 1 in the own columns of the experience (the open one if None),
+        ``[B, n_new]``. Rows that are all NaN are skipped, so an image with a full target can be passed to
+        every experience.
         """
         t = self._index(experience)
         self._sums[t].add(*self._labelled_rows(features, targets_new, t))
@@ -135,10 +133,7 @@ class FeatureStatistics(ClassBlocks):
             sums.total()
 
     def synchronize(self) -> None:
-        """Add up the open experience over all processes. Collective: every process must call it.
-
-        Each image counts once however often this is called.
-        """
+        """Collective: add up the open experience over all processes, each image once."""
         if self._sums:
             self._sums[-1].synchronize()
 

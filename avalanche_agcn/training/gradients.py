@@ -34,11 +34,9 @@ def fisher_diagonal(
 ) -> dict[str, Tensor]:
     """Mean squared gradient of each image's own loss in evaluation mode, by name of each trained parameter.
 
-    Args:
-        model: network from images to logits; its gradients and modes do not change.
-        criterion: from logits and targets.
-        images: one image and its target at a time, ``[1, ...]`` and ``[1, n_classes]``; at least one.
-        reduce: whether the mean is over the images of all processes, each of which must call this.
+    ``images`` yields one image and its target at a time, ``[1, ...]`` and ``[1, n_classes]``; at least one.
+    The model's gradients and modes do not change. With ``reduce``, the mean is over the images of all
+    processes, each of which must call this.
     """
     names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
     sums = [torch.zeros_like(parameter) for parameter in parameters]

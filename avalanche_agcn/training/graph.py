@@ -56,14 +56,8 @@ def adjacency(
         neighbour_weight: total weight of a node's neighbours, beside its own of 1.
         new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
         cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
-
-    Example:
-        >>> acm = AugmentedCorrelationMatrix()
-        >>> acm.begin(4)
-        >>> adjacency(acm, "official")[0]
-        tensor([0.7209, 0.0472, 0.0472, 0.0472], dtype=torch.float64)
     """
-    check_graph(preset, neighbour_weight, new_threshold, cross_threshold)
+    check_graph(preset, neighbour_weight, new_threshold, cross_threshold, "preset")
     relations, sizes = acm.matrix(), torch.tensor(acm.block_sizes, dtype=torch.long)
     if preset == "identity":
         return torch.eye(len(relations), dtype=relations.dtype, device=relations.device)
@@ -79,16 +73,11 @@ def adjacency(
 
 
 def check_graph(
-    preset: str,
-    neighbour_weight: float = NEIGHBOUR_WEIGHT,
-    new_threshold: float | None = None,
-    cross_threshold: float | None = None,
-    *,
-    name: str = "preset",
+    preset: str, weight: float, new_threshold: float | None, cross_threshold: float | None, name: str
 ) -> None:
     """Raise a ValueError if a setting of `adjacency` is out of range; ``name`` is the one of ``preset``."""
     check_choice(name, preset, Graph)
-    check_range("neighbour_weight", neighbour_weight, least=0)
+    check_range("neighbour_weight", weight, least=0)
     thresholds = {"new_threshold": new_threshold, "cross_threshold": cross_threshold}
     for threshold, value in thresholds.items():
         if value is not None and preset != "official":

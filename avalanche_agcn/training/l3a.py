@@ -51,9 +51,7 @@ class L3AStatistics(ClassBlocks):
     An experience's label counts are passed when it begins, so that all its images are weighted alike: the
     result does not depend on their order, their batches or the number of processes.
 
-    Args:
-        ridge: γ, above 0.
-        threshold: probability above which an old class becomes a pseudo-label, between 0 and 1.
+    ``ridge`` is γ, above 0; ``threshold`` the probability above which an old class becomes a pseudo-label.
     """
 
     def __init__(self, *, ridge: float = RIDGE, threshold: float = THRESHOLD) -> None:
@@ -110,7 +108,7 @@ class L3AStatistics(ClassBlocks):
         self._open.total()
 
     def synchronize(self) -> None:
-        """Add up the open experience over all processes. Collective: every process must call it."""
+        """Collective: add up the open experience over all processes."""
         self._open.synchronize()
 
     def state_dict(self) -> dict[str, Tensor]:

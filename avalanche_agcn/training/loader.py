@@ -85,7 +85,8 @@ class StreamSampler(Sampler[list[Key]]):
             order = torch.randperm(self.n_images, generator=generator)
         for batch, indices in enumerate(order.split(self.batch_size)[: self.n_batches]):
             stream = [(self.experience, index) for index in indices.tolist()]
-            replayed = self._draw(len(stream))
+            n_replayed = len(stream) if self.batch_size_mem is None else self.batch_size_mem
+            replayed = [] if self.memory is None else self.memory.draw(n_replayed)
             n_rows = len(stream) + len(replayed)
             seeds = torch.randint(MAX_SEED, (self.views, n_rows), generator=generator).tolist()
             # Resuming: batches before the first are drawn and offered to the memory too, which needs labels
@@ -94,11 +95,6 @@ class StreamSampler(Sampler[list[Key]]):
                 yield self._own_rows(stream, replayed, seeds)
             if self.observe and self.memory is not None:
                 self.memory.observe(self.experience, indices)
-
-    def _draw(self, n_stream: int) -> list[tuple[int, int]]:
-        if self.memory is None:
-            return []
-        return self.memory.draw(n_stream if self.batch_size_mem is None else self.batch_size_mem)
 
     def _own_rows(
         self, stream: list[tuple[int, int]], replayed: list[tuple[int, int]], seeds: list[list[int]]
@@ -188,15 +184,21 @@ def make_train_loader(
 def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
     """Make the loader of this process's share of an evaluated experience; each image is in one share."""
     dataset, (rank, n_processes) = strategy.adapted_dataset, process_rank()
-    return DataLoader(
-        dataset.subset(range(rank, len(dataset), n_processes)),
-        batch_size=strategy.eval_mb_size,
-        collate_fn=dataset.collate_fn,
-        num_workers=num_workers,
-        pin_memory=strategy.device.type == "cuda",
-        worker_init_fn=exit_if_orphaned,
-        generator=torch.Generator(),
-    )
+    own = dataset.subset(range(rank, len(dataset), n_processes))
+    settings = {"pin_memory": strategy.device.type == "cuda", "generator": torch.Generator()}
+    return _make_loader(own, batch_size=strategy.eval_mb_size, num_workers=num_workers, **settings)
+
+
+def load_batches(
+    strategy: Any, dataset: Any, *, batch_size: int, num_workers: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images and targets of a dataset in order, batch by batch, on the strategy's device."""
+    for images, targets, *_ in _make_loader(dataset, batch_size=batch_size, num_workers=num_workers):
+        yield images.to(strategy.device), targets.to(strategy.device)
+
+
+def _make_loader(dataset: Any, **settings: Any) -> DataLoader[Any]:
+    return DataLoader(dataset, collate_fn=dataset.collate_fn, worker_init_fn=exit_if_orphaned, **settings)
 
 
 def exit_if_orphaned(worker: int) -> None:

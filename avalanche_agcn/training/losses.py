@@ -63,13 +63,8 @@ class AsymmetricLoss(nn.Module):
     so that easy negatives, the majority in multi-label data, count little, and those below ``clip`` not at
     all. As in `PartialBCEWithLogitsLoss`, which it equals at 0, 0, 0, NaN cells are skipped and the loss is
     the mean over the others. (The authors' program takes the sum: with SGD, its learning rates are smaller by
-    that factor; with Adam there is no difference.)
-
-    Args:
-        gamma_neg: γ₋, focus on hard negatives.
-        gamma_pos: γ₊, focus on hard positives.
-        clip: probability that negatives are shifted by.
-        detach_weights: whether (1 − p)^γ₊ and p_m^γ₋ get no gradient, the default of the authors' program.
+    that factor; with Adam there is no difference.) With ``detach_weights``, the default of the authors'
+    program, (1 − p)^γ₊ and p_m^γ₋ get no gradient.
     """
 
     def __init__(
@@ -131,13 +126,9 @@ def add_pseudo_labels(
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """ℓ_dst (Eq. 7): cross-entropy of the student with the teacher's soft labels; 0 without old classes.
 
-    Its gradient, not its value, is zero when student and teacher agree. The teacher gets no gradient.
-
-    Args:
-        logits: the student's; only the first ``n_old`` columns are used.
-        teacher_logits: ``[B, n_old]``.
-        reduction: ``"mean"`` over images and old classes (the authors' program) or ``"sum"`` over
-            old classes (Eq. 7), the mean over images.
+    Only the student's first ``n_old`` columns are used; ``teacher_logits`` are ``[B, n_old]`` and get no
+    gradient. The gradient, not the value, is zero when both agree. ``"mean"`` is over images and old classes
+    (the authors' program); ``"sum"`` is over old classes (Eq. 7), the mean over images.
     """
     check_choice("reduction", reduction, Reduction)
     n_images, n_old = teacher_logits.shape
@@ -168,11 +159,9 @@ def relationship_preserving_loss(
 ) -> Tensor:
     """ℓ_gph (Eq. 8): squared distance of the old classes' embeddings from their old values; 0 without any.
 
-    Args:
-        embeddings: H of the current experience, ``[n_seen, D]``; only the first ``n_old`` rows are used.
-        old_embeddings: G of the previous experience, ``[n_old, D]``, which get no gradient.
-        reduction: ``"mean"`` over all entries (the authors' program, whose λ₃ is 1e5) or ``"sum"`` of squared
-            norms (Eq. 8), which is ``n_old * D`` times larger.
+    Only the first ``n_old`` rows of H, ``[n_seen, D]``, are used; the old ones, G ``[n_old, D]``, get no
+    gradient. ``"mean"`` is over all entries (the authors' program, whose λ₃ is 1e5); ``"sum"`` of squared
+    norms (Eq. 8) is ``n_old * D`` times larger.
     """
     check_choice("reduction", reduction, Reduction)
     n_old, width = old_embeddings.shape
@@ -193,9 +182,6 @@ class MultiLabelContrastiveLoss(nn.Module):
 
     Two images without a column that is annotated for both cannot be compared: they are neither a pair nor a
     term a of the sum. An image that shares no label with any other contributes nothing.
-
-    Args:
-        temperature: τ, above 0.
     """
 
     def __init__(self, temperature: float = TEMPERATURE) -> None:
@@ -247,16 +233,10 @@ def statistical_negative_loss(
     with bias b is then Gaussian too, with mean m = w·μ_s + b and variance v = wᵀΣ_s w, and its expected loss
     on images without its class is E softplus(a), a ~ N(m, v). No image and no sampling is needed.
 
-    The result is the mean over classifiers and over experiences, weighted by their number of images; 0 with
-    no classifier or no image. It can be differentiated once in ``weight`` and ``bias``.
-
-    Args:
-        weight: one row per new class, ``[K, D]``.
-        bias: ``[K]`` or None.
-        means: mean feature of each earlier experience, ``[T, D]``.
-        covariances: ``[T, D, D]``, symmetric. Their dtype is that of the product, which takes most of the
-            time: float32 is enough.
-        counts: images of each experience, ``[T]``.
+    The result is the mean over the K classifiers, ``weight [K, D]`` and ``bias [K]``, and over the T
+    experiences, ``means [T, D]`` and symmetric ``covariances [T, D, D]``, weighted by their ``counts [T]`` of
+    images; 0 with no classifier or no image. It can be differentiated once. The dtype of the covariances is
+    that of the product, which takes most of the time: float32 is enough.
     """
     (classes, width), n = weight.shape, len(counts)
     reason = f" for {classes} classifiers of {width} features and {n} experiences"

@@ -28,10 +28,8 @@ class MomentSums:
     With `torch.distributed` each process adds its own rows, and `synchronize` reduces the rows that were
     added since the last call.
 
-    Args:
-        n_targets: length K of y; None if y has the length of f.
-        target_products: whether Σy [1, f, y] are kept, the last K rows of the matrix; else it is
-            Σ [1, f]ᵀ [1, f, y].
+    ``n_targets`` is the length K of y, None if it has the length of f. Without ``target_products`` the matrix
+    lacks its last K rows: it is Σ [1, f]ᵀ [1, f, y].
     """
 
     def __init__(self, n_targets: int | None, *, target_products: bool = True) -> None:
@@ -97,10 +95,7 @@ class MomentSums:
             self._shared, self._own = None, self._shared
 
     def synchronize(self) -> None:
-        """Add up the sums of all processes. Collective: every process must call it.
-
-        Each row counts once however often this is called. With one process nothing changes.
-        """
+        """Collective: add up the sums of all processes; each row counts once however often it is called."""
         if not is_distributed():
             return
         self._multiply_waiting()
@@ -199,8 +194,6 @@ class DriftMap(MomentSums):
     With Δ = g − f and a = [f − μ, 1], μ the mean of f, let M = (Σaᵀa + λI)⁻¹ ΣaᵀΔ, the constant not
     regularised, M₁ its first D rows and b its last. Then A = I + M₁ and s = b − μM₁. For large λ only the
     shift by the mean of Δ remains.
-
-    With `torch.distributed` each process adds its own pairs; call `synchronize` before `solve`.
     """
 
     def __init__(self) -> None:

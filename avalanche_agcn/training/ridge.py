@@ -81,12 +81,9 @@ def solve_ridge(
 ) -> RidgeClassifiers:
     """Classifiers of all experiences, each from its own sums and those of all others.
 
-    A class without positives gets the constant 0 as its score. A feature that does not vary gets weight 0.
-
-    Args:
-        statistics: sums over at least one image.
-        gamma: weight of images of other experiences, 0 to 1.
-        ridge: λ of all experiences, above 0; chosen per experience by generalised cross-validation if None.
+    ``gamma``, 0 to 1, is the weight of images of other experiences, ``ridge`` the λ of all experiences, above
+    0; if None, generalised cross-validation chooses one per experience. A class without positives gets the
+    constant 0 as its score. A feature that does not vary gets weight 0.
     """
     check_ridge(gamma, ridge)
     total = sum_of_moments(statistics)

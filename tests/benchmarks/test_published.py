@@ -75,7 +75,7 @@ def test_test_image_listed_twice_is_kept_once_with_a_warning(write_lists):
     rows = [*LISTS["Split/task1/test.csv"], "y.jpg,0,0,1"]
     with pytest.warns(UserWarning, match=r"\['y.jpg'\] more than once; each is kept once"):
         lists = read_split_lists(write_lists(LISTS | {"Split/task1/test.csv": rows}))
-    assert lists.test[1].images == ["y.jpg"]
+    assert lists.test[1][0] == ["y.jpg"]
 
 
 def test_request_must_not_contradict_the_lists(write_lists):

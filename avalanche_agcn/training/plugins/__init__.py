@@ -1,20 +1,11 @@
 """Plugins that turn any Avalanche strategy into a multi-label one."""
 
-from avalanche_agcn.training.plugins.agcn import ACMPlugin, AGCNPlugin
-from avalanche_agcn.training.plugins.distillation import ConfidencePenaltyPlugin, LwFPlugin, PseudoLabelPlugin
-from avalanche_agcn.training.plugins.drift import DecoupledTrainingPlugin, DriftCompensationPlugin
-from avalanche_agcn.training.plugins.ewc import EWCPlugin
-from avalanche_agcn.training.plugins.replay import (
-    AGEMPlugin,
-    ContrastivePlugin,
-    MemoryPlugin,
-    OnlineReplayPlugin,
-)
-from avalanche_agcn.training.plugins.statistics import (
-    FeatureStatisticsPlugin,
-    L3APlugin,
-    StatisticalNegativesPlugin,
-)
+from .agcn import ACMPlugin, AGCNPlugin
+from .distillation import ConfidencePenaltyPlugin, LwFPlugin, PseudoLabelPlugin
+from .drift import DecoupledTrainingPlugin, DriftCompensationPlugin
+from .ewc import EWCPlugin
+from .replay import AGEMPlugin, ContrastivePlugin, MemoryPlugin, OnlineReplayPlugin
+from .statistics import FeatureStatisticsPlugin, L3APlugin, StatisticalNegativesPlugin
 
 __all__ = [
     "ACMPlugin",

@@ -11,21 +11,14 @@ from avalanche_agcn.benchmarks.experience import check_no_skipped_experience, co
 from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
-from avalanche_agcn.training.acm import (
-    OFFICIAL_HARD_START,
-    OFFICIAL_SOFT_START,
-    AugmentedCorrelationMatrix,
-    QCounts,
-)
+from avalanche_agcn.training.acm import OFFICIAL_STARTS, AugmentedCorrelationMatrix, QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
 from avalanche_agcn.training.losses import Reduction, distillation_loss, relationship_preserving_loss
 from avalanche_agcn.training.moment_sums import in_float64
 from avalanche_agcn.training.plugins.distillation import TeacherPlugin
 from avalanche_agcn.training.plugins.replay import check_replayed_rows_are_known, find_memory
 
-LAMBDA_CLS = 0.07  # λ₁, λ₂ and λ₃: the paper's Table 3
-LAMBDA_DST = 0.93
-LAMBDA_GPH = 1e5
+PAPER_WEIGHTS = {"lambda_cls": 0.07, "lambda_dst": 0.93, "lambda_gph": 1e5}  # λ₁, λ₂ and λ₃: its Table 3
 
 Preset = Literal["paper", "official"]
 SoftLabels = Literal["sigmoid", "softmax"]
@@ -47,18 +40,14 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
             (Eq. 7 and 9): ℓ_dst then weighs more, the more old classes there are.
         gph_reduction: ``"mean"`` over all entries of the embeddings (the authors' program, where
             λ₃ comes from), or ``"sum"`` (Eq. 8), up to 70,000 times as much.
-
-    Example:
-        >>> from avalanche_agcn.training.plugins import ACMPlugin
-        >>> plugins = [AGCNPlugin(lambda_gph=1e3), ACMPlugin()]  # for any Avalanche strategy
     """
 
     def __init__(
         self,
         *,
-        lambda_cls: float = LAMBDA_CLS,
-        lambda_dst: float = LAMBDA_DST,
-        lambda_gph: float = LAMBDA_GPH,
+        lambda_cls: float = PAPER_WEIGHTS["lambda_cls"],
+        lambda_dst: float = PAPER_WEIGHTS["lambda_dst"],
+        lambda_gph: float = PAPER_WEIGHTS["lambda_gph"],
         reduction: Reduction = "mean",
         gph_reduction: Reduction = "mean",
     ) -> None:
@@ -103,11 +92,10 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
             logits = self.teacher.logits(strategy)
             distillation = distillation_loss(strategy.mb_output, logits, reduction=self.reduction)
             strategy.loss = strategy.loss + self.lambda_dst * distillation
-        embeddings = self._embeddings.stop()
-        if embeddings is not None:
-            strategy.loss = strategy.loss + self.lambda_gph * relationship_preserving_loss(
-                embeddings, self.teacher.embeddings(), reduction=self.gph_reduction
-            )
+        if self.lambda_gph:
+            pair = self._embeddings.stop(), self.teacher.embeddings()
+            preservation = relationship_preserving_loss(*pair, reduction=self.gph_reduction)
+            strategy.loss = strategy.loss + self.lambda_gph * preservation
 
 
 def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
@@ -138,11 +126,6 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         graph: how relations become a graph: the ``preset`` of `adjacency`.
         count_before_step: whether a batch is counted before its own forward pass (the program), or after its
             step, so that it changes the graph from the next step on (the paper).
-
-    Example:
-        >>> plugin = ACMPlugin(preset="official", cross_blocks=False)
-        >>> plugin.soft_labels, plugin.graph
-        ('softmax', 'official')
     """
 
     def __init__(
@@ -174,11 +157,10 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
             "new_threshold": new_threshold,
             "cross_threshold": cross_threshold,
         }
-        if hard_start is None:
-            hard_start = OFFICIAL_HARD_START if official else 0.0
-        if soft_start is None:
-            soft_start = OFFICIAL_SOFT_START if official else 0.0
-        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
+        starts = OFFICIAL_STARTS if official else {}
+        given = {"hard_start": hard_start, "soft_start": soft_start}
+        starts = starts | {name: start for name, start in given.items() if start is not None}
+        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, **starts)
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, unless it is open already; earlier ones must have been counted."""

@@ -14,13 +14,7 @@ from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.base import MultiLabelModel
 from avalanche_agcn.models.forward import frozen_copy, unwrap
-from avalanche_agcn.training.losses import (
-    PartialBCEWithLogitsLoss,
-    add_pseudo_labels,
-    confidence_penalty,
-    distillation_loss,
-    lwf_loss,
-)
+from avalanche_agcn.training import losses
 from avalanche_agcn.training.plugins.replay import find_memory
 
 BETA, ALPHA = 0.04, 0.5  # of CSC's program
@@ -106,8 +100,7 @@ class FrozenTeacher:
 class TeacherPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Base of plugins with a frozen teacher, copied when an experience begins, and saved with its plugin.
 
-    Args:
-        teacher: teacher of another plugin, which copies and saves it; a new one if None.
+    A ``teacher`` that is passed belongs to another plugin, which copies and saves it.
     """
 
     def __init__(self, teacher: FrozenTeacher | None = None) -> None:
@@ -134,11 +127,7 @@ class LwFPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-
     """Adds a loss that keeps the logits of old classes near those of the previous model.
 
     Avalanche's own LwF has a softmax over old classes, where one label excludes the others; here each class
-    is a decision of its own.
-
-    Args:
-        alpha: weight of the loss; 1 in the LwF paper.
-        temperature: see `lwf_loss`.
+    is a decision of its own. ``alpha`` is the weight of `lwf_loss`, 1 in the LwF paper.
     """
 
     def __init__(self, *, alpha: float = 1.0, temperature: float = 1.0) -> None:
@@ -151,7 +140,7 @@ class LwFPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call-
         """Add the loss."""
         if self.teacher.n_old:
             logits = self.teacher.logits(strategy)
-            loss = lwf_loss(strategy.mb_output, logits, temperature=self.temperature)
+            loss = losses.lwf_loss(strategy.mb_output, logits, temperature=self.temperature)
             strategy.loss = strategy.loss + self.alpha * loss
 
 
@@ -159,13 +148,8 @@ class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type
     """Makes the loss α ℓ + (1 − α) ℓ_dst + β Σ p log p from the second experience on.
 
     The losses of CSC (Du et al., 2024): ℓ is the value of the criterion, ℓ_dst the distillation of old
-    classes (`distillation_loss`), and the last term, `confidence_penalty`, keeps outputs from becoming
-    confident. This plugin must precede others that add to the loss, or α scales them too.
-
-    Args:
-        beta: β, weight of the penalty.
-        alpha: α, weight of the criterion, from 0 to 1; at 1 there is no distillation.
-        teacher: see `TeacherPlugin`.
+    classes (`distillation_loss`; none at ``alpha`` 1), and the last term, `confidence_penalty`, keeps outputs
+    from becoming confident. This plugin must precede others that add to the loss, or α scales them too.
     """
 
     def __init__(
@@ -180,9 +164,9 @@ class ConfidencePenaltyPlugin(TeacherPlugin, supports_distributed=True):  # type
         """Compute the loss."""
         if not self.teacher.n_old:
             return
-        strategy.loss = self.alpha * strategy.loss + self.beta * confidence_penalty(strategy.mb_output)
+        strategy.loss = self.alpha * strategy.loss + self.beta * losses.confidence_penalty(strategy.mb_output)
         if self.alpha < 1:
-            distillation = distillation_loss(strategy.mb_output, self.teacher.logits(strategy))
+            distillation = losses.distillation_loss(strategy.mb_output, self.teacher.logits(strategy))
             strategy.loss = strategy.loss + (1 - self.alpha) * distillation
 
 
@@ -191,12 +175,8 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
 
     KRT, CSC and L3A use forms of it. Only the loss sees these labels: after the step the targets are
     restored, so that metrics do not count them. Replayed images keep their own labels. It works with any
-    criterion of logits and targets, whether unlabelled cells are NaN or 0.
-
-    Args:
-        threshold: probability above which the label is 1, else 0.
-        soft: whether the label is the probability itself.
-        teacher: see `TeacherPlugin`.
+    criterion of logits and targets, whether unlabelled cells are NaN or 0. A label is 1 where the probability
+    is above the threshold, else 0; with ``soft`` it is the probability itself.
     """
 
     def __init__(
@@ -209,7 +189,7 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
 
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher; let the loss take probabilities if labels are soft."""
-        if self.soft and isinstance(strategy._criterion, PartialBCEWithLogitsLoss):
+        if self.soft and isinstance(strategy._criterion, losses.PartialBCEWithLogitsLoss):
             strategy._criterion.soft = True
         super().before_train_dataset_adaptation(strategy)
 
@@ -221,7 +201,7 @@ class PseudoLabelPlugin(TeacherPlugin, supports_distributed=True):  # type: igno
         n_stream = len(strategy.mb_y) if memory is None else memory.n_stream
         stream, others = strategy.mb_y[:n_stream], strategy.mb_y[n_stream:]
         logits = self.teacher.logits(strategy)[:n_stream]
-        labelled = add_pseudo_labels(stream, logits, threshold=self.threshold, soft=self.soft)
+        labelled = losses.add_pseudo_labels(stream, logits, threshold=self.threshold, soft=self.soft)
         self._hidden = stream[:, : self.teacher.n_old]
         strategy.mbatch[1] = torch.cat([labelled, others])
 

@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, unwrap
 from avalanche_agcn.training.distributed import own_share
-from avalanche_agcn.training.loader import make_generator
+from avalanche_agcn.training.loader import load_batches, make_generator
 from avalanche_agcn.training.losses import feature_distillation_loss
 from avalanche_agcn.training.moment_sums import DriftMap
 from avalanche_agcn.training.plugins.distillation import FrozenTeacher, TeacherPlugin
@@ -30,11 +29,7 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
     longer describe it. So an auxiliary head learns the experience's own columns and trains the network, and
     features are kept near those of the teacher: the network when the experience began.
 
-    The model must be made with ``decoupled=True``.
-
-    Args:
-        distillation: weight of mean((f − f_teacher)²).
-        teacher: see `TeacherPlugin`.
+    The model must be made with ``decoupled=True``. ``distillation`` is the weight of mean((f − f_teacher)²).
     """
 
     def __init__(self, *, distillation: float = DISTILLATION, teacher: FrozenTeacher | None = None) -> None:
@@ -63,8 +58,6 @@ class DecoupledTrainingPlugin(TeacherPlugin, supports_distributed=True):  # type
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the losses that train the network."""
         features, logits = self._features.stop(), self._logits.stop()
-        assert features is not None
-        assert logits is not None
         loss = strategy._criterion(logits[:, : strategy.mb_output.shape[1]], strategy.mb_y)
         if self.distillation:
             drift = feature_distillation_loss(features, self.teacher.features(strategy))
@@ -85,7 +78,6 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         n_images: images of the current experience that are held until its end for the second map, and dropped
             afterwards. With 0 there is no second map, and no image is needed twice.
         ridge: regularisation of the maps towards the identity plus a shift.
-        teacher: see `TeacherPlugin`.
         seed: seed of the choice of held images.
     """
 
@@ -155,13 +147,10 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
         dataset = strategy.experience.dataset.eval()
         generator = make_generator(self.seed, strategy.experience.current_experience)
         held = own_share(torch.randperm(len(dataset), generator=generator)[: self.n_images])
-        loader = DataLoader(
-            dataset.subset(held.tolist()), batch_size=strategy.eval_mb_size, collate_fn=dataset.collate_fn
-        )
+        batches = load_batches(strategy, dataset.subset(held.tolist()), batch_size=strategy.eval_mb_size)
         student, pairs = unwrap(strategy.model), DriftMap()
         with torch.no_grad(), evaluation_mode(student):
-            for images, *_ in loader:
-                images = images.to(strategy.device)
+            for images, _ in batches:
                 mapped = self.teacher.model.features(images).to(A) @ A + shift
                 pairs.update(mapped, student.features(images).to(A))
         return pairs

@@ -7,14 +7,13 @@ import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import own_share
 from avalanche_agcn.training.gradients import fisher_diagonal
-from avalanche_agcn.training.loader import exit_if_orphaned
+from avalanche_agcn.training.loader import load_batches
 
 Named = dict[str, Tensor]
 
@@ -28,11 +27,8 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     which is smaller by up to the size of the batch. A sum of quadratic penalties is again quadratic, so only
     its curvature F and its centre are stored.
 
-    Args:
-        ewc_lambda: λ.
-        fisher_images: number of images per experience that F is averaged over, the first in a random order;
-            all if None. Each costs a step with a batch of one.
-        seed: seed of that order.
+    λ is ``ewc_lambda``. F is averaged over ``fisher_images`` images per experience, drawn with the ``seed``;
+    all if None. Each costs a step with a batch of one.
     """
 
     def __init__(self, *, ewc_lambda: float, fisher_images: int | None = None, seed: int = 0) -> None:
@@ -58,13 +54,8 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         """Measure the experience's Fisher information and add its penalty."""
         dataset = strategy.experience.dataset.eval()
         order = torch.randperm(len(dataset), generator=self._generator)[: self.fisher_images]
-        loader = DataLoader(
-            dataset.subset(own_share(order).tolist()),
-            num_workers=kwargs.get("num_workers", 0),
-            collate_fn=dataset.collate_fn,
-            worker_init_fn=exit_if_orphaned,
-        )
-        images = ((batch[0].to(strategy.device), batch[1].to(strategy.device)) for batch in loader)
+        chosen, n_workers = dataset.subset(own_share(order).tolist()), kwargs.get("num_workers", 0)
+        images = load_batches(strategy, chosen, batch_size=1, num_workers=n_workers)
         model = unwrap(strategy.model)
         fisher = fisher_diagonal(model, strategy._criterion, images, reduce=True)
         self.add(fisher, dict(model.named_parameters()))

@@ -13,12 +13,7 @@ from torch import Tensor, nn
 from avalanche_agcn.benchmarks.experience import check_whole_experience, count_seen, origin_of
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
-from avalanche_agcn.training.distributed import (
-    global_means,
-    largest_of_processes,
-    mean_over_processes,
-    process_rank,
-)
+from avalanche_agcn.training import distributed
 from avalanche_agcn.training.gradients import project
 from avalanche_agcn.training.loader import is_padding, make_train_loader
 from avalanche_agcn.training.losses import TEMPERATURE, MultiLabelContrastiveLoss, newer_as_negative
@@ -28,13 +23,9 @@ from avalanche_agcn.training.storage_policy.base import OnlineBuffer
 class MemoryPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Base of plugins with a memory: appends images from it to those of the stream in each batch.
 
-    The first `n_stream` rows of a batch are the stream's; replayed images and further views follow.
-
-    Args:
-        storage_policy: the memory.
-        batch_size_mem: replayed images per batch; as many as of the stream if None. If the memory holds
-            fewer, all of them.
-        views: number of times each image appears in a batch, each with its own augmentation.
+    The first `n_stream` rows of a batch are the stream's; ``batch_size_mem`` replayed images follow (as many
+    as of the stream if None; all if the memory holds fewer), then further ``views`` of all of them, each with
+    its own augmentation.
     """
 
     observe_stream = False  # whether the memory is updated batch by batch
@@ -128,14 +119,10 @@ class OnlineReplayPlugin(MemoryPlugin, supports_distributed=True):  # type: igno
     memories, but updates them at the end of an experience only.
 
     Args:
-        storage_policy: see `MemoryPlugin`, as for all others: `ReservoirBuffer`, `PRSBuffer` or `OCDMBuffer`.
+        storage_policy: the memory, such as ``PRSBuffer(2000)``; for the next ones see `MemoryPlugin`.
         newer_as_negative: whether a replayed image is a negative of the classes of later experiences. It may
             show them nevertheless, but without this a new classifier never sees an image without any new
             class. Off in the papers.
-
-    Example:
-        >>> from avalanche_agcn.training.storage_policy import PRSBuffer
-        >>> plugin = OnlineReplayPlugin(PRSBuffer(2000))  # for AGCN(..., plugins=[plugin]) or any strategy
     """
 
     observe_stream = True
@@ -173,9 +160,8 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
     Avalanche's ``AGEMPlugin`` projects in the same way, but fails when there are more experiences than images
     in a reference batch, draws from the global generators and cannot be saved.
 
-    Args:
-        storage_policy: the memory; an `ExperienceReservoirBuffer` has equally many images of each experience.
-        sample_size: number of images in a reference batch, the ``batch_size_mem`` of `MemoryPlugin`.
+    An `ExperienceReservoirBuffer` has equally many images of each experience.
+    ``sample_size``, the number of images in a reference batch, is the ``batch_size_mem`` of `MemoryPlugin`.
     """
 
     def __init__(self, storage_policy: OnlineBuffer, *, sample_size: int | None = None) -> None:
@@ -194,15 +180,15 @@ class AGEMPlugin(MemoryPlugin, supports_distributed=True):  # type: ignore[call-
         n_reference = 0 if is_padding(batch) else len(batch[0]) - n
         reference_x, reference_y, *_ = _rows_or_padding(batch, slice(n, None))
         strategy.mbatch, strategy.is_padding = _rows_or_padding(batch, slice(n)), n == 0
-        if largest_of_processes(n_reference) == 0:
+        if distributed.largest_of_processes(n_reference) == 0:
             self._reference = None
             return
         with getattr(strategy, "autocast", nullcontext)():
             logits = unwrap(strategy.model)(reference_x)
-        with global_means():
+        with distributed.global_means():
             loss = strategy._criterion(logits, reference_y)
         gradients = torch.autograd.grad(loss, _trained(strategy), allow_unused=True, materialize_grads=True)
-        self._reference = mean_over_processes(*gradients)
+        self._reference = distributed.mean_over_processes(*gradients)
 
     def after_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Project the gradient."""
@@ -253,9 +239,8 @@ class ContrastivePlugin(SupervisedPlugin, supports_distributed=True):  # type: i
 
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the loss."""
-        features = self._features.stop()
-        assert features is not None
-        loss = self.loss(_of_all_processes(features), _of_all_processes(strategy.mb_y))
+        features = _of_all_processes(self._features.stop())
+        loss = self.loss(features, _of_all_processes(strategy.mb_y))
         strategy.loss = strategy.loss + self.weight * loss
 
 
@@ -267,7 +252,7 @@ def _of_all_processes(rows: Tensor) -> Tensor:
     """
     if not DistributedHelper.is_distributed:
         return rows
-    rank, n_processes = process_rank()
+    rank, n_processes = distributed.process_rank()
     parts = DistributedHelper.gather_all(rows.detach())
     parts[rank] = n_processes * rows - (n_processes - 1) * rows.detach()
     return torch.cat(parts)

@@ -68,9 +68,7 @@ class FeatureCollector(SupervisedPlugin, supports_distributed=True):  # type: ig
 
     def after_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Keep the recorded features for the end of the step."""
-        features = self._recorder.stop()
-        assert features is not None
-        self.features = features.detach()
+        self.features = self._recorder.stop().detach()
 
     def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the batch to the sums."""
@@ -173,12 +171,9 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin, supports_distributed=T
     """Trains new classifiers to give low scores on earlier experiences, without a stored image.
 
     Each earlier experience is modelled as a Gaussian with the mean and covariance of its features. The
-    expected loss of the new classifiers on it, with all labels negative, is added to the loss
-    (`statistical_negative_loss`). It works with every model that has one weight vector per class, and with a
-    replay memory. Place it after `AGCNPlugin`, so that λ₁ does not scale it.
-
-    Args:
-        weight: weight of the expected loss.
+    expected loss of the new classifiers on it, with all labels negative, is added to the loss, multiplied by
+    ``weight`` (`statistical_negative_loss`). It works with every model that has one weight vector per class,
+    and with a replay memory. Place it after `AGCNPlugin`, so that λ₁ does not scale it.
     """
 
     def __init__(self, weight: float = 1.0) -> None:

@@ -24,10 +24,8 @@ class PRSBuffer(OnlineBuffer):
     are broken at random; the authors' program takes the first in memory, which tends to be the newest of its
     class. An image without a label is not stored. A removal is one matrix operation on one class's images.
 
-    Args:
-        max_size: largest number of images, m; 2,000 in the paper.
-        rho: ρ, the power of allocation: 0 aims at equal shares, 1 at those of the stream.
-        seed: see `OnlineBuffer`.
+    ``rho`` is the power ρ: 0 aims at equal shares, 1 at those of the stream. ``max_size``, m, is 2,000 in the
+    paper.
     """
 
     def __init__(self, max_size: int, *, rho: float = RHO, seed: int = 0) -> None:
@@ -121,10 +119,8 @@ def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> li
     with d_i = f_i(l_i) − f_i(l_i − 1) and f_i(l) = l log(l / q_i). One product of ``labels`` and ``d`` gives
     this for all images.
 
-    Args:
-        labels: ``[n, n_classes]`` of 0 and 1, float64.
-        shares: q, ``[n_classes]``, above 0 for every class that appears in ``labels``.
-        tie_draws: one number in [0, 1) per removal, to choose among equally good images.
+    ``labels`` are ``[n, n_classes]`` of 0 and 1, float64; ``shares`` are q, above 0 for every class that
+    appears; ``tie_draws`` has one number in [0, 1) per removal, to choose among equally good images.
     """
     counts, sizes = labels.sum(0), labels.sum(1)
     removed = torch.zeros(len(labels), dtype=torch.bool)

@@ -26,20 +26,15 @@ class OnlineBuffer(ExemplarsBuffer, ABC):
     which calls `post_adapt` at the end of an experience. An image that is offered again, in a second epoch or
     because an experience is trained on twice, is ignored.
 
-    Attributes:
-        datasets: those of the experiences that were opened.
-        class_counts: n_i, number of images of the stream with class i so far, ``[n_classes]``.
-
-    Args:
-        max_size: largest number of images; 0 stores nothing.
-        seed: of the buffer's own generators, which decide what is stored and what is replayed.
+    ``max_size`` may be 0; ``seed`` is that of the buffer's own generators, which decide what is stored and
+    what is replayed.
     """
 
     def __init__(self, max_size: int, *, seed: int = 0) -> None:
         check_range("max_size", max_size, least=0)
         super().__init__(max_size)
-        self.datasets: dict[int, AvalancheDataset] = {}
-        self.class_counts = torch.zeros(0, dtype=torch.float64)
+        self.datasets: dict[int, AvalancheDataset] = {}  # of the experiences that were opened
+        self.class_counts = torch.zeros(0, dtype=torch.float64)  # n_i, images seen with class i, [n_classes]
         self._offered: dict[int, Tensor] = {}  # per experience, [n_images] bool
         self._n_seen = 0  # images of the stream so far
         self._size = 0

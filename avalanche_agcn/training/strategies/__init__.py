@@ -1,8 +1,8 @@
 """Strategies: each combines the template with plugins."""
 
-from avalanche_agcn.training.strategies.agcn import AGCN
-from avalanche_agcn.training.strategies.base import MultiLabelTemplate
-from avalanche_agcn.training.strategies.baselines import (
+from .agcn import AGCN
+from .base import MultiLabelTemplate
+from .baselines import (
     CSC,
     EWC,
     FineTuning,
@@ -12,8 +12,8 @@ from avalanche_agcn.training.strategies.baselines import (
     TrainsJointly,
     multi_task_experience,
 )
-from avalanche_agcn.training.strategies.closed_form import L3A, StreamingRidge
-from avalanche_agcn.training.strategies.replay import AGEM, ER, OCDM, PRS, SCR, Replay
+from .closed_form import L3A, StreamingRidge
+from .replay import AGEM, ER, OCDM, PRS, SCR, Replay
 
 __all__ = [
     "AGCN",

@@ -8,22 +8,13 @@ from avalanche_agcn.checks import check_choice
 from avalanche_agcn.training.acm import QCounts
 from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph
 from avalanche_agcn.training.losses import Reduction
-from avalanche_agcn.training.plugins.agcn import (
-    LAMBDA_CLS,
-    LAMBDA_DST,
-    LAMBDA_GPH,
-    ACMPlugin,
-    AGCNPlugin,
-    SoftLabels,
-    agcn_model,
-)
+from avalanche_agcn.training.plugins.agcn import PAPER_WEIGHTS, ACMPlugin, AGCNPlugin, SoftLabels, agcn_model
 from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
 from avalanche_agcn.training.plugins.statistics import StatisticalNegativesPlugin
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate, Plugins
 
 Preset = Literal["paper", "official", "statistics"]
-PAPER_WEIGHTS = {"lambda_cls": LAMBDA_CLS, "lambda_dst": LAMBDA_DST, "lambda_gph": LAMBDA_GPH}
 # Chosen on held-out train photos of coco18, like the settings of model and optimizer that go with them:
 STATISTICS_WEIGHTS = {"lambda_cls": 0.5, "lambda_dst": 0.5, "lambda_gph": 1e3}
 STATISTICS_MODEL = {"orthogonal_words": True, "lr_gcn": 3e-4}
@@ -39,15 +30,13 @@ class AGCN(MultiLabelTemplate):
     strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion `PartialBCEWithLogitsLoss` and
     ``train(..., reset_optimizer_state=True)`` does the same.
 
-    Arguments that are not below are those of `AGCNPlugin`, `ACMPlugin` and `OnlineReplayPlugin`.
+    Arguments that are not below are those of `AGCNPlugin`, `ACMPlugin` and `OnlineReplayPlugin`; loss weights
+    that are None are those of the preset.
 
     Args:
         preset: ``"paper"``, the equations; ``"official"``, the soft labels and graph of the authors' program;
             or ``"statistics"``, the equations with a `StatisticalNegativesPlugin` and weights that suit it,
             which works best with orthogonal word vectors and ``lr_gcn=3e-4``.
-        lambda_cls: λ₁, weight of the classification loss; that of the preset if None, as for the next two.
-        lambda_dst: λ₂, weight of the distillation loss.
-        lambda_gph: λ₃, weight of the relationship-preserving loss.
         mem_size: number of images in a replay memory; 0 for none, as in the paper.
         storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
         seed: seed of the memory (0 if None) and of the stream.

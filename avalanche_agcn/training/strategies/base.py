@@ -33,7 +33,6 @@ class MultiLabelTemplate(SupervisedTemplate):
 
     Args:
         model: network from images to logits of the classes seen so far.
-        optimizer: optimizer of the model's parameters.
         criterion: loss of logits and targets; `PartialBCEWithLogitsLoss` if None.
         train_mb_size: images per step, over all processes.
         train_epochs: passes over an experience; 1 in the online setting of the paper.

@@ -7,15 +7,8 @@ from avalanche.benchmarks.scenarios.generic_scenario import EagerCLStream
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
+from avalanche_agcn.training.plugins import distillation
 from avalanche_agcn.training.plugins.agcn import ACMPlugin, AGCNPlugin, agcn_model
-from avalanche_agcn.training.plugins.distillation import (
-    ALPHA,
-    BETA,
-    THRESHOLD,
-    ConfidencePenaltyPlugin,
-    LwFPlugin,
-    PseudoLabelPlugin,
-)
 from avalanche_agcn.training.plugins.ewc import EWCPlugin
 from avalanche_agcn.training.strategies.base import MultiLabelTemplate, Plugins
 from avalanche_agcn.training.strategies.closed_form import StreamingRidge
@@ -52,7 +45,7 @@ class LwF(MultiLabelTemplate):
     def __init__(
         self, *, alpha: float = 1.0, temperature: float = 1.0, plugins: Plugins = None, **base_kwargs: Any
     ) -> None:
-        self.lwf = LwFPlugin(alpha=alpha, temperature=temperature)
+        self.lwf = distillation.LwFPlugin(alpha=alpha, temperature=temperature)
         super().__init__(plugins=[*(plugins or []), self.lwf], **base_kwargs)
 
 
@@ -69,17 +62,17 @@ class CSC(MultiLabelTemplate):
     def __init__(
         self,
         *,
-        beta: float = BETA,
-        alpha: float = ALPHA,
-        threshold: float = THRESHOLD,
+        beta: float = distillation.BETA,
+        alpha: float = distillation.ALPHA,
+        threshold: float = distillation.THRESHOLD,
         plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
         # Its weights leave the loss unchanged: it holds the teacher, which the other three share.
         self.agcn = AGCNPlugin(lambda_cls=1.0, lambda_dst=0.0, lambda_gph=0.0)
         self.acm = ACMPlugin()
-        self.penalty = ConfidencePenaltyPlugin(beta=beta, alpha=alpha, teacher=self.agcn.teacher)
-        self.pseudo_labels = PseudoLabelPlugin(threshold=threshold, teacher=self.agcn.teacher)
+        self.penalty = distillation.ConfidencePenaltyPlugin(beta=beta, alpha=alpha, teacher=self.agcn.teacher)
+        self.pseudo_labels = distillation.PseudoLabelPlugin(threshold=threshold, teacher=self.agcn.teacher)
         own = [self.agcn, self.acm, self.penalty, self.pseudo_labels]
         super().__init__(plugins=[*own, *(plugins or [])], **base_kwargs)
         agcn_model(self)
@@ -95,7 +88,13 @@ class TrainsJointly:
         if not isinstance(experiences, Iterable) and hasattr(experiences, "complete_train_dataset"):
             experiences = multi_task_experience(experiences)
         for experience in experiences if isinstance(experiences, Iterable) else [experiences]:
-            _check_complete_labels(experience)
+            targets = experience.dataset.targets[:]
+            n_labelled = getattr(experience, "n_own_classes", targets.shape[1])
+            if targets.isnan().any() or n_labelled < targets.shape[1]:
+                raise ValueError(
+                    "Multi-Task needs all labels of every image, but the stream has only some of them: call "
+                    "train(benchmark), not train(benchmark.train_stream)."
+                )
         return super().train(experiences, eval_streams, **kwargs)  # type: ignore[misc]
 
 
@@ -117,13 +116,3 @@ def multi_task_experience(benchmark: MultiLabelBenchmark) -> MultiLabelExperienc
     )
     EagerCLStream("train", [experience])  # names the experience's stream, as metrics need it
     return experience
-
-
-def _check_complete_labels(experience: Any) -> None:
-    targets = experience.dataset.targets[:]
-    n_labelled = getattr(experience, "n_own_classes", targets.shape[1])
-    if targets.isnan().any() or n_labelled < targets.shape[1]:
-        raise ValueError(
-            "Multi-Task needs all labels of every image, but the stream has only some of them: call "
-            "train(benchmark), not train(benchmark.train_stream)."
-        )

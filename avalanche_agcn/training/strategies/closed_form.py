@@ -1,19 +1,18 @@
 """Strategies that solve their classifiers from sums of features: StreamingRidge, and L3A."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from avalanche.benchmarks.utils import AvalancheDataset
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
-from torch.utils.data import DataLoader
 
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import evaluation_mode, unwrap
 from avalanche_agcn.models.linear import MultiLabelClassifier
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.l3a import RIDGE, THRESHOLD
+from avalanche_agcn.training.loader import load_batches
 from avalanche_agcn.training.plugins.drift import DecoupledTrainingPlugin
 from avalanche_agcn.training.plugins.statistics import (
     FeatureCollector,
@@ -34,11 +33,8 @@ L3A_DECISION = 0.1  # L3A's program predicts a class where sigmoid(z·w) is abov
 class ClosedForm(MultiLabelTemplate):
     """Collects sums in training and solves the classifiers when `train` ends or evaluation begins.
 
-    Subclasses implement `_solution` and have a ``collector``.
-
-    Args:
-        model: a `MultiLabelClassifier`, whose classifier is replaced by the solution.
-        optimizer: optimizer of the network; needed only if it is trained.
+    The solution replaces the classifier of a `MultiLabelClassifier`. An optimizer is needed only if the
+    network is trained. Subclasses implement `_solution` and have a ``collector``.
     """
 
     trains_network = False  # unless plugins add a loss that does
@@ -116,12 +112,8 @@ class L3A(ClosedForm):
     A logit is z·w − 0.1, so that the decision p ≥ 0.5 is the published one. z·w is near 0 for negatives and 1
     for positives: its sigmoid ranks images, but as a probability it is far too close to 0.5.
 
-    The model of the published method is ``MultiLabelClassifier(RandomFeatures(backbone), n_classes)``.
-
-    Args:
-        ridge: γ.
-        threshold: probability sigmoid(z·w) above which an old class is a label of a new image.
-        decision: z·w at which a class is predicted; logits are shifted by it.
+    The model of the published method is ``MultiLabelClassifier(RandomFeatures(backbone), n_classes)``. Logits
+    are shifted by ``decision``, the z·w at which a class is predicted; for the others see `L3AStatistics`.
     """
 
     def __init__(
@@ -153,10 +145,8 @@ class StreamingRidge(ClosedForm):
     The network is frozen unless a `DecoupledTrainingPlugin` trains it; a `DriftCompensationPlugin` then keeps
     the sums valid, and an ``optimizer`` is needed.
 
-    Args:
-        gamma: γ, weight of the images of other experiences, 0 to 1.
-        ridge: λ; chosen per experience by generalised cross-validation if None.
-        refine: β, weight of label relations in the scores; without them if None.
+    For ``gamma`` and ``ridge`` see `solve_ridge`; ``refine`` is β, the weight of label relations in the
+    scores, which do not count if it is None.
     """
 
     def __init__(
@@ -208,9 +198,8 @@ class StreamingRidge(ClosedForm):
     def forget(self, dataset: AvalancheDataset) -> None:
         """Remove images that were trained on, as if they had never been seen.
 
-        Args:
-            dataset: images and targets as they were in the train stream; the experience of an image follows
-                from the columns that it is annotated for.
+        Images and targets must be as they were in the train stream; the experience of an image follows from
+        the columns that it is annotated for.
 
         Raises:
             ValueError: if the dataset has random augmentation, the network was trained, features are in half
@@ -231,20 +220,15 @@ class StreamingRidge(ClosedForm):
         removed = FeatureStatistics()
         for size in self.statistics.block_sizes:
             removed.begin(size)
-        for features, targets in self._features(dataset):
-            _check_one_experience(targets, removed)
-            for t in range(removed.n_experiences):
-                removed.update(features, targets[:, removed.columns(t)], experience=t)
+        model = unwrap(self.model)
+        with torch.no_grad(), evaluation_mode(model):
+            for images, targets in load_batches(self, dataset, batch_size=self.eval_mb_size):
+                _check_one_experience(targets, removed)
+                features = model.features(images)
+                for t in range(removed.n_experiences):
+                    removed.update(features, targets[:, removed.columns(t)], experience=t)
         self.statistics.subtract(removed)
         self.solve()
-
-    def _features(self, dataset: AvalancheDataset) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and targets of a dataset, batch by batch."""
-        model = unwrap(self.model)
-        loader = DataLoader(dataset, batch_size=self.eval_mb_size, collate_fn=dataset.collate_fn)
-        with torch.no_grad(), evaluation_mode(model):
-            for images, targets, *_ in loader:
-                yield model.features(images.to(self.device)), targets.to(self.device)
 
     def _exact_provenance(self, operation: str) -> Provenance:
         """The provenance of the sums; a ValueError if their features cannot be computed again."""

@@ -22,12 +22,8 @@ CONTRAST_WEIGHT = 0.1  # ours, from the embedded benchmark: the criterion must k
 class Replay(MultiLabelTemplate):
     """Trains on the stream and on images from a memory that is updated after each step.
 
-    Args:
-        storage_policy: the memory. `ER`, `PRS`, `OCDM` and `SCR` make their own, of ``mem_size`` images and
-            with the ``seed`` of the stream (0 if None).
-        batch_size_mem: see `OnlineReplayPlugin`, as for the next two.
-        newer_as_negative: whether replayed images are negatives of newer classes.
-        views: number of times each image appears in a batch.
+    `ER`, `PRS`, `OCDM` and `SCR` make their own memory, of ``mem_size`` images and with the ``seed`` of the
+    stream (0 if None). For the other arguments see `OnlineReplayPlugin`.
     """
 
     def __init__(
@@ -85,12 +81,7 @@ class SCR(ER):
     - the features themselves are contrasted, without a projection head, so that no parameter is added.
 
     As in SCR, a step sees two views of each image: ``2 * (train_mb_size + batch_size_mem)`` images.
-
-    Args:
-        batch_size_mem: replayed images per step.
-        contrast_weight: weight of the contrastive loss beside the criterion.
-        temperature: τ.
-        views: number of views of each image in a batch.
+    ``contrast_weight`` is the weight of the contrastive loss beside the criterion.
     """
 
     def __init__(
@@ -111,11 +102,9 @@ class SCR(ER):
 class AGEM(MultiLabelTemplate):
     """Averaged gradient episodic memory (Chaudhry et al., 2019): no step may raise the loss on memory.
 
-    Args:
-        mem_size: number of images in memory, equally many of each experience.
-        sample_size: number of images in a reference batch; as many as of the stream if None. The paper has
-            256, which makes a step of 8 images 33 times as long.
-        seed: seed of the memory (0 if None) and of the stream.
+    The memory has equally many images of each experience. A reference batch has ``sample_size`` images, as
+    many as of the stream if None; the paper's 256 make a step of 8 images 33 times as long. ``seed`` is that
+    of the memory (0 if None) and of the stream.
     """
 
     def __init__(
