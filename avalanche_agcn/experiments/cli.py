@@ -172,6 +172,8 @@ def settings_of(
         own = {name: value for name, value in given.items() if name in known} | {"method": choice.method}
         own["label"] = choice.label if own.get("label") is None else own["label"]
         wanted += [make_settings(benchmark, {**small, **choice.changes}, **own, seed=s) for s in seeds]
+    if not wanted:
+        raise ValueError("there is nothing to run: the config has an empty list of methods or seeds.")
     wanted = _with_extras(wanted, extras)
     if variants is not None:
         wanted = _with_variants(wanted, variants)
@@ -209,7 +211,7 @@ def _config_of(given: Mapping[str, Any]) -> dict[str, Any]:
         check_value("benchmark", config["benchmark"], KINDS["benchmark"])
     if "method" in given:
         config.pop("label", None)
-        if set(given["method"]) != {config.get("method")}:
+        if any(name != config.get("method") for name in given["method"]):
             config.pop("method_settings", None)
     return config
 
@@ -363,7 +365,7 @@ def main(
     with contextlib.nullcontext() if first else contextlib.redirect_stderr(None):
         arguments = parser.parse_args(argv)
         try:
-            check_value("out", getattr(arguments, "out", None), str | None)
+            check_value("--out", getattr(arguments, "out", None), str | None)
             wanted = settings_of(arguments, variants)
         except (ValueError, OSError) as error:
             parser.error(one_sentence(error))

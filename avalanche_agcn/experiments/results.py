@@ -321,8 +321,8 @@ def _check_numbers(part: Mapping[str, Any], content: Mapping[str, Any], place: s
         "n_images": (AMOUNT, f"{n_experiences} numbers", [n_experiences]),
         **dict.fromkeys(("seconds", "decisions", "image"), (AMOUNT,)),
     }
-    for name in limits.keys() & part.keys():
-        _check_array(part[name], place + name, *limits[name])
+    for name, limit in limits.items():
+        _check_array(part.get(name), place + name, *limit)
 
 
 def _check_array(value: Any, place: str, bounds: Any, shape: str = "", *sizes: Sequence[int]) -> None:
@@ -335,8 +335,8 @@ def _check_array(value: Any, place: str, bounds: Any, shape: str = "", *sizes: S
         for item in value:
             _check_array(item, place, bounds, shape, *sizes[1:])
     elif isinstance(value, dict):
-        for item in value.values():
-            _check_array(item, place, bounds, shape, *sizes)
+        for name, item in value.items():
+            _check_array(item, f"{place}.{name!r:.60}", bounds, shape, *sizes)
 
 
 def _check_picture(picture: Mapping[str, Any], content: Mapping[str, Any], place: str) -> None:

@@ -164,6 +164,8 @@ def test_label_and_own_settings_of_a_config_are_not_another_methods(tmp_path):
         return [(s.name, s.n_train, s.method_settings.get("mem_size")) for s in found]
 
     assert runs() == [("mine-seed0", 3000, 7)]
+    (tmp_path / "several.json").write_text('{"method": ["er", "lwf"]}')
+    assert wanted(f"--config {tmp_path / 'several.json'} --method agcn")[0].method == "agcn"
     assert runs("--method er") == [("er-seed0", 3000, 7)]
     assert runs("--method lwf er") == [("lwf-seed0", 3000, None), ("er-seed0", 3000, 2000)]
     assert runs("--smoke") == [("mine-seed0", 64, 8)]  # small whatever the config says
