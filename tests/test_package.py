@@ -1,6 +1,7 @@
 """Names that users and other projects rely on."""
 
 import importlib
+import inspect
 import subprocess
 import sys
 
@@ -31,6 +32,13 @@ def test_public_names_can_be_imported_from_their_layer_and_from_the_package(modu
     for place in (imported, avalanche_agcn):
         with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
             _ = place.Nothing
+
+
+def test_methods_and_arguments_that_callers_rely_on_are_kept():
+    assert callable(avalanche_agcn.AGCNPlugin.teacher_logits)
+    assert isinstance(avalanche_agcn.StreamingRidge.provenance, property)
+    arguments = inspect.signature(avalanche_agcn.create_backbone).parameters
+    assert arguments.keys() >= {"freeze_batchnorm", "fold_batchnorm", "frozen", "channels_last", "compile"}
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def check_inside(file: str, place: str) -> None:
     """
     absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or file.startswith("\\")
     if not file or absolute or ".." in re.split(r"[/\\]", file) or "\0" in file:
-        fail(place, "the name of a file within the folder of images", file)
+        fail(place, "a file within the folder of images, by its name relative to that folder", file)
 
 
 def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:

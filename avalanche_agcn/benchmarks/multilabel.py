@@ -35,7 +35,9 @@ from avalanche_agcn.checks import check_whole_number
 class MultiLabelSource(Interface):
     """Data of a benchmark: ``source[i][0]`` is an image, ``targets`` an N×C matrix of 0 and 1."""
 
-    targets: Any
+    @property
+    def targets(self) -> Any:
+        """Labels of all images."""
 
     def __len__(self) -> int: ...
 
@@ -94,7 +96,7 @@ class MultiLabelBenchmark(CLScenario):
         test_stream: experience i has the images that first become relevant at i, with all their labels.
             Nested test set i is therefore ``test_stream[: i + 1]``, with the classes seen so far.
         valid_stream: like the test stream, from images held out of training; only with a validation size.
-        class_names: name of each column, in order of appearance.
+        class_names: name of each column, in order of appearance; ``n_classes`` of them.
         classes_per_experience: number of columns each experience adds.
         protocol: the conventions in force; printing it gives a line for each.
     """

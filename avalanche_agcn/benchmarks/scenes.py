@@ -116,8 +116,11 @@ def draw_label_sets(sets: Sets, probability: Probabilities, n_images: int, rng: 
 
 def _check_known(class_names: Sequence[str]) -> list[str]:
     names = list(class_names)
-    if not names or len(set(names)) != len(names) or not DRAWINGS.keys() >= set(names):
-        raise ValueError(f"class_names must be different ones of {list(CLASS_NAMES)}, not {names}.")
+    unknown = sorted(set(names) - DRAWINGS.keys())
+    if not names or len(set(names)) != len(names) or unknown:
+        raise ValueError(
+            f"class_names must be different ones of {list(CLASS_NAMES)}, not {names}; unknown are {unknown}."
+        )
     return names
 
 

@@ -15,7 +15,6 @@ from avalanche_agcn.models.networks import Weights, load_network
 from avalanche_agcn.models.networks import WeightsUnavailable as WeightsUnavailable  # for users to catch
 
 RANDOM_WIDTH = 4096  # of L3A's program
-SWITCHES = ("freeze_batchnorm", "fold_batchnorm", "frozen", "channels_last", "compile")  # of Backbone
 
 Pool = Literal["max", "avg"]
 Frozen = Sequence[str] | Literal["all"]
@@ -172,7 +171,16 @@ def count_features(backbone: nn.Module) -> int:
 
 
 def create_backbone(
-    name: str = "resnet101", *, pretrained: Weights | None = None, pool: Pool = "max", **settings: Any
+    name: str = "resnet101",
+    *,
+    pretrained: Weights | None = None,
+    pool: Pool = "max",
+    freeze_batchnorm: bool = False,
+    fold_batchnorm: bool = False,
+    frozen: Frozen = (),
+    channels_last: bool = False,
+    compile: bool = False,
+    **network_settings: Any,
 ) -> Backbone:
     """A network without its classifier.
 
@@ -190,8 +198,12 @@ def create_backbone(
             for all networks but ``"small"``.
         pool: ``"max"`` (the paper) or ``"avg"``. Networks that return vectors, such as vision transformers,
             are not pooled, except those of timm.
-        **settings: ``freeze_batchnorm``, ``fold_batchnorm``, ``frozen``, ``channels_last`` and ``compile`` as
-            in `Backbone`; others are arguments of the source's own constructor.
+        freeze_batchnorm: see `Backbone`, as for the next four.
+        fold_batchnorm: makes the network faster.
+        frozen: layers that are not trained.
+        channels_last: memory format.
+        compile: whether to compile the layers.
+        **network_settings: arguments of the source's own constructor.
 
     Raises:
         WeightsUnavailable: if the weights cannot be loaded; the message lists alternatives.
@@ -202,17 +214,26 @@ def create_backbone(
         512
     """
     check_choice("pool", pool, Pool)
-    switches = {key: settings.pop(key) for key in SWITCHES if key in settings}
-    layers, mean, std = load_network(name, pretrained or False, pool, settings)
+    layers, mean, std = load_network(name, pretrained or False, pool, network_settings)
     if pretrained is None and name != "small":
         warnings.warn(
             f"{name} starts from random weights: pass pretrained=True for ImageNet weights, or "
             "pretrained=False if random weights are intended.",
             stacklevel=2,
         )
-    n_features = _run(layers, torch.zeros(1, 3, 224, 224)).shape[1]
-    switches |= {"mean": mean, "std": std, "pretrained": bool(pretrained)}
-    return Backbone(layers, num_features=n_features, pool=pool, **switches)
+    return Backbone(
+        layers,
+        num_features=_run(layers, torch.zeros(1, 3, 224, 224)).shape[1],
+        pool=pool,
+        mean=mean,
+        std=std,
+        pretrained=bool(pretrained),
+        freeze_batchnorm=freeze_batchnorm,
+        fold_batchnorm=fold_batchnorm,
+        frozen=frozen,
+        channels_last=channels_last,
+        compile=compile,
+    )
 
 
 def fold_into_convolutions(layers: nn.Module) -> int:

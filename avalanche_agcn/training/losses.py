@@ -131,6 +131,7 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
     (the authors' program); ``"sum"`` is over old classes (Eq. 7), the mean over images.
     """
     check_choice("reduction", reduction, Reduction)
+    check_shape("teacher_logits", teacher_logits, ("images", "old classes"))
     n_images, n_old = teacher_logits.shape
     student = _at_least_float32(logits[..., :n_old])
     check_shape("logits of the old classes", student, (n_images, n_old), " as the teacher's")
@@ -164,6 +165,7 @@ def relationship_preserving_loss(
     norms (Eq. 8) is ``n_old * D`` times larger.
     """
     check_choice("reduction", reduction, Reduction)
+    check_shape("old_embeddings", old_embeddings, ("old classes", "features"))
     n_old, width = old_embeddings.shape
     old = _at_least_float32(embeddings[:n_old])
     check_shape("embeddings of the old classes", old, (n_old, width), " as before")

@@ -83,9 +83,10 @@ class MomentSums:
 
     def load_state_dict(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
         """Restore sums and waiting rows from the entries that begin with ``prefix``."""
+        for name in (f"{prefix}sums", f"{prefix}features", f"{prefix}targets"):
+            if name in state:
+                check_shape(name, state[name], ("rows", "columns"))
         total = state.get(f"{prefix}sums")
-        if total is not None:
-            check_shape(f"{prefix}sums", total, ("rows", "columns"))
         self.replace(None if total is None else total.detach().clone())
         if f"{prefix}features" in state:
             self._waiting = [(state[f"{prefix}features"].clone(), state[f"{prefix}targets"].clone())]

@@ -235,7 +235,7 @@ def test_options_and_protocols_reach_the_benchmark():
         (ScenesDataset, {"n_images": 3, "image_size": 8}, "image_size must be at least 16, not 8"),
         (ScenesDataset, {"n_images": 3, "seed": -1}, "seed must be at least 0, not -1"),
         (ScenesDataset, {"n_images": 3, "split": "valid"}, r"one of \('train', 'test'\), not 'valid'"),
-        (ScenesDataset, {"n_images": 3, "class_names": ["cat", "unicorn"]}, r"not \['cat', 'unicorn'\]"),
+        (ScenesDataset, {"n_images": 3, "class_names": ["cat", "unicorn"]}, r"unknown are \['unicorn'\]"),
         (ScenesDataset, {"n_images": 3, "class_names": ["cat", "cat"]}, "must be different"),
         (ScenesDataset, {"n_images": 3, "class_names": []}, "must be different ones of"),
         (SplitScenes, SMALL | {"n_classes": 41}, "n_classes=41 must be between 1 and the 40"),

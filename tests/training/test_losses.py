@@ -186,6 +186,9 @@ def test_old_classes_must_be_among_the_new(old):
         ValueError, match=rf"of the old classes must be \{list(old.T.shape)} .*, not \[4, 2\]"
     ):
         distillation_loss(torch.zeros(4, 2), old.T)
+    for loss in (relationship_preserving_loss, distillation_loss):
+        with pytest.raises(ValueError, match=r"must be \[.*old classes.*\], not \[4\]"):
+            loss(torch.zeros(2, 4), old.flatten()[:4])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

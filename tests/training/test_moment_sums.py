@@ -92,8 +92,9 @@ def test_what_does_not_fit_is_rejected_and_nothing_is_lost():
             drift.update(*map(torch.zeros, pair))
     with pytest.raises(ValueError, match="Feature 0 of row 0 is nan"):
         drift.update(torch.zeros(1, 5), torch.full((1, 5), float("nan")))
-    with pytest.raises(ValueError, match="sums"):
-        drift.load_state_dict({"sums": torch.zeros(0)})
+    for name in ("sums", "features"):
+        with pytest.raises(ValueError, match=rf"{name} must be \[rows, columns\], not \[0\]"):
+            drift.load_state_dict({name: torch.zeros(0)})
     with pytest.raises(ValueError, match=r"ridge must be above 0, not 0\.0"):
         drift.solve(0.0)
     assert drift.count == 40

@@ -97,6 +97,10 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
             preservation = relationship_preserving_loss(*pair, reduction=self.gph_reduction)
             strategy.loss = strategy.loss + self.lambda_gph * preservation
 
+    def teacher_logits(self, strategy: SupervisedTemplate) -> Tensor | None:
+        """The teacher's logits of the current batch, ``[B, n_old]``; None in the first experience."""
+        return self.teacher.logits(strategy) if self.teacher.n_old else None
+
 
 def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
     """Return the `AGCNModel` of a strategy; a TypeError if it has another model."""
@@ -194,10 +198,11 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         self.acm.load_state_dict(state)
 
     def _count(self, strategy: SupervisedTemplate, targets: Tensor) -> None:
-        teachers = [plugin.teacher for plugin in strategy.plugins if isinstance(plugin, AGCNPlugin)]
+        plugins = [plugin for plugin in strategy.plugins if isinstance(plugin, AGCNPlugin)]
+        logits = plugins[0].teacher_logits(strategy) if plugins else None
         soft_old = None
-        if teachers and teachers[0].n_old:
-            logits = in_float64(teachers[0].logits(strategy))
+        if logits is not None:
+            logits = in_float64(logits)
             soft_old = logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
         self.acm.update(targets[:, self.acm.n_old : self.acm.n_seen], soft_old, reduce=True)
         self._update_graph(strategy)

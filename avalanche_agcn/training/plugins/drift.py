@@ -139,8 +139,12 @@ class DriftCompensationPlugin(TeacherPlugin, supports_distributed=True):  # type
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore pairs and teacher."""
-        for part, load in (("drift.", self.drift.load_state_dict), ("teacher.", super().load_state_dict)):
-            load({name.removeprefix(part): t for name, t in state.items() if name.startswith(part)})
+        parts: dict[str, dict[str, Tensor]] = {"drift": {}, "teacher": {}}
+        for name, tensor in state.items():
+            part, _, key = name.partition(".")
+            parts[part][key] = tensor  # a KeyError for the state of another plugin
+        self.drift.load_state_dict(parts["drift"])
+        super().load_state_dict(parts["teacher"])
 
     def _compare_held_images(self, strategy: SupervisedTemplate, A: Tensor, shift: Tensor) -> DriftMap:
         """Pairs of the teacher's mapped features, f → fA + shift, and the final student's."""

@@ -171,6 +171,11 @@ class StreamingRidge(ClosedForm):
         """The sums that the classifiers are solved from."""
         return self.collector.statistics
 
+    @property
+    def provenance(self) -> Provenance | None:
+        """Network, transform and classes behind the sums; None before training."""
+        return self.collector.provenance
+
     def _solution(self) -> tuple[Any, ...]:
         solution = solve_ridge(self.statistics, gamma=self.gamma, ridge=self.ridge)
         if self.refine is None:
@@ -232,7 +237,7 @@ class StreamingRidge(ClosedForm):
 
     def _exact_provenance(self, operation: str) -> Provenance:
         """The provenance of the sums; a ValueError if their features cannot be computed again."""
-        provenance = self.collector.provenance
+        provenance = self.provenance
         if provenance is None:
             raise ValueError(f"Nothing was trained on yet, so there is nothing to {operation}.")
         if self.trains_network or digest_module(unwrap(self.model).backbone) != provenance.network:

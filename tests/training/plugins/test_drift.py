@@ -145,3 +145,5 @@ def test_missing_parts_are_named(train):
         train(DecoupledTrainingPlugin(), model=model)
     with pytest.raises(ValueError, match="needs an optimizer"):
         StreamingRidge(model=model, plugins=[DecoupledTrainingPlugin()])
+    with pytest.raises(KeyError, match="offset"):  # the state of another plugin
+        DriftCompensationPlugin().load_state_dict({"offset": torch.zeros(())})
