@@ -113,6 +113,7 @@ def whole(tmp_path_factory):
     ],
 )
 def test_a_killed_run_resumes_with_other_workers_to_the_same_end(tmp_path, changes, n_saves, whole):
+    # Stopped with one or two workers, resumed with one fewer.
     n_steps = stop(make_run(smoke(**changes, num_workers=n_saves % 2 + 1), tmp_path), n_saves)
     resumed = make_run(smoke(**changes, num_workers=n_saves % 2), tmp_path, resume=True)
     assert finish(resumed, n_before=n_steps) == whole(**changes)
