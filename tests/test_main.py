@@ -9,18 +9,15 @@ from pathlib import Path
 import pytest
 
 from avalanche_agcn.__main__ import COMMANDS, main
-from avalanche_agcn.experiments.cli import make_parser
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.settings import make_settings
 
 ROOT = Path(__file__).parents[1]
 
 
-def python(*arguments, **options):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, **options
-    )
+def python(*arguments):
+    how = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, *arguments], **how)
 
 
 @pytest.mark.parametrize("options", [["--help"], *([name, "--help"] for name in COMMANDS)])
@@ -35,15 +32,12 @@ def test_help_needs_neither_torch_nor_avalanche(options):
     assert done.stdout.startswith("usage: avalanche-agcn")
 
 
-def test_commands_are_listed_and_unknown_ones_named(capsys):
+def test_commands_and_methods_are_listed_and_unknown_ones_named(capsys):
     assert main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"\n  {name} " in listed for name in COMMANDS)
     assert main(["rum"]) == 2
     assert "invalid choice: 'rum'" in capsys.readouterr().err
-
-
-def test_methods_shows_every_method_with_the_values_of_its_settings(capsys):
     assert main(["methods"]) == 0
     blocks = re.split(r"^(?=\w)", capsys.readouterr().out, flags=re.MULTILINE)
     shown = {block.split()[0]: " ".join(block.split()) for block in blocks if block.split()}
@@ -55,20 +49,16 @@ def test_methods_shows_every_method_with_the_values_of_its_settings(capsys):
     assert "cross_blocks=true" in shown["agcn"]
 
 
-def test_defaults_in_the_help_of_method_settings_are_those_in_force():
-    text = " ".join(make_parser("coco", None).format_help().split())
+def test_run_knows_each_data_set_and_shows_the_defaults_in_force(capsys):
+    for name, size in (("wide", "21"), ("voc", "none"), ("coco", "40")):
+        assert main(["run", name, "--help"]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert re.search(rf"--n-classes N .{{0,80}}\(default: {size}", text)
     papers, scenes = (make_settings(name).method_settings for name in ("coco", "scenes"))
     memory = make_settings("coco", method="er").method_settings["mem_size"]
     assert f"images in memory (default: {memory}; AGCN: {papers['mem_size']})" in text
     assert f"(default: {papers['lambda_gph']}, drawn scenes: {scenes['lambda_gph']})" in text
     assert f"statistics (default: {papers['preset']})" in text
-
-
-def test_run_knows_each_data_set_by_name(capsys):
-    for name, size in (("wide", "21"), ("voc", "none"), ("coco", "40")):
-        assert main(["run", name, "--help"]) == 0
-        text = " ".join(capsys.readouterr().out.split())
-        assert re.search(rf"--n-classes N .{{0,80}}\(default: {size}", text)
 
 
 def test_avalanche_is_imported_without_the_advice_to_install_qp_solvers():

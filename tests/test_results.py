@@ -29,16 +29,13 @@ def test_no_result_is_of_a_part_of_the_photos_or_of_validation():
         assert result.seed in (0, 1, 2)
 
 
-def test_readmes_table_is_what_the_results_give(coco18, tmp_path):
+def test_readmes_table_and_the_page_on_reproduction_are_what_the_results_give(coco18, tmp_path):
     start, end = coco18["README_MARKS"]
     (tmp_path / "README.md").write_text(f"{start}{end}\n")
     coco18["fill_readme"](tmp_path / "README.md", find_results([ROOT / "runs" / "coco18" / "frozen"]))
     filled = (tmp_path / "README.md").read_text()
     assert filled.count("\n") == len(coco18["README_ROWS"]) + 4
     assert filled.rstrip("\n") in (ROOT / "README.md").read_text()
-
-
-def test_the_page_on_reproduction_is_what_the_results_give():
     reproduction = runpy.run_path(str(ROOT / "runs" / "reproduction.py"))
     assert reproduction["make_page"]() == (ROOT / "REPRODUCTION.md").read_text()
 

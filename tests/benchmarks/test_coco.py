@@ -87,6 +87,10 @@ def test_explicit_options_win(tmp_path):
     assert len(reordered.valid_stream[0].dataset) == 2
 
 
+PAPERS = {"n_classes": 4, "n_experiences": 2, "class_order": "data", "repeat_images": False, "flip": True}
+PAPERS |= {"unlabelled_as_negative": False, "crowds": "labels", "image_size": 448}
+
+
 @pytest.mark.parametrize(
     ("given", "names", "sizes"),
     [
@@ -94,11 +98,18 @@ def test_explicit_options_win(tmp_path):
         ({"n_experiences": 2}, ["ant", "cat", "cow", "dog"], [2, 2]),
         ({"classes_per_experience": [3, 1]}, ["ant", "cat", "cow", "dog"], [3, 1]),
         ({"class_order": ["cow", "ant", "dog"], "crowds": "labels"}, ["cow", "ant", "dog"], [1, 1, 1]),
+        (PAPERS, ["dog", "cat", "ant", "cow"], [2, 2]),
     ],
 )
-def test_explicit_sizes_and_classes_win_over_the_protocol(coco, given, names, sizes):
+@pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # few images
+def test_explicit_settings_win_over_the_protocol(coco, given, names, sizes):
     benchmark = SplitCOCO(coco, protocol="B0-C1", **given)
     assert (benchmark.class_names, benchmark.classes_per_experience) == (names, sizes)
+    if given is PAPERS:
+        paper = SplitCOCO(coco, protocol="paper", n_classes=4, n_experiences=2)
+        assert str(benchmark.protocol).splitlines()[1:] == str(paper.protocol).splitlines()[1:]
+        for ours, theirs in zip(benchmark.train_stream, paper.train_stream):
+            assert torch.equal(ours.dataset.targets.codes, theirs.dataset.targets.codes)
 
 
 def test_labels_need_no_images_and_images_have_the_papers_size(tmp_path):
@@ -112,38 +123,31 @@ def test_labels_need_no_images_and_images_have_the_papers_size(tmp_path):
         benchmark.train_stream[0].dataset[0]
 
 
-def remove(pattern):
-    return lambda root: [file.unlink() for file in (root / "annotations").glob(pattern)]
-
-
-def change(subset="train", **parts):
-    return lambda root: write_annotations(root, {"train": TRAIN, "val": VAL}[subset], subset, **parts)
-
-
 GNU = [{"id": number, "name": "gnu" if number == 7 else name} for number, name in CATEGORIES.items()]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "damage", "message"),
+    ("arguments", "removed", "changed", "message"),
     [
-        ({"n_classes": None}, remove("no file"), "n_classes=40 must be between 1 and the 4 classes"),
-        ({"n_experiences": None}, remove("no file"), "n_experiences=10 must be between 1 and the number of"),
-        ({"year": 2015}, remove("no file"), r"year must be one of \(2014, 2017\), not 2015"),
-        ({"year": 2017}, remove("no file"), "no annotations/instances_train2017.json; download"),
-        ({}, remove("*"), "no annotations/instances_train2014.json; download"),
-        ({}, remove("instances_val*"), r"no annotation file .*instances_val2014\.json"),
-        ({}, shutil.rmtree, "no folder .*coco"),
-        ({}, change(annotations=[]), "has 6 images and 0 annotations"),
-        ({}, change(images=[]), "has 0 images and"),
-        ({}, change(images=[{"id": 10, "file_name": "a"}]), "image_id must be the id of an image, but is 4"),
-        ({}, change("val", categories=GNU), "number 1 is 'cat' in train and 'gnu' in test"),
+        ({"n_classes": None}, "", {}, "n_classes=40 must be between 1 and the 4 classes"),
+        ({"n_experiences": None}, "", {}, "n_experiences=10 must be between 1 and the number of"),
+        ({"year": 2015}, "", {}, r"year must be one of \(2014, 2017\), not 2015"),
+        ({"year": 2017}, "", {}, "no annotations/instances_train2017.json; download"),
+        ({}, "annotations/*", {}, "no annotations/instances_train2014.json; download"),
+        ({}, "annotations/instances_val*", {}, r"no annotation file .*instances_val2014\.json"),
+        ({"dataset_root": "absent"}, "", {}, "no folder absent"),
+        ({}, "", {"annotations": []}, "has 6 images and 0 annotations"),
+        ({}, "", {"images": []}, "has 0 images and"),
+        ({}, "", {"categories": GNU}, "number 1 is 'gnu' in train and 'cat' in test"),
     ],
 )
-def test_arguments_and_files_that_do_not_fit_are_named(tmp_path, arguments, damage, message):
-    root = make_coco(tmp_path / "coco")
-    damage(root)
+def test_arguments_and_files_that_do_not_fit_are_named(tmp_path, arguments, removed, changed, message):
+    root = make_coco(tmp_path)
+    write_annotations(root, TRAIN, **changed)
+    for file in root.glob(removed) if removed else ():
+        file.unlink()
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        SplitCOCO(root, **{"n_classes": 4, "n_experiences": 2} | arguments)
+        SplitCOCO(**{"dataset_root": root, "n_classes": 4, "n_experiences": 2} | arguments)
 
 
 def read_labels(root, subset):
@@ -175,19 +179,6 @@ def test_crowds_count_as_set(tmp_path, crowds, image_3, n_test):
     assert found.keys() == {1, 2, 4, 6} | image_3.keys()
     assert found.items() >= image_3.items()
     assert len(benchmark.test_stream[0].dataset) == n_test
-
-
-@pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # few images
-def test_every_convention_can_be_overridden(coco):
-    sizes = {"n_classes": 4, "n_experiences": 2}
-    settings = {"class_order": "data", "repeat_images": False, "unlabelled_as_negative": False}
-    settings |= {"crowds": "labels", "image_size": 448, "flip": True}
-    overridden = SplitCOCO(coco, protocol="B0-C2", **sizes, **settings)
-    paper = SplitCOCO(coco, protocol="paper", **sizes)
-    assert str(overridden.protocol).splitlines()[1:] == str(paper.protocol).splitlines()[1:]
-    assert overridden.class_names == paper.class_names == ["dog", "cat", "ant", "cow"]
-    for ours, theirs in zip(overridden.train_stream, paper.train_stream):
-        assert torch.equal(ours.dataset.targets.codes, theirs.dataset.targets.codes)
 
 
 def test_protocol_prints_what_is_in_force(coco):
@@ -226,7 +217,8 @@ def test_split_lists_are_followed_exactly_and_named_by_the_annotations(tmp_path,
     assert complete == {35: [1, 0, 1], 4: [1, 1, 0], 10: [0, 1, 1], 2: [0, 1, 0]}
 
 
-LISTS = {"task0/train.csv": rows("train", {35: "1"}), "task0/test.csv": rows("val", {8: "1"})}
+LISTED = rows("train", {35: "1"})
+LISTS = {"task0/train.csv": LISTED, "task0/test.csv": rows("val", {8: "1"})}
 
 
 @pytest.mark.parametrize(
@@ -234,23 +226,27 @@ LISTS = {"task0/train.csv": rows("train", {35: "1"}), "task0/test.csv": rows("va
     [
         (rows("train", {99: "1"}), {}, r"do not fit the data.*'000000000099\.jpg'"),
         (rows("train", {10: "0", 35: "1", 6: "1"}), {}, "3 positives, is most like 'cat', but differs"),
-        (LISTS["task0/train.csv"], {"n_classes": 40}, "n_classes=40 contradicts the split lists"),
-        (LISTS["task0/train.csv"], {"repeat_images": True}, "leave out repeat_images"),
-        (LISTS["task0/train.csv"], {"protocol": "B0-C1"}, "leave out protocol"),
-        (LISTS["task0/train.csv"], {"year": 2017}, "no annotations/instances_train2017.json; download"),
+        (LISTED, {"n_classes": 40}, "n_classes=40 contradicts the split lists, which have 1"),
+        (LISTED, {"class_order": [0], "validation_size": 0.1}, "leave out class_order, validation_size"),
+        (LISTED, {"repeat_images": True, "protocol": "B0-C1"}, "leave out repeat_images, protocol"),
+        (LISTED, {"year": 2017}, "no annotations/instances_train2017.json; download"),
     ],
 )
 def test_lists_that_fit_neither_data_nor_arguments_are_rejected(
     tmp_path, write_lists, train_rows, arguments, message
 ):
     root = make_coco(tmp_path / "coco")
-    fitting = {"n_classes": 1, "n_experiences": 1, "year": 2014}
-    assert SplitCOCO(root, split_lists=write_lists(LISTS), **fitting).n_classes == 1
+    fitting = {"n_classes": 1, "n_experiences": 1, "year": 2014, "class_order": None, "validation_size": 0}
+    fitted = SplitCOCO(root, split_lists=write_lists(LISTS), image_size=8, **fitting)
+    assert (fitted.n_classes, "size=[8, 8]" in repr(fitted.plan.eval_transform)) == (1, True)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         SplitCOCO(root, split_lists=write_lists(LISTS | {"task0/train.csv": train_rows}), **arguments)
 
 
-def test_lists_without_annotations_must_be_the_published_ones(tmp_path, write_lists):
+def test_lists_with_two_columns_of_a_class_or_without_annotations_are_rejected(tmp_path, write_lists):
+    twice = {"task0/train.csv": rows("train", {35: "1,1"}), "task0/test.csv": rows("val", {8: "1,1"})}
+    with pytest.raises(ValueError, match=r"two of their columns are most like the same class.*'(\w+)', '\1'"):
+        SplitCOCO(make_coco(tmp_path / "coco"), split_lists=write_lists(twice, "twice"))
     with pytest.raises(ValueError, match="have 1 classes, not the 40"):
         SplitCOCO(tmp_path, split_lists=write_lists(LISTS))
     foreign = {name: ["photo.jpg" + ",1" * 40] for name in LISTS}

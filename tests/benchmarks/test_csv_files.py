@@ -28,11 +28,10 @@ def photos(tmp_path):
 
 @pytest.fixture
 def read(tmp_path, photos):
-    """Reads a CSV file of the given content."""
+    """A function that reads a CSV file of the given content."""
 
     def read_text(content, **options):
-        content = content if isinstance(content, bytes) else content.encode()
-        (tmp_path / "labels.csv").write_bytes(content)
+        (tmp_path / "labels.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
         return multilabel_csv(tmp_path / "labels.csv", images=photos, **options)
 
     return read_text
@@ -84,10 +83,7 @@ BAD = {
     "an empty label": ("file,labels\na.jpg,dog;;cat\n", "row 2: '' cannot be a label"),
     "an unprintable label": ("file,labels\na.jpg,dog;c\x1b[31mat\n", r"row 2: 'c\\x1b\[31mat' cannot be"),
     "a long label": (f"file,labels\na.jpg,{'dog' * 99}\n", "row 2: 'dogdog.*…' cannot be a label"),
-    "an absolute path": (
-        "file,labels\n/etc/passwd,dog\n",
-        "row 2: .*within the folder .* is '/etc/pas",
-    ),
+    "an absolute path": ("file,labels\n/etc/passwd,dog\n", "row 2: .*within the folder .* is '/etc/pas"),
     "a Windows path": ("file,labels\nC:\\a.jpg,dog\n", r"row 2: .*within the folder.*, but is 'C:\\\\a.jpg'"),
     "an escaping path": ("file,labels\na.jpg,cat\nx/../../a.jpg,dog\n", "row 3: .*, but is 'x/../../a.jpg'"),
     "an escaping path of Windows": ("file,labels\n..\\a.jpg,dog\n", "row 2: .*within the folder of images"),
@@ -117,16 +113,13 @@ def test_a_bad_file_gives_one_sentence_with_the_row(read, tmp_path, kind):
     assert "\n" not in text
 
 
-def test_missing_files_and_folders_are_named(tmp_path, photos, read):
+def test_missing_files_and_folders_are_named_and_all_images_that_cannot_be_opened(tmp_path, photos, read):
     for path in (tmp_path / "absent.csv", photos):
         with pytest.raises(FileNotFoundError, match=f"There is no file {re.escape(str(path))} with labels"):
             multilabel_csv(path, photos)
     read("file,labels\na.jpg,dog\n")
     with pytest.raises(FileNotFoundError, match=r"There is no folder .*absent of images"):
         multilabel_csv(tmp_path / "labels.csv", tmp_path / "absent")
-
-
-def test_all_images_that_cannot_be_opened_are_listed_at_once(read, photos):
     text = "file,labels\na.jpg,dog\ngone.jpg,dog\ntext.jpg,cat\n"
     with pytest.raises(OSError, match="2 of 3 images cannot be opened") as raised:
         read(text)
@@ -135,20 +128,15 @@ def test_all_images_that_cannot_be_opened_are_listed_at_once(read, photos):
     assert len(read(text, check_images=False)) == 3
 
 
-def test_test_labels_follow_the_classes_of_the_train_labels(read, tmp_path):
+def test_test_labels_and_benchmarks_follow_the_classes_of_the_train_labels(read):
     train = read("file,labels\na.jpg,person;car\nb.jpg,dog\n")
-    test = read("file,labels\nc.png,person\n", class_names=train.class_names)
-    assert test.targets.tolist() == [[0, 0, 1]]
-    test = read("file,person,dog,car\nc.png,1,0,0\n", class_names=train.class_names)
-    assert test.targets.tolist() == [[0, 0, 1]]
+    for text in ("file,labels\nc.png,person\n", "file,person,dog,car\nc.png,1,0,0\n"):
+        assert read(text, class_names=train.class_names).targets.tolist() == [[0, 0, 1]]
     with pytest.raises(ValueError, match="row 2: unknown label 'cow'; known are car, dog, person"):
         read("file,labels\nc.png,cow\n", class_names=train.class_names)
     with pytest.raises(ValueError, match="row 1: only one of train and test labels has car, cow"):
         read("file,person,dog,cow\nc.png,1,0,0\n", class_names=train.class_names)
     assert read("file,labels\na.jpg,traffic light\n", separator=";").class_names == ["traffic light"]
-
-
-def test_a_benchmark_takes_the_names_of_its_photos(read):
     data = read("file,labels\na.jpg,person;car\nb.jpg,dog\nc.png,dog;person\n")
     benchmark = multilabel_benchmark(data, data, classes_per_experience=[1, 2])
     assert benchmark.class_names == ["car", "dog", "person"]

@@ -54,9 +54,8 @@ def test_files_in_nus_wides_own_format_become_a_benchmark(tmp_path):
     assert sorted(i for e in benchmark.train_stream for i in images_of(e)) == [0, 1, 2, 3]
     assert [images_of(e) for e in benchmark.test_stream] == [[], [5], [4]]
     for t, experience in enumerate(benchmark.train_stream):
-        expected = torch.full((len(experience.dataset), 3), torch.nan)
-        expected[:, t] = 1
-        torch.testing.assert_close(experience.dataset.targets.data, expected, equal_nan=True)
+        own = [1 if c == t else -1 for c in range(3)]
+        assert all(codes == own for codes in experience.dataset.targets.codes.tolist())
 
 
 def test_without_lists_of_its_own_a_seeded_share_is_the_test_set(tmp_path, files_of):
@@ -122,7 +121,8 @@ def test_lists_unlike_or_without_the_ground_truth_have_numbered_columns(tmp_path
         (f"{LABELS}/Labels_sky.txt", "1\n0\n1\n2\n1\n0\n", r"a line of 0 or 1 .*, but line 4 is '2'; unpack"),
         (f"{LABELS}/Labels_sun.txt", "1\r\n\r\n0\r\n-1\r\n1\r\n", "but line 4 is '-1'"),
         ("", None, "no folder .*wide"),
-        ("readme.txt", "", "n_classes=21 must be"),  # the paper's number
+        ("readme.txt", "", "n_classes=21 must be"),  # the paper's numbers
+        ("Flickr", None, "n_experiences=7 must be"),
     ],
 )
 def test_missing_or_damaged_files_are_named(tmp_path, file, content, message):
@@ -132,12 +132,7 @@ def test_missing_or_damaged_files_are_named(tmp_path, file, content, message):
     else:
         path.unlink() if path.is_file() else shutil.rmtree(path)
     with pytest.raises((FileNotFoundError, ValueError), match=message):
-        SplitWIDE(tmp_path / "wide")
-
-
-def test_default_number_of_experiences_is_the_papers(tmp_path):
-    with pytest.raises(ValueError, match="n_experiences=7 must be"):
-        SplitWIDE(make_wide(tmp_path), n_classes=4)
+        SplitWIDE(tmp_path / "wide", n_classes=4 if file == "Flickr" else None)
 
 
 def test_published_lists_match_ground_truth_of_nus_wides_size(shared_data, tmp_path):

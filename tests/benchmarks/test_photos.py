@@ -73,17 +73,15 @@ def test_cocos_two_files_are_train_and_test_labels(folder):
     assert "12 train, 8 test" in repr(benchmark)
 
 
-def names_of(images):
-    return {images.source.files[k].decode() for positions in images.positions for k in positions.tolist()}
+def test_photos_are_divided_into_train_and_test_and_classes_into_experiences(folder, files_of):
+    def names_of(stream):
+        return sorted(name for experience in stream for name in files_of(experience.dataset))
 
-
-def test_photos_are_divided_into_train_and_test_and_classes_into_experiences(folder):
     made = [SplitPhotos(folder / "images", labels=folder / "labels.csv", seed=seed) for seed in (0, 1)]
-    first, second = ([names_of(b.plan.train), names_of(b.plan.evaluation["test"])] for b in made)
-    assert first[1] == second[1]  # the same test photos for each seed
-    assert len(first[1]) == 4
-    assert not first[0] & first[1]
-    assert first[0] | first[1] == set(SHOWN)
+    tests = [names_of(benchmark.test_stream) for benchmark in made]
+    assert tests[0] == tests[1]  # the same test photos for each seed
+    assert len(tests[0]) == 4
+    assert sorted(names_of(made[0].train_stream) + tests[0]) == sorted(SHOWN)
     assert made[0].classes_per_experience == [3, 2]
     options = {"labels": folder / "labels.csv", "class_order": ["dog", "car", "tree"]}
     ordered = SplitPhotos(folder / "images", **options, n_experiences=3)

@@ -75,6 +75,10 @@ def test_simulated_and_drawn_labels_follow_the_model():
     few = draw(50_000, 2, sets, probability)
     assert few.any(1).all()
     assert_follows_model(few, sets, probability)
+    targets = ScenesDataset(50_000, in_memory=False).targets
+    assert (targets.shape, targets.dtype, targets.unique().tolist()) == ((50_000, 40), torch.int8, [0, 1])
+    assert_follows_model(targets.bool().numpy())
+    np.testing.assert_array_equal(true_cooccurrence(), EXACT)
 
 
 def test_stratified_draw_is_unbiased_has_every_class_in_few_images_and_is_shuffled():
@@ -119,7 +123,11 @@ def test_classes_probabilities_frequencies_and_strong_pairs_are_as_documented():
         assert EXACT[i, j] > max(0.45, 1.7 * FREQUENCY[i])
 
 
-def test_every_class_keeps_images_in_its_own_experience():
+def test_every_class_keeps_images_in_its_own_experience_and_the_default_has_ten_of_four():
+    benchmark = SplitScenes(in_memory=False)
+    assert (benchmark.class_names, benchmark.classes_per_experience) == (list(CLASS_NAMES), [4] * 10)
+    assert min(len(e.dataset) for e in benchmark.train_stream) >= 400
+    assert repr(benchmark) == "SplitScenes(40 classes in 10 experiences; images: 6000 train, 1200 test)"
     labels = torch.from_numpy(draw(50_000, seed=6))
     for t, images in enumerate(assign_once(labels, [4] * 10)):
         assert labels[images][:, 4 * t : 4 * t + 4].sum(0).min() >= 0.009 * len(labels)
@@ -145,25 +153,16 @@ def test_labels_are_the_objects_drawn(monkeypatch):
         paint_drawing(draw, drawing, **settings)
 
     monkeypatch.setattr(_drawings, "paint_drawing", watch)
-    for _, target in ScenesDataset(60, image_size=16, in_memory=False):
+    dataset = ScenesDataset(60, image_size=24, in_memory=False)
+    for k in (*range(60), -1):
+        image, target = dataset[k]
+        assert (image.mode, image.size) == ("RGB", (24, 24))
         assert drawn == [CLASS_NAMES[column] for column in target.nonzero().flatten()]
+        assert torch.equal(target, dataset.targets[k])
         drawn.clear()
-
-
-def test_item_is_an_rgb_image_with_its_row_of_targets():
-    dataset = ScenesDataset(10, image_size=24, in_memory=False)
-    image, target = dataset[-1]
-    assert (image.mode, image.size, image.tobytes()) == ("RGB", (24, 24), dataset[9][0].tobytes())
-    assert torch.equal(target, dataset.targets[9])
+    assert dataset[-1][0].tobytes() == dataset[59][0].tobytes()
     with pytest.raises(IndexError):
-        dataset[10]
-
-
-def test_targets_follow_true_cooccurrence():
-    targets = ScenesDataset(50_000, in_memory=False).targets
-    assert (targets.shape, targets.dtype, targets.unique().tolist()) == ((50_000, 40), torch.int8, [0, 1])
-    assert_follows_model(targets.bool().numpy())
-    np.testing.assert_array_equal(true_cooccurrence(), EXACT)
+        dataset[60]
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
@@ -174,13 +173,6 @@ def test_loader_workers_give_the_same_images(in_memory):
     assert pictures(pickle.loads(data)) == pictures(dataset)
     loader = DataLoader(dataset, batch_size=5, num_workers=1, collate_fn=pictures)
     assert [image for batch in loader for image in batch] == pictures(dataset)
-
-
-def test_default_shape_is_ten_experiences_of_four():
-    benchmark = SplitScenes(in_memory=False)
-    assert (benchmark.class_names, benchmark.classes_per_experience) == (list(CLASS_NAMES), [4] * 10)
-    assert min(len(e.dataset) for e in benchmark.train_stream) >= 400
-    assert repr(benchmark) == "SplitScenes(40 classes in 10 experiences; images: 6000 train, 1200 test)"
 
 
 @pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # 150 images are few
@@ -239,10 +231,8 @@ def test_options_and_protocols_reach_the_benchmark():
         (ScenesDataset, {"n_images": 3, "class_names": ["cat", "cat"]}, "must be different"),
         (ScenesDataset, {"n_images": 3, "class_names": []}, "must be different ones of"),
         (SplitScenes, SMALL | {"n_classes": 41}, "n_classes=41 must be between 1 and the 40"),
-        (SplitScenes, SMALL | {"n_train": 0}, "n_train must be at least 1, not 0"),
         (SplitScenes, SMALL | {"n_test": -3}, "n_test must be at least 1, not -3"),
         (SplitScenes, SMALL | {"n_train": 10}, "No training image shows .*; use more images"),
-        (SplitScenes, SMALL | {"n_experiences": 7}, "40 classes do not split equally into 7"),
     ],
 )
 def test_arguments_that_do_not_fit_are_rejected(make, arguments, message):

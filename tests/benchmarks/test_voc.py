@@ -75,15 +75,20 @@ def test_images_are_found_from_each_of_the_three_folders(tmp_path, inside):
 
 
 def test_protocol_and_its_settings_are_in_force(tmp_path):
-    write_voc(tmp_path)
+    release = write_voc(tmp_path)
     benchmark = SplitVOC(tmp_path, protocol="B10-C2")
     assert benchmark.classes_per_experience == [10, 2, 2, 2, 2, 2]
     assert "difficult: negative" in str(benchmark.protocol).splitlines()
     assert "crowds" not in str(benchmark.protocol)
     masked = SplitVOC(tmp_path, protocol="B10-C2", unlabelled_as_negative=False)
     assert torch.isnan(masked.train_stream[1].dataset.targets.data[:, :10]).all()
-    with pytest.raises(ValueError, match="Pass n_experiences= or classes_per_experience="):
-        SplitVOC(tmp_path, protocol="paper")
+    for given, message in (
+        ({"protocol": "paper"}, "Pass n_experiences= or classes_per_experience="),
+        ({"year": 2010}, r"year must be one of \(2007, 2012\), not 2010"),
+        ({"dataset_root": release, "year": 2012}, "is not the release of 2012; pass year=2007"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SplitVOC(**{"dataset_root": tmp_path} | given)
 
 
 SETS = "ImageSets/Main"
@@ -112,11 +117,3 @@ def test_missing_or_damaged_files_are_named(tmp_path, file, content, message):
         shutil.rmtree(missing) if missing.is_dir() else missing.unlink()
     with pytest.raises((FileNotFoundError, ValueError), match=message):
         SplitVOC(tmp_path)
-
-
-def test_other_years_are_rejected(tmp_path):
-    release = write_voc(tmp_path)
-    with pytest.raises(ValueError, match=r"year must be one of \(2007, 2012\), not 2010"):
-        SplitVOC(tmp_path, year=2010)
-    with pytest.raises(ValueError, match="is not the release of 2012; pass year=2007"):
-        SplitVOC(release, year=2012)

@@ -50,20 +50,16 @@ RESUMED = {name: {**MANY[name], "stop_after": 9 if name in BETWEEN else 10} for 
 TOLERANCES = {"acm": 1e-12, "statistics": 1e-12, "weights": 1e-5, "memory": 0, "nested": 1e-6, "losses": 1e-6}
 
 
-def start(n_processes, *arguments):
-    """Start torchrun on a free port."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    how = {"env": environment, "capture_output": True, "text": True, "timeout": 1800}
-    return subprocess.run([*torchrun, str(n_processes), *map(str, arguments)], **how)
-
-
 def run_cases(n_processes, out, cases, *options):
-    """Run cases in this process or in several; return what was printed."""
+    """Run cases in this process or in several under torchrun; return what was printed."""
     if n_processes == 1:
         runs.main(out, cases, resume="--resume" in options)
         return ""
-    ended = start(n_processes, SCRIPT, out, json.dumps(cases), *options)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    how = {"env": environment, "capture_output": True, "text": True, "timeout": 1800}
+    command = [*torchrun, str(n_processes), str(SCRIPT), str(out), json.dumps(cases), *options]
+    ended = subprocess.run(command, **how)
     errors = [line for line in ended.stderr.splitlines() if line.startswith(("[rank", "Stopped"))]
     assert ended.returncode == 0, "\n".join(errors)
     return ended.stdout
@@ -83,24 +79,17 @@ def difference(a, b):
     return 0.0 if not isinstance(a, torch.Tensor) and a == b else float("inf")
 
 
-def differences(one, many):
-    """Largest difference of each value of `TOLERANCES` between a run in one and one in several processes."""
-    (expected,) = read_traces(one)
-    traces = read_traces(many)
-    found = {kind: max(difference(expected[kind], trace[kind]) for trace in traces) for kind in TOLERANCES}
-    parts = zip(*(trace["steps"] for trace in traces), strict=True)
-    steps = [sorted(itertools.chain(*step)) for step in parts]
-    wanted = [sorted(step) for step in expected["steps"][-len(steps) :]]  # a resumed run has the last only
-    return {**found, "images": float(steps != wanted)}
-
-
 def read_traces(folder):
     return [torch.load(path) for path in sorted(folder.glob("trace-*.pt"))]
 
 
 def check_equal(one, many, name):
-    found = differences(one / name, many / name)
-    assert found.pop("images") == 0
+    """Compare a run in one process with one in several: images of each step, `TOLERANCES`, and files."""
+    (expected,), traces = read_traces(one / name), read_traces(many / name)
+    parts = zip(*(trace["steps"] for trace in traces), strict=True)
+    steps = [sorted(itertools.chain(*step)) for step in parts]
+    assert steps == [sorted(step) for step in expected["steps"][-len(steps) :]]  # a resumed run has the last
+    found = {kind: max(difference(expected[kind], trace[kind]) for trace in traces) for kind in TOLERANCES}
     assert all(found[kind] <= TOLERANCES[kind] for kind in found), found
     assert outputs(many / name / "out") == outputs(one / name / "out")
 
@@ -124,15 +113,11 @@ def test_two_processes_equal_one(few, name):
     check_equal(out / "1", out / "2", name)
 
 
-def test_all_processes_evaluate_with_the_same_running_statistics(few):
-    out, _ = few
+def test_two_processes_have_the_same_running_statistics_and_print_and_write_once(few):
+    out, printed = few
     first, second = read_traces(out / "2" / "batch normalisation")
     assert any("running_mean" in name for name in first["weights"])
     assert difference(first["weights"], second["weights"]) == 0
-
-
-def test_command_line_in_two_processes_prints_and_writes_once(few):
-    out, printed = few
     assert printed.count("No --data") == printed.count("results are in") == 1
     names = outputs(out / "2" / "command line")
     assert "finetuning-seed0/results.json" in names

@@ -124,11 +124,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(tmp_pa
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
-def test_a_learning_rate_that_is_too_high_ends_in_one_sentence(tmp_path, capsys):
-    assert main("coco", None, [*OPTIONS, "--lr", "1e30", "--out", str(tmp_path)]) == 1
-    assert "the learning rate is probably too high" in capsys.readouterr().err
-
-
 class EndsItsWorker(Dataset):
     def __len__(self):
         return 4
@@ -137,7 +132,9 @@ class EndsItsWorker(Dataset):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_loader_worker_that_is_killed_ends_in_one_sentence(capsys):
+def test_a_killed_loader_worker_and_a_too_high_learning_rate_end_in_one_sentence(tmp_path, capsys):
+    assert main("coco", None, [*OPTIONS, "--lr", "1e30", "--out", str(tmp_path)]) == 1
+    assert "the learning rate is probably too high" in capsys.readouterr().err
     load_all = returns_exit_code(lambda: list(DataLoader(EndsItsWorker(), num_workers=1)))
     assert load_all() == 1
     message = r"Stopped: DataLoader worker .*, perhaps for lack of memory: use fewer --workers\.\n"

@@ -104,8 +104,7 @@ def test_nothing_is_computed_twice_and_random_numbers_do_not_depend_on_the_cache
             drawn.append(torch.rand(3))
     finally:
         torch.set_num_threads(1)
-    assert torch.equal(drawn[0], drawn[1])
-    assert torch.equal(drawn[0], drawn[2])
+    assert len({tuple(numbers.tolist()) for numbers in drawn}) == 1
 
 
 class Brighter:
@@ -241,7 +240,7 @@ def test_a_process_waits_for_the_one_that_computes_and_reads_its_file(tmp_path, 
         assert count.result(60) == 0
 
 
-def test_features_are_not_cached_for_a_transform_without_description(tmp_path, computed):
+def test_features_are_not_cached_for_a_transform_without_description(tmp_path, computed, monkeypatch):
     source = TensorDataset(torch.rand(6, 3, 8, 8))
     source.targets, source.path = torch.eye(2).repeat(3, 1), "somewhere"  # as a user's own source may have
     messages = []
@@ -250,8 +249,5 @@ def test_features_are_not_cached_for_a_transform_without_description(tmp_path, c
         assert computed(benchmark, MeanColours(), tmp_path, log=messages.append) == 6
         assert bool(list(tmp_path.iterdir())) == (transform is None)
     assert sum("not cached" in message for message in messages) == 1
-
-
-def test_the_cache_is_among_the_users(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache() == tmp_path / "avalanche_agcn"

@@ -137,6 +137,11 @@ def test_a_network_that_cannot_take_the_image_size_is_named(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        (
+            "a.json",
+            {"settings": {"batch_size": 8}},
+            "a.json has format 1, but this",
+        ),
         ("a.json", {"settings": 3, "format": 2}, "settings must be settings by name, not 3"),
         ("a.json", {"settings": None, "format": 2}, "settings must be settings by name, not None"),
         ("a.json", {"settings": [1], "format": 2}, "settings must be settings by name"),
@@ -265,10 +270,16 @@ def results_of(finished):
     return json.loads((finished / RESULTS_FILE).read_text())
 
 
+FOREIGN = ("3", "null", "[]", '"a"', "{}", '{"method": "agcn"}', '{"unknown": 1}')
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        *((text, "") for text in ("", "3", "null", "[]", '"a"', DEEP, "{}", '{"nested": {}}')),
+        *((text, "is not JSON") for text in ("", "{")),
+        *((text, "is not a results.json of this package") for text in FOREIGN),
+        (DEEP, "is nested too deeply"),
+        ('{"nested": {}}', "reads format 2: run it again"),
         ({"nested": 3}, "nested must be"),
         ({"nested": {"mAP": [[1.0]]}}, "nested has no 'CF1'"),
         ({"nested": {m: [[50.0], [1.0]] for m in METRICS}}, "row t with t + 1 scores"),

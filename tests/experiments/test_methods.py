@@ -26,7 +26,7 @@ def test_every_strategy_and_method_of_the_paper_is_registered_and_in_the_readme(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_arguments_are_those_the_constructor_takes(method, tmp_path):
+def test_arguments_and_searches_are_those_the_constructor_takes(method):
     own = METHODS[method].arguments
     assert not set(own) & set(inspect.signature(strategies.MultiLabelTemplate).parameters)
     if METHODS[method].model != "agcn":
@@ -35,17 +35,12 @@ def test_arguments_are_those_the_constructor_takes(method, tmp_path):
         defaults = {name: argument.default for name, argument in own.items()}
         parts = {"model": model, "optimizer": optimizer, "evaluator": EvaluationPlugin()}
         METHODS[method].strategy_class(**parts, **defaults)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_searches_and_variants_have_settings_that_the_method_takes(method):
     for name, choice in METHODS[method].search.items():
         settings = [{name: choice.low}] if isinstance(choice, LogUniform) else choice
         for given in settings:
             make_settings("coco", method=method, **given)
     for variant in VARIANTS.values():
-        known = {*KINDS, *METHODS[variant.method].arguments}
-        assert {*variant.settings, *variant.scale} <= known
+        assert {*variant.settings, *variant.scale} <= {*KINDS, *METHODS[variant.method].arguments}
 
 
 def test_log_uniform_stays_in_its_bounds_and_is_even_in_the_logarithm():
@@ -55,22 +50,19 @@ def test_log_uniform_stays_in_its_bounds_and_is_even_in_the_logarithm():
     assert 0.45 < np.mean(np.array(drawn) < 1e-3) < 0.55
 
 
-def test_with_the_papers_settings_the_weights_are_those_of_its_table_3():
+def test_weights_vary_around_their_own_and_with_the_papers_settings_as_in_its_table_3():
     paper = make_settings("coco")
     variants = [variant for variant in ABLATIONS.values() if variant.table == "3"]
     used = [change_settings(paper, **v.changes(paper.method_settings)).method_settings for v in variants]
     weights = {tuple(own[name] for name in WEIGHTS) for own in (paper.method_settings, *used)}
     assert weights == set(TABLE_3)
-
-
-def test_other_settings_are_varied_around_their_own_weights():
     own = dict(zip(WEIGHTS, (0.35, 0.65, 1e3), strict=True))
     nine_sevenths = VARIANTS["agcn-lambda1-9/7-lambda3-0"].changes(own)
     assert nine_sevenths == pytest.approx({"lambda_cls": 0.45, "lambda_dst": 0.55, "lambda_gph": 0.0})
     assert VARIANTS["agcn-lambda3-10"].changes(own) == {"lambda_gph": 1e4}
 
 
-def test_names_are_written_as_in_the_paper():
+def test_names_are_written_as_in_the_paper_and_line_styles_differ():
     for label, name in {
         "agem": "A-GEM",
         "mine": "mine",
@@ -80,9 +72,6 @@ def test_names_are_written_as_in_the_paper():
     }.items():
         assert name_of(label) == name
     assert all(label.isascii() and variant.method in METHODS for label, variant in VARIANTS.items())
-
-
-def test_every_method_and_variant_has_its_own_line_style():
     styles = [style_of(label) for label in (*METHODS, *VARIANTS)]
     assert len(set(styles)) == len(styles)
     assert style_of("mine") is None

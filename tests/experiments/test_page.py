@@ -82,20 +82,16 @@ def written(results, tmp_path_factory):
     return path
 
 
-def test_names_are_text_and_nothing_is_loaded(written):
+def test_names_are_text_nothing_is_loaded_and_scores_are_means_over_seeds(written):
     tags, text = Reader(written).tags, written.read_text(encoding="utf-8")
     assert tags.count("script") == 2
     assert "img" not in tags
-    (part,) = read_data(written)["parts"]
-    assert part["classes"] == NAMES
-    assert [method["name"] for method in part["methods"]] == ["Fine-Tuning", LABEL, "AGCN"]
     assert "default-src 'none'" in text
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<link|@import|url\(", text)
-
-
-def test_scores_are_means_over_seeds(written):
     (part,) = read_data(written)["parts"]
+    assert part["classes"] == NAMES
+    assert [method["name"] for method in part["methods"]] == ["Fine-Tuning", LABEL, "AGCN"]
     for method, last in zip(part["methods"], LAST.values(), strict=True):
         assert method["seeds"] == [0, 1]
         for metric in METRICS:
@@ -111,7 +107,7 @@ def test_scores_are_means_over_seeds(written):
     assert agcn["colour"] == METHODS["agcn"].style.colour
 
 
-def test_each_photo_is_stored_once(written):
+def test_each_photo_is_stored_once_unless_it_is_gone_or_has_no_room(written, results, tmp_path, monkeypatch):
     data = read_data(written)
     assert len(data["photos"]) == 1
     for method in data["parts"][0]["methods"]:
@@ -120,9 +116,6 @@ def test_each_photo_is_stored_once(written):
     image = Image.open(io.BytesIO(base64.b64decode(data["photos"][0].partition(",")[2])))
     assert image.size == (40, 30)
     assert image.convert("RGB").getpixel((20, 15)) == pytest.approx((200, 30, 30), abs=12)
-
-
-def test_photos_that_are_gone_or_have_no_room_are_skipped(results, tmp_path, monkeypatch):
     gone = [replace(one, settings=one.settings | {"dataset_root": str(tmp_path)}) for one in results]
     for shown, n_bytes in ((gone, page.PHOTO_BYTES), (results, 0)):
         monkeypatch.setattr(page, "PHOTO_BYTES", n_bytes)
@@ -132,7 +125,7 @@ def test_photos_that_are_gone_or_have_no_room_are_skipped(results, tmp_path, mon
         assert not any(method["pictures"] or method["worst"] for method in data["parts"][0]["methods"])
 
 
-def test_an_unfinished_run_is_shown(results, make_result, tmp_path):
+def test_an_unfinished_run_is_shown_if_its_page_can_be_written(results, make_result, tmp_path, capsys):
     stream = {"benchmark": "SplitCOCO", "class_names": NAMES, "nested": {m: [[70.0]] for m in METRICS}}
     ap = dict(zip(NAMES, (70.0, 70.0, None, None), strict=True))
     counts = {"thresholds": [0.5], "true": [3, 4], "found": [[2, 2]], "right": [[1, 1]]}
@@ -145,11 +138,8 @@ def test_an_unfinished_run_is_shown(results, make_result, tmp_path):
     assert ewc["nested"]["mAP"] == [[70.0], []]
     assert ewc["decisions"]["true"] == [3, 4, 0, 0]
     assert "| EWC | 1 | 70.0 |" in table_1([page._padded(running)]).markdown()
-
-
-def test_a_run_continues_if_its_page_cannot_be_written(results, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    refresh_page(tmp_path / "file", [], 6, results[0])
+    refresh_page(tmp_path / "file", [], 6, results[0])  # the run continues
     assert "report.html was not written" in capsys.readouterr().out
 
 

@@ -32,28 +32,22 @@ def make(make_result):
     return make
 
 
-@pytest.mark.parametrize("others", [[], ["ewc", "agcn"]])
-def test_a_method_has_its_style_whatever_it_is_compared_with(make, others):
-    lines = curves([make(method) for method in ("er", *others)]).axes[0].lines
-    styles = {line.get_label(): (line.get_color(), line.get_marker()) for line in lines}
-    assert styles["ER"] == ("#009E73", "^")
-
-
-def test_multi_task_is_a_dashed_horizontal_line(make):
+def test_a_method_has_its_own_style_and_multi_task_is_a_dashed_horizontal_line(make):
+    for methods in (["er"], ["er", "ewc", "agcn"]):
+        lines = curves([make(method) for method in methods]).axes[0].lines
+        styles = {line.get_label(): (line.get_color(), line.get_marker()) for line in lines}
+        assert styles["ER"] == ("#009E73", "^")
     curve, level = curves([make("agcn", seed=0), make("agcn", seed=2), make("multitask")]).axes[0].lines
     np.testing.assert_allclose(curve.get_ydata(), [81, 50])
     np.testing.assert_allclose(level.get_ydata(), [60, 60])
     assert (level.get_label(), level.get_linestyle()) == ("Multi-Task", "--")
 
 
-def test_ap_of_a_class_is_the_mean_over_seeds(make):
+def test_ap_of_a_class_is_the_mean_over_seeds_with_borders_of_unequal_experiences(make):
     figure = class_precision([make(seed=0), make(seed=2), make("ewc")])
     cells = {tuple(text.get_position()): text.get_text() for text in figure.axes[0].texts}
     assert [cells[1, row] for row in range(5)] == ["41", "–", "0", "100", "5"]
     assert cells[0, 0] == "40"
-
-
-def test_borders_are_those_of_unequal_experiences(make):
     for figure in (correlation(make()), class_precision([make()])):
         across = [line for line in figure.axes[0].lines if line.get_xdata()[0] == 0]
         assert {float(line.get_ydata()[0]) for line in across} == {2.5}
@@ -89,7 +83,7 @@ def test_found_labels_are_a_partition_by_threshold_and_truth(scores, labels, thr
         assert probabilities == sorted(probabilities, reverse=True)
 
 
-def test_cells_tell_right_missed_and_wrong_by_sign_and_colour():
+def test_cells_tell_right_missed_and_wrong_by_sign_and_colour_after_few_experiences():
     plot = plots.labelled_pictures([picture(["cat", "sea"], [0.7], [0.2, 0.9, 0.69])], class_names=WORDS)
     first, second = plot.axes[1:]
     assert (texts(first.texts), texts(second.texts)) == (["✓ cat"], ["○ cat", "✗ dog"])
@@ -101,25 +95,16 @@ def test_cells_tell_right_missed_and_wrong_by_sign_and_colour():
     assert str(plot) == (
         "labels found at p ≥ 0.7 in 1 images after experiences 1, 2: 0 right, 1 missed, 1 wrong at the end"
     )
-
-
-@pytest.mark.parametrize(
-    ("scores", "columns"),
-    [
+    for pictures in ([], [picture(["cat"])], [picture(["cat"], [], [])]):
+        with pytest.raises(ValueError, match="no picture to draw"):
+            plots.labelled_pictures(pictures, class_names=WORDS)
+    for scores, columns in (
         ([[0.1] * (t + 1) for t in range(6)], [1, 3, 4, 6]),  # few, with the first and the last
         ([[], [], [0.9, 0.1]], [3]),  # only those that were evaluated
-    ],
-)
-def test_columns_are_of_few_evaluated_experiences(scores, columns):
-    plot = plots.labelled_pictures([picture(["cat"], *scores)], class_names=WORDS)
-    titles = [axes.get_title(loc="left").split("\n")[0] for axes in plot.axes[1:]]
-    assert titles == [f"after experience {t}" for t in columns]
-
-
-@pytest.mark.parametrize("pictures", [[], [picture(["cat"])], [picture(["cat"], [], [])]])
-def test_nothing_to_show_is_rejected(pictures):
-    with pytest.raises(ValueError, match="no picture to draw"):
-        plots.labelled_pictures(pictures, class_names=WORDS)
+    ):
+        plot = plots.labelled_pictures([picture(["cat"], *scores)], class_names=WORDS)
+        titles = [axes.get_title(loc="left").split("\n")[0] for axes in plot.axes[1:]]
+        assert titles == [f"after experience {t}" for t in columns]
 
 
 @pytest.mark.parametrize("n_columns", [1, 4])

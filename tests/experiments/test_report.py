@@ -98,19 +98,14 @@ def test_a_report_is_made_without_photos_that_are_gone(store, report, capsys):
     assert drawn == {"SplitCOCO-mAP.png", "SplitCOCO-classes.png"}
 
 
-@pytest.fixture
-def results(make_result):
-    """Two seeds of three rows, one of which is evaluated at the end only."""
+def test_a_page_has_words_tables_and_plots_and_names_scores_that_are_not_there(make_result, tmp_path):
     at_once = {"nested": {metric: [[], [60.0, 50.0]] for metric in METRICS}}
     own = {"multitask": at_once, "er + negatives": {}, "agcn": {"acm": [[1.0] * 4] * 4}}
-    return [
+    results = [
         make_result(label.split(" ")[0], seed, 50.0 + seed, settings={"label": label}, **changes)
         for label, changes in own.items()
         for seed in (0, 1)
     ]
-
-
-def test_a_page_has_words_tables_and_plots(results, tmp_path):
     text = '# Results\n\n{{ a["agcn"].mAP.last }}, {{ a["er + negatives"].CF1.forgetting_absolute }}\n'
     page = tmp_path / "docs" / "RESULTS.md"
     drawn = {"mAP: after each experience": partial(plots.curves, results)}
@@ -124,20 +119,14 @@ def test_a_page_has_words_tables_and_plots(results, tmp_path):
     assert "| ER + negatives | 2 | 50.5 ±" in content
     assert [path.name for path in (tmp_path / "plots").iterdir()] == ["small-a-mAP.png"]
     assert "![mAP: after each experience](../plots/small-a-mAP.png)" in content
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ('whole["agcn"].mAP.last', "whole"),
-        ('frozen["gone"].mAP.last', "gone"),
-        ('frozen["agcn"].mAP.lost', "lost"),
-        ('frozen["multitask"].mAP.forgetting_absolute', "forgetting_absolute"),
-    ],
-)
-def test_a_score_that_is_not_there_is_named(results, name, reason):
-    with pytest.raises(ValueError, match=f"a score that is not there: .*{reason}"):
-        fill_in(f"{{{{ {name} }}}}", {"frozen": results})
+    for name, reason in {
+        'whole["agcn"].mAP.last': "whole",
+        'a["gone"].mAP.last': "gone",
+        'a["agcn"].mAP.lost': "lost",
+        'a["multitask"].mAP.forgetting_absolute': "forgetting_absolute",
+    }.items():
+        with pytest.raises(ValueError, match=f"a score that is not there: .*{reason}"):
+            fill_in(f"{{{{ {name} }}}}", {"a": results})
 
 
 ORDERS = ("data", "shuffled-1")
@@ -169,7 +158,7 @@ def test_the_best_row_is_first_and_time_is_a_ratio(make_row):
         module.comparison_table(slow)
 
 
-def test_differences_are_of_pairs_with_the_same_seed_and_class_order(make_row):
+def test_differences_are_of_pairs_with_the_interval_of_a_paired_t_test(make_row):
     first, second = make_row("er", [[50, 52], [54, 56]]), make_row("ewc", [[40, 41], [42, 43]])
     assert module.paired_differences(first, second[::-1]) == {"data": [10, 11], "shuffled-1": [12, 13]}
     table = module.paired_table([*first, *second], ["er"], ["ewc"])
@@ -178,9 +167,6 @@ def test_differences_are_of_pairs_with_the_same_seed_and_class_order(make_row):
     assert table.header[4:] == ["order data", "order shuffled-1"]
     with pytest.raises(ValueError, match="different seeds or class orders"):
         module.paired_differences(first, second[1:])
-
-
-def test_the_interval_is_that_of_a_paired_t_test():
     a, b = [50.0, 52.0, 54.0, 56.0], [40.0, 43.0, 41.0, 44.0]
     expected = stats.ttest_rel(a, b).confidence_interval(0.95)
     differences = [x - y for x, y in zip(a, b, strict=True)]
@@ -189,12 +175,11 @@ def test_the_interval_is_that_of_a_paired_t_test():
     assert module.confidence_interval([1.0] * 3) == (1.0, 1.0)
 
 
-def test_ap_of_classes_is_averaged_when_they_are_new_and_at_the_end(make_result):
-    expected = (80 + 60 + 90) / 3, (70 + 40 + 90) / 3
-    assert balance([make_result(class_ap=CLASSES)]) == pytest.approx(expected)
-
-
 def test_the_best_method_is_named_with_the_reason_that_holds(make_result):
+    learned = make_result(class_ap=CLASSES)
+    when_new, at_the_end = (80 + 60 + 90) / 3, (70 + 40 + 90) / 3
+    assert balance([learned]) == pytest.approx((when_new, at_the_end))
+
     def method(name, new, last, seed=0):
         return make_result(name, seed, class_ap=[[new, new], [last, last, new, new]])
 
@@ -210,10 +195,6 @@ def test_the_best_method_is_named_with_the_reason_that_holds(make_result):
     assert "67.5 against 60.0 of AGCN (2 seeds)" in verdict(seeds)
     equal = verdict([method("er", 60, 50), method("agcn", 60, 50)])
     assert equal == "ER and AGCN have the best mAP after the last experience, 55.0 (one seed)."
-
-
-def test_one_method_or_an_upper_bound_is_no_comparison(make_result):
-    learned = make_result(class_ap=CLASSES)
-    assert verdict([learned]) is None
+    assert verdict([learned]) is None  # one method or an upper bound is no comparison
     for class_ap in ([[], CLASSES[1]], None, CLASSES[:1], [[None] * 2, [None] * 4]):
         assert verdict([learned, make_result("er", class_ap=class_ap)]) is None

@@ -27,25 +27,8 @@ def test_summary_is_as_worked_out_by_hand():
     assert module.summarise({"mAP": [[80.0], [60.0, 50.0]]})["mAP"] == expected
     once = module.summarise({"mAP": [[], [60.0, 50.0]]})["mAP"]
     assert (once["last"], once["forgetting_absolute"]) == (50.0, None)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("results.json", '{"nested": {}}', "has format 1, but .* reads format 2: run it again"),
-        *(("results.json", text, "is not JSON") for text in ("", "{")),
-        *(
-            ("results.json", text, r"is not a results\.json of this package")
-            for text in ("[]", '{"method": "agcn"}', '{"unknown": 1}')
-        ),
-        *(("results.jsonl", text, "is not a table of results") for text in ("", "{", "{}\n{}\n", "[]\n[]\n")),
-    ],
-)
-def test_a_damaged_or_foreign_file_is_named(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
-    read = module.read_results if name == "results.json" else read_table
-    with pytest.raises(ValueError, match=f"{name} {message}"):
-        read(tmp_path / name)
+    for values, text in (([None, 2.0], "2.0"), ([None], "–"), ([-0.01, -0.02], "0.0 ± 0.0")):
+        assert module.mean_and_deviation(values) == text
 
 
 @pytest.fixture
@@ -72,17 +55,18 @@ def test_a_table_has_a_line_for_each_run_and_is_read_back(tmp_path, many):
         assert (after.acm is None) == (before.acm is None)
         rounded = torch.tensor(after.acm or []), torch.tensor(before.acm or [])
         torch.testing.assert_close(*rounded, atol=5e-5, rtol=0)
+    for text in ("", "{", "{}\n{}\n", "[]\n[]\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"results\.jsonl is not a table of results"):
+            read_table(path)
 
 
-def test_results_are_found_below_folders(tmp_path, make_result):
+def test_results_are_found_below_folders_and_count_once_beside_their_table(tmp_path, make_result, many):
     for seed in (1, 0):
         make_result(seed=seed).write(tmp_path / f"agcn-seed{seed}" / "results.json")
     make_result(seed=7).write(tmp_path / "trials" / "agcn-seed7" / "results.json")
     assert [result.seed for result in find_results([tmp_path, tmp_path])] == [0, 1]
     assert [result.seed for result in find_results([tmp_path / "trials"])] == [7]
-
-
-def test_a_run_with_a_folder_beside_its_table_counts_once(tmp_path, make_result, many):
     write_table(tmp_path / "results.jsonl", many)
     newer = make_result("agcn", 1, last=99.0)
     newer.write(tmp_path / newer.name / "results.json")
@@ -108,13 +92,6 @@ def test_rows_are_in_the_papers_order_with_variants_after_their_method(make_resu
     results = [make_result(label.split("-")[0].split(" ")[0], settings={"label": label}) for label in labels]
     expected = ["multitask", "er", "er + negatives", "agcn", "agcn-no-cross", "agcn-lambda3-0", "mine"]
     assert list(group_by_label(results)) == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "text"), [([None, 2.0], "2.0"), ([None], "–"), ([-0.01, -0.02], "0.0 ± 0.0")]
-)
-def test_unknown_values_are_skipped(values, text):
-    assert module.mean_and_deviation(values) == text
 
 
 def test_cooccurrence_is_counted_over_the_train_images_once_each():

@@ -93,25 +93,16 @@ def test_runs_in_the_table_and_choices_of_the_same_trials_need_no_folder(finishe
         shutil.copy(out / name, tmp_path)
     assert run(make_study(), tmp_path) == (nested, [(0, 0), (6, 0)])
     assert not list(tmp_path.rglob("results.json"))
-    _, missing = run(replace(make_study(), trials=4), tmp_path)
-    assert missing[0] == (4, 4)
-
-
-def test_choices_are_made_again_if_the_trials_would_differ(finished, tmp_path):
-    shutil.copy(finished[0] / "chosen.json", tmp_path)
     other = change_settings(make_study().base, loss="asl")
-    for change in ({"trial_seed": 7}, {"validation_size": 0.3}, {"base": other}):
+    for change in ({"trials": 4}, {"trial_seed": 7}, {"validation_size": 0.3}, {"base": other}):
         assert not replace(make_study(), **change)._known_choices(tmp_path), change
     assert set(replace(make_study(), seeds=(5,))._known_choices(tmp_path)) == {"tuned"}
 
 
-def test_entries_that_would_share_a_folder_are_rejected(tmp_path):
+def test_variants_change_what_was_chosen_for_the_full_method_in_folders_of_their_own(tmp_path):
     entries = [Entry(label=label, settings={"method": "finetuning"}) for label in ("a b", "a-b")]
     with pytest.raises(ValueError, match="several runs would have the folder a-b-seed0"):
         replace(make_study(), entries=entries).run(tmp_path)
-
-
-def test_variants_of_the_registry_change_what_was_chosen_for_the_full_method():
     entries = [Entry(label="agcn"), *(Entry(label=own, like="agcn") for own in ("agcn-lambda3-10", "mine"))]
     study = Study(base=make_settings("scenes"), entries=entries, trials=1, seeds=(5,))
     full, variant, mine = study.final_settings({"agcn": {"settings": {"lambda_gph": 7.0, "lr": 0.5}}})

@@ -79,17 +79,18 @@ def test_the_papers_scores_are_shown_for_the_same_stream_only(make, make_result,
     made = [table_1([result]) for result in others]
     made += [table(ablations("SplitScenes")) for table in (table_1, table_2, table_3)]
     assert not any(title.startswith("paper") for table in made for title in table.header)
+    with pytest.raises(ValueError, match=r"one benchmark.*'SplitCOCO', 'SplitScenes'"):
+        table_1([make_result(), make()])
+    with pytest.raises(ValueError, match="different classes or experiences"):
+        table_1([make(), make("er", class_names=["cat"])])
 
 
-def test_table_2_is_without_and_with_the_cross_blocks_beside_the_papers(ablations):
+def test_tables_2_and_3_are_in_the_papers_order_beside_its_scores(ablations):
     table = table_2(ablations())
     assert table.header[:4] == ["A & B", "R & Q", "seeds", "mAP last"]
     assert [row[:4] for row in table.rows] == [["√", "×", "1", "31.0"], ["√", "√", "1", "30.0"]]
     assert table.header[-3:] == ["paper: mAP", "paper: CF1", "paper: OF1"]
     assert [row[-3:] for row in table.rows] == [["31.52", "30.37", "34.87"], ["34.11", "35.49", "42.37"]]
-
-
-def test_table_3_has_the_weights_in_the_papers_order_with_forgetting_of_each_metric(ablations):
     table = table_3(ablations(seeds=(0, 1)))
     weights = ["0.05 0.95 0", "0.07 0.93 0", "0.09 0.91 0", "0.07 0.93 1e4", "0.07 0.93 1e5", "0.07 0.93 1e6"]
     assert [" ".join(row[:3]) for row in table.rows] == weights
@@ -114,13 +115,6 @@ def test_variants_have_tables_of_their_own(make_result, ablations):
     assert [len(made[f"Table {k}"].rows) for k in (2, 3)] == [2, 6]
 
 
-def test_results_of_two_benchmarks_or_streams_are_not_mixed(make, make_result):
-    with pytest.raises(ValueError, match=r"one benchmark.*'SplitCOCO', 'SplitScenes'"):
-        table_1([make_result(), make()])
-    with pytest.raises(ValueError, match="different classes or experiences"):
-        table_1([make(), make("er", class_names=["cat"])])
-
-
 def test_blocks_are_compared_separately_and_the_truth_has_no_error(make_result):
     def quality(found, sizes):
         return tables.block_quality(make_result(acm=found, cooccurrence=TRUTH, classes_per_experience=sizes))
@@ -134,24 +128,17 @@ def test_blocks_are_compared_separately_and_the_truth_has_no_error(make_result):
     assert quality(TRUTH, [3])["R"] == pytest.approx([np.nan] * 4, nan_ok=True)  # there are no old classes
     constant = quality([[1.0, 0.5, 0.5], [0.5, 1.0, 0.5], [0.5, 0.5, 1.0]], [2, 1])
     assert np.isnan(constant["B"]).tolist() == [False, False, False, True]
-
-
-def test_matrices_are_compared_for_agcn_alone(make_result):
     known = {"acm": [[1.0, 0.5], [0.25, 1.0]], "cooccurrence": [[1.0, 0.4], [0.45, 1.0]]}
     known |= {"classes_per_experience": [1, 1]}
-    (row,) = tables.quality_table(
-        [make_result("er"), make_result(**known), make_result(seed=1, **known)]
-    ).rows
+    results = [make_result("er"), make_result(**known), make_result(seed=1, **known)]
+    (row,) = tables.quality_table(results).rows  # for AGCN alone
     assert (row[0], row[4:6], row[7:9]) == ("AGCN", ["0.500 (0.400)", "0.100"], ["0.250 (0.450)", "0.200"])
 
 
-def test_chosen_settings_are_shown_with_the_range_of_trials():
+def test_chosen_settings_and_each_class_of_each_run_have_a_row(make_result):
     tried = [{"lr": 0.1, "validation mAP": 40.0}, {"lr": 0.2, "validation mAP": 43.25}]
     table = tables.choices_table({"er + negatives": {"settings": {"lr": 0.2}, "tried": tried}})
     assert table.rows == [["ER + negatives", "2", "lr 0.2", "43.2", "40.0"]]
-
-
-def test_each_class_of_each_run_has_a_row(make_result):
     decisions = {"thresholds": [0.1, 0.5], "true": [8, 4, 0, 2], "found": [[9] * 4, [5, 0, 3, 2]]}
     decisions["right"] = [[0] * 4, [4, 0, 0, 1]]
     table = tables.class_table([make_result("er", 3, decisions=decisions), make_result()])

@@ -19,7 +19,7 @@ def studies(coco18):
     return {part: make(base, chosen) for part, (_, make) in coco18["PARTS"].items()}
 
 
-def test_rows_are_unique_and_every_method_has_as_many_trials(coco18, studies):
+def test_rows_are_unique_and_every_method_has_as_many_trials_with_known_settings(coco18, studies):
     for study in (studies["frozen"], studies["whole"]):
         assert len({entry.label for entry in study.entries}) == len(study.entries)
         n_trials = {len(entry.draw_trials(study.trials)) for entry in study.entries if entry.space}
@@ -29,9 +29,6 @@ def test_rows_are_unique_and_every_method_has_as_many_trials(coco18, studies):
     assert {label for group in coco18["PAIRS"] for label in group} <= labels
     untuned = {entry.label for entry in studies["frozen"].entries if not entry.space}
     assert untuned == {"multitask_ridge", "streaming_ridge, not tuned"}
-
-
-def test_all_settings_of_all_trials_are_known(studies):
     for base, entry in ((study.base, entry) for study in studies.values() for entry in study.entries):
         for drawn in entry.draw_trials(2) if entry.space else [{}]:
             made = change_settings(base, **{**entry.settings, **drawn})
@@ -60,12 +57,14 @@ def test_other_parts_use_the_choices_and_ask_for_missing_ones(coco18, studies):
         coco18["PARTS"]["conventions"][1](coco18["base_settings"](dataset_root="../shared/data/coco18"), {})
 
 
-def test_choices_are_the_best_of_as_many_trials_each(studies):
+def test_choices_are_the_best_of_as_many_trials_each_and_become_the_small_defaults(coco18, studies, tmp_path):
     drawn = {entry.label: entry.draw_trials(12) for entry in studies["frozen"].entries if entry.space}
     for label, choice in read_choices(FOLDER / "frozen").items():
         scores = [trial.pop("validation mAP") for trial in choice["tried"]]
         assert choice["tried"] == drawn[label]
         assert choice["settings"] == drawn[label][scores.index(max(scores))]
+    coco18["write_small"](read_choices(FOLDER / "frozen"), tmp_path / "small.json")
+    assert (tmp_path / "small.json").read_text() == SMALL_FILE.read_text()
 
 
 def test_errors_are_one_sentence(coco18, tmp_path, capsys):
@@ -74,8 +73,3 @@ def test_errors_are_one_sentence(coco18, tmp_path, capsys):
     assert f"Stopped: There is no folder {tmp_path / 'absent'}" in capsys.readouterr().out
     assert coco18["main"](out) == 1
     assert f"Stopped: no results in {tmp_path / 'out'}" in capsys.readouterr().out
-
-
-def test_small_defaults_are_what_the_study_writes(coco18, tmp_path):
-    coco18["write_small"](read_choices(FOLDER / "frozen"), tmp_path / "small.json")
-    assert (tmp_path / "small.json").read_text() == SMALL_FILE.read_text()

@@ -11,11 +11,8 @@ def test_a_row_says_whether_its_bound_holds(load, measured, at_least):
     assert row.missed == missed
     sign, verdict = "≥" if at_least else "≤", "**missed**" if missed else "ok"
     assert str(row) == f"| a | {measured}× | {sign} 1.4× | {verdict} |  |"
-
-
-def test_a_row_without_a_bound_has_no_verdict(load):
-    row = load("measure").Row("a", 12345.6, note="why")
-    assert (row.missed, str(row)) == (False, "| a | 12,346 |  |  | why |")
+    unbounded = load("measure").Row("a", 12345.6, note="why")
+    assert (unbounded.missed, str(unbounded)) == (False, "| a | 12,346 |  |  | why |")
 
 
 def test_sides_take_turns_and_the_best_turn_counts(load):
@@ -25,10 +22,7 @@ def test_sides_take_turns_and_the_best_turn_counts(load):
     assert order == ["a", "b", "a", "b"]
 
 
-def test_in_child_returns_the_result_of_another_process(load):
+def test_in_child_runs_in_another_process_and_numbers_have_three_digits_and_no_exponent(load):
     assert load("measure").in_child(os.getpid) != os.getpid()
-
-
-def test_number_has_three_digits_and_no_exponent(load):
     number = load("measure").number
     assert [number(value) for value in (0.000141, 1.0, 14.71, 2500)] == ["0.000141", "1", "14.7", "2,500"]

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from avalanche_agcn.experiments.methods import METHODS
+
 SPEED = Path(__file__).parents[2] / "speed"
 SCRIPTS = sorted(path.stem for path in SPEED.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
 
@@ -30,11 +32,8 @@ def test_every_script_answers_help(load, capsys, monkeypatch, script):
     assert f"python speed/{script}.py" in capsys.readouterr().out
 
 
-def test_every_script_is_run(run_all):
+def test_the_page_has_every_row_and_the_verdict_and_names_what_was_not_measured(run_all, stored):
     assert sorted([*run_all.SCRIPTS, "run_all"]) == SCRIPTS
-
-
-def test_the_page_has_every_row_and_the_verdict(run_all, stored):
     page = run_all.make_page(run_all.describe_conditions(quick=False), stored)
     for script in run_all.SCRIPTS[:-1]:
         assert f"## About {script}\nHow. (`{script}.py`)\n" in page
@@ -42,9 +41,6 @@ def test_the_page_has_every_row_and_the_verdict(run_all, stored):
     assert "| too slow | 2 | ≤ 1.5 | **missed** | why |" in page
     assert f"{len(run_all.SCRIPTS) - 1} of {len(run_all.SCRIPTS)} bounds hold." in page
     assert "Not measured" not in page
-
-
-def test_the_page_names_what_was_not_measured(run_all, stored):
     del stored["graph"]
     page = run_all.make_page(run_all.describe_conditions(quick=False), stored)
     assert "## Not measured\n`graph.py`: failed or not run.\n" in page
@@ -75,3 +71,10 @@ def test_rows_of_a_script_are_collected_unless_it_fails(run_all, tmp_path, monke
 def test_the_committed_page_matches_the_stored_numbers(run_all):
     page = run_all.make_page(*run_all.read_results(SPEED / "results.json"))
     assert (SPEED / "README.md").read_text(encoding="utf-8") == page
+
+
+def test_every_method_is_measured_with_settings_that_it_takes(load):
+    passes = load("methods").PASSES
+    assert set(passes) == set(METHODS)
+    for name, (settings, _, _) in passes.items():
+        assert set(settings) <= set(METHODS[name].arguments)

@@ -5,6 +5,8 @@ from avalanche.core import SupervisedPlugin
 
 from avalanche_agcn.training import AGCN, FineTuning, MultiTask
 
+pytestmark = pytest.mark.filterwarnings("ignore:No loggers")
+
 
 @pytest.fixture
 def steps(load, monkeypatch):
@@ -15,7 +17,6 @@ def steps(load, monkeypatch):
     return steps
 
 
-@pytest.mark.filterwarnings("ignore:No loggers")
 def test_parts_of_a_step_sum_to_the_step(steps):
     strategy, benchmark = steps.make_method(AGCN, "small", 8), steps.noise_benchmark(8)
     strategy.train(benchmark.train_stream[0], eval_streams=[])
@@ -25,7 +26,6 @@ def test_parts_of_a_step_sum_to_the_step(steps):
     assert sum(sum(times) for times in watch.parts.values()) == sum(watch.steps)
 
 
-@pytest.mark.filterwarnings("ignore:No loggers")
 def test_a_step_includes_the_time_of_its_last_plugin(steps):
     class Slow(SupervisedPlugin):
         def after_training_iteration(self, strategy, **kwargs):
@@ -38,15 +38,11 @@ def test_a_step_includes_the_time_of_its_last_plugin(steps):
     assert times["slow"] == times["plain"] + 100
 
 
-@pytest.mark.filterwarnings("ignore:No loggers")
 @pytest.mark.parametrize("method", [MultiTask, FineTuning])
 def test_a_turn_has_the_same_number_of_steps_for_joint_training(steps, method):
     strategy = steps.make_method(method, "small", 8)
-    steps.step_times({"one": strategy}, steps.noise_benchmark(8), repeats=1)
-    assert strategy.clock.train_exp_iterations == steps.STEPS
-
-
-def test_the_second_experience_has_only_the_new_classes(steps):
     benchmark = steps.noise_benchmark(8)
+    steps.step_times({"one": strategy}, benchmark, repeats=1)
+    assert strategy.clock.train_exp_iterations == steps.STEPS
     assert [len(e.dataset) for e in benchmark.train_stream] == [steps.N_FIRST, 8 * steps.STEPS]
     assert [len(e.classes_in_this_experience) for e in benchmark.train_stream] == [steps.N_OLD, steps.N_NEW]
