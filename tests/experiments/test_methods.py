@@ -9,7 +9,7 @@ from matplotlib.colors import CSS4_COLORS, to_rgb
 from torch.optim import SGD
 
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, LogUniform, name_of, style_of
-from avalanche_agcn.experiments.settings import KINDS, change_settings, make_settings
+from avalanche_agcn.experiments.settings import TYPES, change_settings, make_settings
 from avalanche_agcn.experiments.tables import TABLE_1, TABLE_3
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed
 from avalanche_agcn.training import strategies
@@ -44,7 +44,7 @@ def test_searches_and_variants_have_settings_that_the_method_takes(method):
         for given in settings:
             make_settings("coco", method=method, **given)
     for variant in VARIANTS.values():
-        known = {*KINDS, *METHODS[variant.method].arguments}
+        known = {*TYPES, *METHODS[variant.method].arguments}
         assert {*variant.settings, *variant.scale} <= known
 
 

@@ -6,7 +6,7 @@ from avalanche_agcn.benchmarks import protocols
 from avalanche_agcn.experiments import settings as module
 from avalanche_agcn.experiments.cli import read_config
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.settings import KINDS, SMOKE, change_settings, differences, make_settings
+from avalanche_agcn.experiments.settings import SMOKE, TYPES, change_settings, differences, make_settings
 from avalanche_agcn.models import backbones, word_vectors
 
 
@@ -92,11 +92,11 @@ def test_pseudo_labels_are_for_methods_that_train_by_gradient_on_the_stream(meth
 
 
 def test_fields_are_of_all_methods_and_their_choices_those_of_the_models():
-    assert not {name for method in METHODS.values() for name in method.arguments} & set(KINDS)
-    assert KINDS["pool"] == backbones.Pool
-    assert KINDS["missing_words"] == word_vectors.Missing
-    assert KINDS["crowds"] == protocols.Crowds | None
-    assert KINDS["test_images"] == protocols.TestImages | None
+    assert not {name for method in METHODS.values() for name in method.arguments} & set(TYPES)
+    assert TYPES["pool"] == backbones.Pool
+    assert TYPES["missing_words"] == word_vectors.Missing
+    assert TYPES["crowds"] == protocols.Crowds | None
+    assert TYPES["test_images"] == protocols.TestImages | None
 
 
 @pytest.mark.parametrize(
