@@ -160,12 +160,14 @@ def settings_of(
     benchmark = _benchmark_of(arguments, given)
     choices, is_small = _choices_of(arguments, given.pop("method", FULL), benchmark, variants)
     _check_accepted(required, [choice.method for choice in choices])
+    # Set after all others, since these decide which methods can use them.
     extras = {name: given.pop(name) for name in EXTRAS if name in given}
     for name, value in extras.items():
         check_value(name, value, TYPES[name])
     seeds = _as_list(given.pop("seed", 0))
     wanted = []
     for choice in choices:
+        # From the weakest: small defaults, changes of the variant, what the command line gives this method.
         variant = (choice.label, given.get("preset"), _as_list(extras.get("negatives", ())))
         small = small_settings(benchmark, choice.method, *variant) if is_small else {}
         known = {*TYPES, *method_arguments(choice.method)}

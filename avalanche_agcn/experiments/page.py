@@ -119,10 +119,9 @@ def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
         label: {name: value for name, value in own.items() if name not in common}
         for label, own in settings.items()
     }
-    environments: list[dict[str, str]] = []
-    for environment in (_flat(result.environment) for group in groups.values() for result in group):
-        environments += [] if environment in environments else [environment]
-    return {"common": common, "own": different, "environments": environments}
+    environments = [_flat(result.environment) for group in groups.values() for result in group]
+    unique = [own for k, own in enumerate(environments) if own not in environments[:k]]
+    return {"common": common, "own": different, "environments": unique}
 
 
 def _padded(result: Results) -> Results:

@@ -182,7 +182,7 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
         shared |= {key: record[key] for key in _SHARED if shared.get(key) is None}
     base = shared["settings"].items()
     lines = [shared]
-    for record in records:
+    for record in records:  # its line has only what differs from the shared values
         own = {key: value for key, value in record.items() if key not in _SHARED or value != shared[key]}
         own["settings"] = dict(item for item in record["settings"].items() if item not in base)
         lines.append(own)

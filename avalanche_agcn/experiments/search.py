@@ -61,6 +61,7 @@ class Entry:
         choices = [choice for choice in self.space.values() if not isinstance(choice, LogUniform)]
         if len(choices) == len(self.space) and math.prod(map(len, choices)) <= n:
             return [functools.reduce(operator.or_, map(dict, chosen), {}) for chosen in product(*choices)]
+        # A trial draws its settings one after the other, so that fewer trials are the first of more.
         generator = np.random.default_rng(zlib.crc32(self.label.encode()))
         trials: list[dict[str, Any]] = [{} for _ in range(n)]
         for trial, (name, choice) in product(trials, self.space.items()):

@@ -8,7 +8,15 @@ from avalanche.training.plugins import EvaluationPlugin
 from matplotlib.colors import CSS4_COLORS, to_rgb
 from torch.optim import SGD
 
-from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, LogUniform, name_of, style_of
+from avalanche_agcn.experiments.methods import (
+    ABLATIONS,
+    METHODS,
+    SEARCHES,
+    VARIANTS,
+    LogUniform,
+    name_of,
+    style_of,
+)
 from avalanche_agcn.experiments.settings import TYPES, change_settings, make_settings
 from avalanche_agcn.experiments.tables import TABLE_1, TABLE_3
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed
@@ -39,7 +47,7 @@ def test_arguments_are_those_the_constructor_takes(method, tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_searches_and_variants_have_settings_that_the_method_takes(method):
-    for name, choice in METHODS[method].search.items():
+    for name, choice in SEARCHES.get(method, {}).items():
         settings = [{name: choice.low}] if isinstance(choice, LogUniform) else choice
         for given in settings:
             make_settings("coco", method=method, **given)
