@@ -16,10 +16,16 @@ from avalanche.logging import BaseLogger, TensorboardLogger
 from avalanche.training.plugins import EvaluationPlugin
 from torch import nn
 
-from avalanche_agcn import benchmarks, evaluation, models
+from avalanche_agcn import benchmarks, models
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.benchmarks.multilabel import assemble
+from avalanche_agcn.evaluation import (
+    MultiLabelCSVLogger,
+    MultiLabelWandBLogger,
+    ProgressBar,
+    multilabel_evaluator,
+)
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.settings import CONVENTIONS, Settings, is_b_protocol
 from avalanche_agcn.models.backbones import Backbone
@@ -162,12 +168,10 @@ def _is_decoupled(settings: Settings) -> bool:
 
 def make_evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
     """An evaluator that draws plots and emits the AP of each class only if a logger keeps them."""
-    more = any(not isinstance(logger, evaluation.ProgressBar) for logger in loggers)
+    more = any(not isinstance(logger, ProgressBar) for logger in loggers)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "No loggers specified")  # then none are wanted
-        return evaluation.multilabel_evaluator(
-            loggers=list(loggers), train_map=False, per_class=more, plots=more
-        )
+        return multilabel_evaluator(loggers=list(loggers), train_map=False, per_class=more, plots=more)
 
 
 @contextlib.contextmanager
@@ -198,13 +202,11 @@ def open_loggers(
             # WANDB_MODE, which wandb itself reads only once per process; never ask for an account.
             mode = os.environ.get("WANDB_MODE") or (None if package.login(prompt=False) else "offline")
             params = {"config": dict(config or {}), "mode": mode}
-            project = evaluation.MultiLabelWandBLogger(
-                wandb, name, params=params, dir=str(folder), save_code=False
-            )
+            project = MultiLabelWandBLogger(wandb, name, params=params, dir=str(folder), save_code=False)
             stack.callback(project.wandb.finish)
             loggers.append(project)
         if csv_log:
-            loggers.append(evaluation.MultiLabelCSVLogger(Path(folder) / name / "logs", append=append))
+            loggers.append(MultiLabelCSVLogger(Path(folder) / name / "logs", append=append))
         yield loggers
 
 

@@ -119,9 +119,10 @@ def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
         label: {name: value for name, value in own.items() if name not in common}
         for label, own in settings.items()
     }
-    environments = [_flat(result.environment) for group in groups.values() for result in group]
-    unique = [own for k, own in enumerate(environments) if own not in environments[:k]]
-    return {"common": common, "own": different, "environments": unique}
+    environments: list[dict[str, str]] = []
+    for environment in (_flat(result.environment) for group in groups.values() for result in group):
+        environments += [] if environment in environments else [environment]
+    return {"common": common, "own": different, "environments": environments}
 
 
 def _padded(result: Results) -> Results:
