@@ -76,16 +76,16 @@ PLAIN = (bool, int, float, str, NoneType)
 
 
 @cache
-def alternatives(kind: Any) -> tuple[Any, ...]:
+def alternatives(hint: Any) -> tuple[Any, ...]:
     """Types and values in a union of types and literals; else the type alone."""
-    if get_origin(kind) not in (Union, UnionType, Literal):
-        return (kind,)
-    return tuple(one for part in get_args(kind) for one in alternatives(part))
+    if get_origin(hint) not in (Union, UnionType, Literal):
+        return (hint,)
+    return tuple(one for part in get_args(hint) for one in alternatives(part))
 
 
-def _find_alternative(value: Any, kind: Any) -> Any:
+def _find_alternative(value: Any, hint: Any) -> Any:
     """The alternative that a value is of, ignoring the items of a list; None if there is none."""
-    for one in alternatives(kind):
+    for one in alternatives(hint):
         cls = get_origin(one) or one
         if one is Any or (isinstance(one, str) and value == one):
             return one
@@ -96,8 +96,8 @@ def _find_alternative(value: Any, kind: Any) -> Any:
     return None
 
 
-def _in_words(kind: Any) -> str:
-    names = (one if isinstance(one, str) else get_origin(one) or one for one in alternatives(kind))
+def _in_words(hint: Any) -> str:
+    names = (one if isinstance(one, str) else get_origin(one) or one for one in alternatives(hint))
     return " or ".join(WORDS.get(name, repr(name)) for name in names)
 
 
@@ -125,14 +125,14 @@ RANGES = {name: limits for names, limits in _LIMITS.items() for name in names.sp
 """Limits of numbers among the settings, as arguments of `check_range`; others may be any finite number."""
 
 
-def check_value(name: str, value: Any, kind: Any) -> None:
+def check_value(name: str, value: Any, hint: Any) -> None:
     """Raise a ValueError for a setting of the wrong type, such as the text ``"False"``, or out of range."""
-    if get_origin(kind) is tuple:
+    if get_origin(hint) is tuple:
         for item in value if isinstance(value, (list, tuple)) else [value]:
-            check_value(name, item, get_args(kind)[0])
+            check_value(name, item, get_args(hint)[0])
         return
-    if _find_alternative(value, kind) is None:
-        raise ValueError(f"the setting {name} must be {_in_words(kind)}, not {value!r}.")
+    if _find_alternative(value, hint) is None:
+        raise ValueError(f"the setting {name} must be {_in_words(hint)}, not {value!r}.")
     if isinstance(value, str) and not value.strip():
         raise ValueError(f"the setting {name} must not be empty.")
     if isinstance(value, (int, float)):
@@ -157,35 +157,33 @@ def read_json(path: str | os.PathLike) -> Any:
         raise ValueError(f"{path} is not JSON, or is damaged: {str(error).rstrip('.')}.") from None
 
 
-def check_kind(value: Any, kind: Any, place: str) -> None:
+def check_type(value: Any, hint: Any, place: str) -> None:
     """Raise a ValueError that names the place and the value if one from a JSON file is not of a type.
 
-    Args:
-        value: from a JSON file.
-        kind: a type hint of plain types, lists, dictionaries with text keys, unions and literals.
-        place: where the value is: ``"results.json: nested"``.
+    The hint may have plain types, lists, dictionaries with text keys, unions and literals. The place is the
+    file and the path in it, such as ``"results.json: nested"``.
     """
-    if kind is Any:
+    if hint is Any:
         return
-    found = _find_alternative(value, kind)
+    found = _find_alternative(value, hint)
     is_infinite = isinstance(value, float) and not math.isfinite(value)
     if found is None or is_infinite or (isinstance(value, int) and abs(value) > MAX_INTEGER):
-        fail(place, _in_words(kind), value)
+        fail(place, _in_words(hint), value)
     if get_origin(found) is list:
         for k, item in enumerate(value):
-            check_kind(item, get_args(found)[0], f"{place}[{k}]")
+            check_type(item, get_args(found)[0], f"{place}[{k}]")
     elif get_origin(found) is dict:
         for name, item in value.items():
-            check_kind(item, get_args(found)[1], f"{place}.{_cut(repr(name)[1:-1])}")
+            check_type(item, get_args(found)[1], f"{place}.{_cut(repr(name)[1:-1])}")
 
 
-def check_fields(value: Any, kinds: Mapping[str, Any], place: str) -> None:
+def check_fields(value: Any, hints: Mapping[str, Any], place: str) -> None:
     """Raise a ValueError if an object lacks a field or has one of another type; it may have further ones."""
-    check_kind(value, dict, place)
-    for name, kind in kinds.items():
+    check_type(value, dict, place)
+    for name, hint in hints.items():
         if name not in value:
-            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(kind)}.")
-        check_kind(value[name], kind, f"{place}.{name}")
+            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(hint)}.")
+        check_type(value[name], hint, f"{place}.{name}")
 
 
 def fail(place: str, wanted: str, value: Any) -> NoReturn:

@@ -140,12 +140,10 @@ def save_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate) -> None
 
 
 def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_stream: Any) -> None:
-    """Load a state of `save_strategy` or of a run into a new strategy.
+    """Load a state of `save_strategy`, or ``state.bin`` of a finished run, into a new strategy.
 
-    Args:
-        path: file of `save_strategy`, or ``state.bin`` of a finished run.
-        strategy: new strategy with the same plugins; its model may be for more classes than the saved one.
-        train_stream: stream whose first experiences are those of the saved strategy, for its memory.
+    It must have the same plugins; its model may be for more classes. The first experiences of the stream are
+    those of the saved strategy, for its memory.
     """
     state = load_state(path)
     with fitting_state(path):

@@ -24,8 +24,8 @@ from avalanche_agcn.experiments.methods import CHOICES, FIRST, FULL, METHODS, Ch
 from avalanche_agcn.experiments.settings import (
     DEFAULTS,
     GROUPS,
-    KINDS,
     SMOKE,
+    TYPES,
     BenchmarkName,
     Settings,
     change_settings,
@@ -124,7 +124,7 @@ def _add_method_options(options: argparse._ArgumentGroup) -> None:
 
 
 def _add_setting(options: argparse._ArgumentGroup, name: str, text: str, benchmark: BenchmarkName) -> None:
-    kind = KINDS[name]
+    kind = TYPES[name]
     how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
     several = get_origin(kind) is tuple
     kinds = [one for one in alternatives(get_args(kind)[0] if several else kind) if one is not type(None)]
@@ -160,15 +160,17 @@ def settings_of(
     benchmark = _benchmark_of(arguments, given)
     choices, is_small = _choices_of(arguments, given.pop("method", FULL), benchmark, variants)
     _check_accepted(required, [choice.method for choice in choices])
+    # Set after all others, since these decide which methods can use them.
     extras = {name: given.pop(name) for name in EXTRAS if name in given}
     for name, value in extras.items():
-        check_value(name, value, KINDS[name])
+        check_value(name, value, TYPES[name])
     seeds = _as_list(given.pop("seed", 0))
     wanted = []
     for choice in choices:
+        # From the weakest: small defaults, changes of the variant, what the command line gives this method.
         variant = (choice.label, given.get("preset"), _as_list(extras.get("negatives", ())))
         small = small_settings(benchmark, choice.method, *variant) if is_small else {}
-        known = {*KINDS, *method_arguments(choice.method)}
+        known = {*TYPES, *method_arguments(choice.method)}
         own = {name: value for name, value in given.items() if name in known} | {"method": choice.method}
         own["label"] = choice.label if own.get("label") is None else own["label"]
         wanted += [make_settings(benchmark, {**small, **choice.changes}, **own, seed=s) for s in seeds]
@@ -190,7 +192,7 @@ def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     import torch
 
     config = _config_of(given) if "config" in given else {}
-    options = {name: value for name, value in given.items() if name in KINDS or name in OWN_FLAGS}
+    options = {name: value for name, value in given.items() if name in TYPES or name in OWN_FLAGS}
     named = dict(map(_named_value, given["set"]))
     smoke = dict(SMOKE) if given.get("smoke") else {}
     if is_b_protocol({**config, **options, **named}.get("protocol")):
@@ -208,7 +210,7 @@ def _config_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The config; without its label and its method's own settings, if the command line has methods."""
     config = read_config(given["config"])
     if "benchmark" in config:  # the script's overrides it
-        check_value("benchmark", config["benchmark"], KINDS["benchmark"])
+        check_value("benchmark", config["benchmark"], TYPES["benchmark"])
     if "method" in given:
         config.pop("label", None)
         if any(name != config.get("method") for name in given["method"]):
@@ -218,7 +220,13 @@ def _config_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_config(path: str | os.PathLike) -> dict[str, Any]:
     """Settings from a TOML or JSON file; those of a run from its ``results.json``."""
-    content = _read_toml(path) if str(path).endswith(".toml") else read_json(path)
+    if str(path).endswith(".toml"):
+        try:
+            content: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is not TOML: {str(error).rstrip('.')}.") from None
+    else:
+        content = read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`.")
     if "settings" not in content:
@@ -227,13 +235,6 @@ def read_config(path: str | os.PathLike) -> dict[str, Any]:
     if not isinstance(content["settings"], dict):
         raise ValueError(f"{path}: settings must be settings by name, not {content['settings']!r:.60}.")
     return content["settings"]
-
-
-def _read_toml(path: str | os.PathLike) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not TOML: {str(error).rstrip('.')}.") from None
 
 
 def _named_value(text: str) -> tuple[str, Any]:
@@ -257,7 +258,7 @@ def _as_list(value: Any) -> list[Any]:
 def _benchmark_of(arguments: argparse.Namespace, given: dict[str, Any]) -> BenchmarkName:
     """The benchmark of the script or of ``--set``, or drawn scenes if there is no data."""
     named: BenchmarkName = given.pop("benchmark")
-    check_value("benchmark", named, KINDS["benchmark"])
+    check_value("benchmark", named, TYPES["benchmark"])
     if given.get("dataset_root") or named == "photos":
         return named
     if named not in (arguments.benchmark, "scenes"):
@@ -272,7 +273,7 @@ def _choices_of(
     variants: Mapping[str, Variant] | None,
 ) -> tuple[list[Choice], bool]:
     """Methods to run, and whether each has the settings chosen on a few thousand photos."""
-    given = vars(arguments).keys() & {*KINDS, *OWN_FLAGS, "method", "config", "smoke", "defaults"}
+    given = vars(arguments).keys() & {*TYPES, *OWN_FLAGS, "method", "config", "smoke", "defaults"}
     nothing_given = given <= {"benchmark", "seed"} and not arguments.set
     if nothing_given and variants is None and benchmark != "photos":
         return [CHOICES[name] for name in FIRST], True
@@ -353,12 +354,8 @@ def main(
 ) -> int:
     """Run the methods on the command line, then write tables and plots of all runs; return the exit code.
 
-    Args:
-        benchmark: what to run on if there is data.
-        description: for ``--help``.
-        argv: the command line; that of the process if None.
-        variants: run AGCN and these variants of it.
-        **how: ``prog`` and ``usage`` of the parser.
+    Without data, drawn scenes replace the benchmark. With ``variants``, AGCN and these variants of it run.
+    ``how`` has the ``prog`` and ``usage`` of the parser.
     """
     parser = make_parser(benchmark, description, **how)
     first = is_first_by_environment()

@@ -9,10 +9,11 @@ write it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,14 +29,16 @@ from tqdm import tqdm
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
 from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, assemble, image_name
-from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state
-from avalanche_agcn.experiments.folder import FileDigests, digest, image_bytes, spread
+from avalanche_agcn.checks import read_json
+from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state, write_json
+from avalanche_agcn.experiments.folder import digest, file_digest, image_bytes, spread
 from avalanche_agcn.models.forward import frozen_copy
 from avalanche_agcn.training import distributed
 from avalanche_agcn.training.distributed import from_first_process, is_first_process
 from avalanche_agcn.training.loader import exit_if_orphaned
 
 IMAGES_PER_FILE = 4096
+SETTLED_SECONDS = 2.0  # the coarsest resolution of a file system's times
 N_PROBES = 2  # images, and as many of noise, whose features identify what a network computes
 
 
@@ -57,17 +60,9 @@ def feature_benchmark(
     """The same streams and labels, with the backbone's features instead of images.
 
     Train images are transformed as in evaluation, too: there are no augmentations. Train models over
-    `avalanche_agcn.models.Precomputed` on it.
-
-    Args:
-        benchmark: any benchmark of this package.
-        backbone: maps images to ``[B, D]``; a copy of it computes in evaluation mode, in the precision that
-            ``torch.autocast`` sets.
-        cache: folder for the features; `default_cache` if None.
-        batch_size: images that go through the backbone at a time.
-        num_workers: processes that load images.
-        device: where the backbone computes.
-        log: receives messages.
+    `avalanche_agcn.models.Precomputed` on it. A copy of the backbone, which maps images to ``[B, D]``,
+    computes in evaluation mode, in the precision that ``torch.autocast`` sets. Features are cached in the
+    folder ``cache``, `default_cache` if None.
 
     Raises:
         OSError: if an image cannot be opened or the cache cannot be written.
@@ -168,13 +163,12 @@ class _Network:
     ) -> Iterable[str]:
         """File names for parts of the images: digests of the network, the images and the transform."""
         key = digest(self._description(source, positions))
-        files = FileDigests(folder, source.root) if isinstance(source, ImageFiles) else None
+        files = _FileDigests(folder, source) if isinstance(source, ImageFiles) else None
         for part in parts:
             images = _Transformed(source, part, self.transform)
             shown = (_bytes(torch.as_tensor(images[k])) for k in spread(range(len(part)), N_PROBES))
-            contents = image_bytes(source, part.tolist())
-            if files is not None:
-                contents = (files.digest(source.path(position)) for position in part.tolist())  # type: ignore[attr-defined]
+            own = part.tolist()
+            contents = map(files.digest, own) if files else image_bytes(source, own)
             yield digest([key.encode(), *shown, *contents])[:32]
         if files is not None:
             files.save()
@@ -186,7 +180,7 @@ class _Network:
             assert features is not None
             return features
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")) if is_first_process() else nullcontext():
+        with FileLock(path.with_suffix(".lock")) if is_first_process() else contextlib.nullcontext():
             features = _read(path, len(positions), log=lambda message: None) if is_first_process() else None
             features = from_first_process(features)
             if features is None:
@@ -209,6 +203,42 @@ class _Network:
             parts.append(self.backbone(images.to(self.device)).float().cpu())
             bar.update(distributed.process_rank()[1] * len(images))
         return distributed.in_order_of_images(parts)
+
+
+class _FileDigests:
+    """Digests of the contents of a source's files, cached in ``folder`` until the files change.
+
+    A file is not read again while its inode, its size and both of its times are unchanged. No program can set
+    the time at which an inode changed (``ctime``), so even a file of the same size and ``mtime`` is detected.
+    """
+
+    def __init__(self, folder: Path, source: ImageFiles) -> None:
+        self._source = source
+        self._path = folder / f"digests-{digest([os.path.abspath(source.root).encode()])[:32]}.json"
+        self._known: dict[str, Any] = {}
+        self._is_new = False
+        with contextlib.suppress(OSError, ValueError, TypeError):  # it is missing or damaged
+            self._known = dict(read_json(self._path))
+
+    def digest(self, position: int) -> bytes:
+        """SHA-256 of an image's file."""
+        path = self._source.path(position)
+        status = os.stat(path)
+        state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        known = self._known.get(path)
+        if isinstance(known, list) and known[:-1] == state:
+            return str(known[-1]).encode()
+        found = file_digest(path).hex()
+        # A file that has just changed may change again within the same clock tick; and only on POSIX is
+        # st_ctime the time of a change.
+        if os.name == "posix" and time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
+            self._known[path], self._is_new = [*state, found], True
+        return found.encode()
+
+    def save(self) -> None:
+        """Write the cache."""
+        if self._is_new:
+            write_json(self._path, self._known)
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -7,11 +7,9 @@ about a second for a data set like COCO.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import socket
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,6 @@ from avalanche_agcn.training.loader import preserve_rng_state
 
 CONTENT_BYTES = 2**30
 N_SAMPLED = 256
-SETTLED_SECONDS = 2.0  # the coarsest resolution of a file system's times
 
 Fingerprint = dict[str, dict[str, str]]
 """Digests by stream and part: images, labels, sizes, contents, order."""
@@ -110,40 +107,6 @@ def file_digest(path: str | os.PathLike) -> bytes:
     """SHA-256 of a file's contents."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
-
-
-class FileDigests:
-    """Digests of the contents of files below ``root``, cached in ``folder`` until the files change.
-
-    A file is not read again while its inode, its size and both of its times are unchanged. No program can set
-    the time at which an inode changed (``ctime``), so even a file of the same size and ``mtime`` is detected.
-    """
-
-    def __init__(self, folder: Path, root: str) -> None:
-        self._path = folder / f"digests-{digest([os.path.abspath(root).encode()])[:32]}.json"
-        self._known: dict[str, Any] = {}
-        self._is_new = False
-        with contextlib.suppress(OSError, ValueError, TypeError):  # it is missing or damaged
-            self._known = dict(read_json(self._path))
-
-    def digest(self, path: str) -> bytes:
-        """SHA-256 of a file's contents."""
-        status = os.stat(path)
-        state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-        known = self._known.get(path)
-        if isinstance(known, list) and known[:-1] == state:
-            return str(known[-1]).encode()
-        found = file_digest(path).hex()
-        # A file that has just changed may change again within the same clock tick; and only on POSIX is
-        # st_ctime the time of a change.
-        if os.name == "posix" and time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
-            self._known[path], self._is_new = [*state, found], True
-        return found.encode()
-
-    def save(self) -> None:
-        """Write the cache."""
-        if self._is_new:
-            write_json(self._path, self._known)
 
 
 def digest(parts: Iterable[bytes]) -> str:

@@ -61,11 +61,6 @@ class Method:
     has_pseudo_labels: bool = False
 
     @property
-    def search(self) -> Space:
-        """Settings that a study chooses."""
-        return SEARCHES.get(self.strategy, {})
-
-    @property
     def strategy_class(self) -> type[Any]:
         """The strategy, imported on first use."""
         from avalanche_agcn import training
@@ -137,20 +132,20 @@ METHODS: dict[str, Method] = {
 """In the order of the paper's Table 1, then methods that the paper does not have."""
 _WEIGHTS = [{"lambda_cls": x, "lambda_dst": round(1 - x, 2)} for x in (0.07, 0.2, 0.35, 0.5, 0.7)]
 SEARCHES: dict[str, Space] = {
-    "EWC": {"ewc_lambda": LogUniform(1, 1e5)},
-    "LwF": {"alpha": LogUniform(0.1, 30)},
-    "SCR": {"contrast_weight": LogUniform(0.01, 1)},
+    "ewc": {"ewc_lambda": LogUniform(1, 1e5)},
+    "lwf": {"alpha": LogUniform(0.1, 30)},
+    "scr": {"contrast_weight": LogUniform(0.01, 1)},
     # λ₁ + λ₂ = 1, as in the paper.
-    "AGCN": {"lr_gcn": LogUniform(3e-5, 1e-3), "weights": _WEIGHTS, "lambda_gph": LogUniform(1, 1e5)},
-    "StreamingRidge": {
+    "agcn": {"lr_gcn": LogUniform(3e-5, 1e-3), "weights": _WEIGHTS, "lambda_gph": LogUniform(1, 1e5)},
+    "streaming_ridge": {
         "gamma": LogUniform(0.05, 1),
         "ridge": LogUniform(300, 3e4),
         "refine": LogUniform(0.02, 0.5),
     },
-    "L3A": {"ridge": LogUniform(1, 1e5)},
-    "CSC": {"lr_gcn": LogUniform(3e-5, 1e-3), "beta": LogUniform(1e-3, 0.3)},
+    "l3a": {"ridge": LogUniform(1, 1e5)},
+    "csc": {"lr_gcn": LogUniform(3e-5, 1e-3), "beta": LogUniform(1e-3, 0.3)},
 }
-"""Settings that a study chooses for each strategy, besides the learning rate of a linear classifier."""
+"""Settings that a study chooses for each method, besides the learning rate of a linear classifier."""
 FULL = "agcn"
 """The method that ablations are variants of."""
 Table = Literal["2", "3", "ours"]

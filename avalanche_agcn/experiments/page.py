@@ -42,14 +42,11 @@ def write_html(
     progress: str | None = None,
     stages: bool = False,
 ) -> None:
-    """Write the page, atomically.
+    """Write the page, atomically: results of one stream each, by title; several parts have a tab each.
 
-    Args:
-        path: the file.
-        parts: results of one stream each, by title; several parts have a tab each.
-        title: heading of the page; that of the first part if None.
-        progress: text about the current run; the page then reloads itself from time to time.
-        stages: also show the table of the B protocols' papers for other protocols.
+    The heading is that of the first part if ``title`` is None. With ``progress``, a text about the current
+    run, the page reloads itself from time to time. ``stages`` also shows the table of the B protocols' papers
+    for other protocols.
 
     Raises:
         ValueError: if the results of a part are not comparable.
@@ -87,7 +84,11 @@ def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bo
     for part in ("pictures", "worst"):
         for method, group in zip(methods, groups.values(), strict=True):
             method[part] = photos.select(group[0], part)
-    _choose_shown(methods)
+    # Methods whose curves are shown at first.
+    preferred = (METHODS.keys() | VARIANTS.keys() - ABLATIONS.keys()) & groups.keys()
+    shown = preferred if len(groups) > MAX_SHOWN else groups
+    for method in methods:
+        method["shown"] = method["label"] in (shown or [*groups][:MAX_SHOWN])
     return {
         "title": title,
         "stream": describe_stream(first).replace("\n", ", "),
@@ -202,15 +203,6 @@ def _truth(result: Results, truths: list[Any]) -> dict[str, Any] | None:
     if rounded not in truths:
         truths.append(rounded)
     return {"title": title, "index": truths.index(rounded)}
-
-
-def _choose_shown(methods: Sequence[dict[str, Any]]) -> None:
-    """Mark the methods whose curves are shown at first."""
-    preferred = METHODS.keys() | VARIANTS.keys() - ABLATIONS.keys()
-    labels = [method["label"] for method in methods]
-    shown = preferred.intersection(labels) if len(labels) > MAX_SHOWN else labels
-    for method in methods:
-        method["shown"] = method["label"] in (shown or labels[:MAX_SHOWN])
 
 
 class Photos:

@@ -204,7 +204,11 @@ def comparison_table(results: Sequence[Results], *, reference: str = "finetuning
         "stored MB": partial(_stored, "bytes", ".1f", 1e6),
         "time": lambda group: f"{_train_seconds(group) / _train_seconds(groups[reference]):.1f}",
     }
-    return tables.make_table(sorted(groups.values(), key=_last, reverse=True), columns)
+
+    def last(group: Sequence[Results]) -> float:
+        return statistics.fmean(result.summary["mAP"]["last"] or 0.0 for result in group)
+
+    return tables.make_table(sorted(groups.values(), key=last, reverse=True), columns)
 
 
 def _stored(kind: str, digits: str, unit: float, group: Sequence[Results]) -> str:
@@ -214,10 +218,6 @@ def _stored(kind: str, digits: str, unit: float, group: Sequence[Results]) -> st
 
 def _train_seconds(group: Sequence[Results]) -> float:
     return statistics.fmean(result.seconds["train"] for result in group)
-
-
-def _last(group: Sequence[Results]) -> float:
-    return statistics.fmean(result.summary["mAP"]["last"] or 0.0 for result in group)
 
 
 def paired_differences(first: Sequence[Results], second: Sequence[Results]) -> dict[str, list[float]]:

@@ -24,14 +24,14 @@ import numpy as np
 import torch
 
 from avalanche_agcn.benchmarks.image_files import check_inside
-from avalanche_agcn.checks import check_fields, check_kind, check_value, fail, read_json
+from avalanche_agcn.checks import check_fields, check_type, check_value, fail, read_json
 from avalanche_agcn.evaluation.functional import StageScores, nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.settings import (
     DATA_PATHS,
     FORMAT,
-    KINDS,
+    TYPES,
     check_format,
     differences,
     method_arguments,
@@ -182,7 +182,7 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
         shared |= {key: record[key] for key in _SHARED if shared.get(key) is None}
     base = shared["settings"].items()
     lines = [shared]
-    for record in records:
+    for record in records:  # its line has only what differs from the shared values
         own = {key: value for key, value in record.items() if key not in _SHARED or value != shared[key]}
         own["settings"] = dict(item for item in record["settings"].items() if item not in base)
         lines.append(own)
@@ -246,7 +246,7 @@ AMOUNT = (0, math.inf, "at least 0")
 
 
 def _check_content(content: Any) -> None:
-    check_kind(content, dict, "content")
+    check_type(content, dict, "content")
     kinds = get_type_hints(Results)
     needed = {f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING}
     check_fields(content, {name: kinds[name] for name in kinds if name in needed | content.keys()}, "content")
@@ -273,7 +273,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
         shared, own = split_settings(settings)
         arguments = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
         for name, value in shared.items():
-            check_value(name, value, KINDS[name])
+            check_value(name, value, TYPES[name])
         for name in own.keys() & arguments.keys():
             check_value(name, own[name], arguments[name].annotation)
     except ValueError as error:

@@ -59,14 +59,11 @@ class Run:
     """A run in its folder ``out/<method>-seed<k>``: trains, evaluates after each experience, saves.
 
     A finished run with the same settings is not repeated. A run with other settings or on other data is an
-    error, and an unfinished run must be resumed or overwritten.
+    error, and an unfinished run must be resumed or overwritten: ``resume`` continues from its state, if there
+    is one, and ``overwrite`` starts from the beginning, whatever the folder has.
 
     Args:
-        out: folder for the folders of runs.
-        resume: whether to continue from a saved state, if there is one.
-        overwrite: whether to start from the beginning, whatever the folder has.
         benchmark: one of your own, instead of that of the settings.
-        log: receives messages.
         after_experience: receives the results so far, after each experience.
 
     Attributes:
@@ -97,10 +94,9 @@ class Run:
         self.log = log if self._is_first else lambda message: None
         self.after_experience = after_experience if self._is_first else None
         self.folder, self._overwrite = Path(out) / settings.name, overwrite
-        self._lock = contextlib.ExitStack()
-        if self._is_first:
-            self._lock.callback(folder.RunLock(self.folder).release)
-        try:
+        with contextlib.ExitStack() as stack:  # releases the folder if anything below fails
+            if self._is_first:
+                stack.callback(folder.RunLock(self.folder).release)
             from_first_process(None)  # a barrier: no process reads the folder before it is locked
             content = None
             if not overwrite:
@@ -110,9 +106,7 @@ class Run:
             self.kept = content if isinstance(content, Results) else None
             if not isinstance(content, Results):
                 self._build(content, loggers)
-        except BaseException:
-            self._lock.close()
-            raise
+            self._lock = stack.pop_all()
 
     def _open_data(self, benchmark: MultiLabelBenchmark | None) -> None:
         build.check_device(self.settings.device)

@@ -24,7 +24,7 @@ import torch
 
 from avalanche_agcn.experiments.checkpoint import write_json
 from avalanche_agcn.experiments.folder import STATE_FILE, OtherRun
-from avalanche_agcn.experiments.methods import VARIANTS, LogUniform, Space
+from avalanche_agcn.experiments.methods import LogUniform, Space
 from avalanche_agcn.experiments.results import (
     RESULTS_FILE,
     TABLE_FILE,
@@ -50,20 +50,18 @@ class Entry:
     Attributes:
         label: its key, which is also the seed of its random trials.
         settings: settings that are not chosen from the ``space``.
-        like: use what was chosen for the entry with this label, with the changes of the registry's variant
-            that has the label of this entry, if any.
     """
 
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
     space: Space = field(default_factory=dict)
-    like: str | None = None
 
     def draw_trials(self, n: int) -> list[dict[str, Any]]:
         """``n`` random settings, always the same for a label and space; or all if there are at most ``n``."""
         choices = [choice for choice in self.space.values() if not isinstance(choice, LogUniform)]
         if len(choices) == len(self.space) and math.prod(map(len, choices)) <= n:
             return [functools.reduce(operator.or_, map(dict, chosen), {}) for chosen in product(*choices)]
+        # A trial draws its settings one after the other, so that fewer trials are the first of more.
         generator = np.random.default_rng(zlib.crc32(self.label.encode()))
         trials: list[dict[str, Any]] = [{} for _ in range(n)]
         for trial, (name, choice) in product(trials, self.space.items()):
@@ -103,11 +101,13 @@ class Study:
         ``out/results.jsonl``. ``jobs`` runs at a time have one thread each; results do not depend on it.
         """
         check_folders(self.final_settings({}))
-        known = self._known_choices(out)
-        trials = {e.label: self._trials(e) for e in self.entries if e.space and e.label not in known}
-        tried = _run_all([s for own in trials.values() for s in own], out / TRIALS_FOLDER, jobs, log)
-        new = self._choose(trials, tried)
-        chosen = {e.label: {**known, **new}[e.label] for e in self.entries if e.space}
+        stored = read_choices(out) if (out / CHOSEN_FILE).is_file() else {}
+        known = {e.label: stored[e.label] for e in self.entries if self._has_same_trials(e, stored)}
+        new = [entry for entry in self.entries if entry.space and entry.label not in known]
+        trials = [settings for entry in new for settings in self._trials(entry)]
+        tried = _run_all(trials, out / TRIALS_FOLDER, jobs, log)
+        made = known | {entry.label: self._choose(entry, tried) for entry in new}
+        chosen = {entry.label: made[entry.label] for entry in self.entries if entry.space}
         write_json(out / CHOSEN_FILE, chosen)
         results = list(_run_all(self.final_settings(chosen), out, jobs, log).values())
         write_table(out / TABLE_FILE, results)
@@ -117,28 +117,22 @@ class Study:
         """Settings of all runs, with those chosen for each label; by class order, then by seed."""
         entries = []
         for entry in self.entries:
-            own = chosen.get(entry.like or entry.label, {}).get("settings", {})
-            settings = change_settings(self.base, **{**entry.settings, **own}, label=entry.label)
-            if entry.like is not None and entry.label in VARIANTS:
-                changes = VARIANTS[entry.label].changes(settings.method_settings)
-                settings = change_settings(settings, **changes)
-            entries.append(settings)
+            own = chosen.get(entry.label, {}).get("settings", {})
+            entries.append(change_settings(self.base, **{**entry.settings, **own}, label=entry.label))
         return [
             change_settings(own, seed=seed, class_order=order or own.class_order)
             for order, seed, own in product(self.class_orders, self.seeds, entries)
         ]
 
-    def _known_choices(self, out: Path) -> dict[str, dict[str, Any]]:
-        """Stored choices from the same trials, which need not be run again."""
-        stored = read_choices(out) if (out / CHOSEN_FILE).is_file() else {}
-        known = {}
-        for entry in (entry for entry in self.entries if entry.space and entry.label in stored):
-            choice = stored[entry.label]
-            tried = [{n: v for n, v in trial.items() if n != SCORE} for trial in choice["tried"]]
-            same = TRIED_WITH not in choice or not differences(choice[TRIED_WITH], self._tried_with(entry))
-            if same and tried == entry.draw_trials(self.trials):
-                known[entry.label] = choice
-        return known
+    def _has_same_trials(self, entry: Entry, stored: Mapping[str, Any]) -> bool:
+        """Whether the stored choice for an entry is from the same trials, which need not be run again."""
+        choice = stored.get(entry.label)
+        if not entry.space or choice is None:
+            return False
+        tried = [{n: v for n, v in trial.items() if n != SCORE} for trial in choice["tried"]]
+        if tried != entry.draw_trials(self.trials):
+            return False
+        return TRIED_WITH not in choice or not differences(choice[TRIED_WITH], self._tried_with(entry))
 
     def _tried_with(self, entry: Entry) -> dict[str, Any]:
         """Settings of an entry's first trial, on any device."""
@@ -153,21 +147,16 @@ class Study:
             for k, drawn in enumerate(entry.draw_trials(self.trials))
         ]
 
-    def _choose(
-        self, trials: Mapping[str, Sequence[Settings]], tried: Mapping[str, Results]
-    ) -> dict[str, dict[str, Any]]:
-        chosen = {}
-        for entry in (entry for entry in self.entries if entry.label in trials):
-            scores = [tried[settings.name].summary["mAP"]["last"] for settings in trials[entry.label]]
-            best = max(range(len(scores)), key=lambda k: scores[k] or 0.0)
-            drawn = entry.draw_trials(self.trials)
-            chosen[entry.label] = {
-                "settings": drawn[best],
-                SCORE: scores[best],
-                TRIED_WITH: self._tried_with(entry),
-                "tried": [{**own, SCORE: score} for own, score in zip(drawn, scores, strict=True)],
-            }
-        return chosen
+    def _choose(self, entry: Entry, tried: Mapping[str, Results]) -> dict[str, Any]:
+        scores = [tried[settings.name].summary["mAP"]["last"] for settings in self._trials(entry)]
+        best = max(range(len(scores)), key=lambda k: scores[k] or 0.0)
+        drawn = entry.draw_trials(self.trials)
+        return {
+            "settings": drawn[best],
+            SCORE: scores[best],
+            TRIED_WITH: self._tried_with(entry),
+            "tried": [{**own, SCORE: score} for own, score in zip(drawn, scores, strict=True)],
+        }
 
 
 def read_choices(folder: Path) -> dict[str, dict[str, Any]]:

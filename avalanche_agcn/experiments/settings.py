@@ -113,7 +113,7 @@ class Settings:
         return {"format": FORMAT, **values, "negatives": list(self.negatives)}
 
 
-KINDS: dict[str, Any] = get_type_hints(Settings)
+TYPES: dict[str, Any] = get_type_hints(Settings)
 """Type of each field."""
 GROUPS = {"benchmark": "data", "backbone": "model and optimizer", "train_mb_size": "training", "seed": "run"}
 """First field of each group of options, and its title."""
@@ -165,11 +165,11 @@ def method_arguments(method: str) -> dict[str, inspect.Parameter]:
 
 def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields that all methods share, and settings of methods, whether nested or beside them."""
-    shared = {name: value for name, value in given.items() if name in KINDS and name != "method_settings"}
+    shared = {name: value for name, value in given.items() if name in TYPES and name != "method_settings"}
     nested = given.get("method_settings", {})
     if not isinstance(nested, Mapping):
         raise ValueError(f"the setting method_settings must be settings by name, not {nested!r}.")
-    beside = {name: value for name, value in given.items() if name not in KINDS and name != "format"}
+    beside = {name: value for name, value in given.items() if name not in TYPES and name != "format"}
     return shared, {**nested, **beside}
 
 
@@ -186,19 +186,19 @@ def make_settings(
     Raises:
         ValueError: if the method or a setting is unknown, or a value has the wrong type or is out of range.
     """
-    check_value("benchmark", benchmark, KINDS["benchmark"])
+    check_value("benchmark", benchmark, TYPES["benchmark"])
     shared, own = split_settings(given)
     arguments = method_arguments(shared.get("method", Settings.method))
     unknown = sorted(own.keys() - arguments.keys())
     if unknown:
         raise ValueError(
-            f"unknown settings {unknown}; known are {sorted(KINDS)}, and of this method {sorted(arguments)}."
+            f"unknown settings {unknown}; known are {sorted(TYPES)}, and of this method {sorted(arguments)}."
         )
     merged = _merge(benchmark, arguments, defaults or {}, {**shared, **own, "benchmark": benchmark})
-    kinds = KINDS | {name: argument.annotation for name, argument in arguments.items()}
-    values = {name: value for name, value in merged.items() if name in kinds}
+    types = TYPES | {name: argument.annotation for name, argument in arguments.items()}
+    values = {name: value for name, value in merged.items() if name in types}
     for name, value in values.items():
-        check_value(name, value, kinds[name])
+        check_value(name, value, types[name])
     negatives = values.get("negatives", ())
     values["negatives"] = (negatives,) if isinstance(negatives, str) else tuple(negatives)
     method_settings = {name: values.pop(name) for name in arguments}
@@ -230,7 +230,7 @@ def _merge(
 
 def _protocol_settings(benchmark: BenchmarkName, protocol: Any) -> dict[str, Any]:
     """Settings of a protocol that replace a benchmark's defaults."""
-    check_value("protocol", protocol, KINDS["protocol"])
+    check_value("protocol", protocol, TYPES["protocol"])
     if protocol in (None, "paper"):
         return {}
     if not is_b_protocol(protocol):

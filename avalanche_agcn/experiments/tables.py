@@ -27,25 +27,24 @@ class Table(NamedTuple):
 
     def markdown(self) -> str:
         """The table in Markdown."""
-        header, *rows = ("| " + " | ".join(map(_for_markdown, line)) + " |\n" for line in self._lines)
+        lines = (map(_for_markdown, line) for line in (self.header, *self.rows))
+        header, *rows = (f"| {' | '.join(line)} |\n" for line in lines)
         return header + "| ---" + " | ---:" * (len(self.header) - 1) + " |\n" + "".join(rows)
 
     def csv(self) -> str:
         """The table as comma-separated values."""
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(map(_for_csv, line) for line in self._lines)
+        lines = (map(_for_csv, line) for line in (self.header, *self.rows))
+        csv.writer(text, lineterminator="\n").writerows(lines)
         return text.getvalue()
 
     def latex(self) -> str:
         """The table as a LaTeX ``tabular`` for the package booktabs."""
-        header, *rows = (" & ".join(map(_for_latex, line)) + " \\\\\n" for line in self._lines)
+        lines = (map(_for_latex, line) for line in (self.header, *self.rows))
+        header, *rows = (" & ".join(line) + " \\\\\n" for line in lines)
         columns = "l" + "r" * (len(self.header) - 1)
         body = f"\\toprule\n{header}\\midrule\n{''.join(rows)}\\bottomrule"
         return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
-
-    @property
-    def _lines(self) -> list[list[str]]:
-        return [self.header, *self.rows]
 
 
 # Names of classes and labels may contain any symbol: each format escapes its own.

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS
+from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, SEARCHES
 from avalanche_agcn.experiments.search import Entry, LogUniform, Study, read_choices
 from avalanche_agcn.experiments.settings import Settings, change_settings, make_settings
 
@@ -92,7 +92,7 @@ def make_entry(method: str, suffix: str = "", settings: Mapping[str, Any] | None
     return Entry(
         label=method + suffix,
         settings={"method": method, **own, **(settings or {})},
-        space={**(RATES if by_gradient else {}), **known.search},
+        space={**(RATES if by_gradient else {}), **SEARCHES.get(method, {})},
     )
 
 

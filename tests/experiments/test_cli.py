@@ -12,7 +12,7 @@ from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.cli import FLAGS, OPTIONS_OF, main, make_parser, settings_of
 from avalanche_agcn.experiments.methods import ABLATIONS, CHOICES, METHODS
 from avalanche_agcn.experiments.results import read_results
-from avalanche_agcn.experiments.settings import KINDS, make_settings
+from avalanche_agcn.experiments.settings import TYPES, make_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ def wanted(options="", benchmark="coco", variants=None):
 def test_help_has_every_setting_with_its_default():
     text = make_parser("coco", None).format_help()
     own = set().union(*OPTIONS_OF.values()) - OPTIONS_OF["coco"]
-    for name in set(KINDS) - {"benchmark", "method_settings"} - own:
+    for name in set(TYPES) - {"benchmark", "method_settings"} - own:
         assert f"--{FLAGS.get(name, name.replace('_', '-'))}" in text
     options = re.findall(r"^  (--[\w-]+)(.*?)(?=^  --|^\S|\Z)", text, flags=re.MULTILINE | re.DOTALL)
     assert [flag for flag, help in options if "(default:" not in " ".join(help.split())] == []

@@ -13,7 +13,6 @@ from torchvision.transforms import v2
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.experiments import features as module
-from avalanche_agcn.experiments import folder as run_folder
 from avalanche_agcn.experiments.features import default_cache, feature_benchmark
 from avalanche_agcn.models import create_backbone
 
@@ -184,9 +183,9 @@ def replace_pixels(path):
 def test_a_file_is_read_again_if_it_may_have_changed(tmp_path, computed, monkeypatch, settled):
     images, cache, read = tmp_path / "images", tmp_path / "cache", []
     images.mkdir()
-    digest = run_folder.file_digest
-    monkeypatch.setattr(run_folder, "file_digest", lambda path: read.append(path) or digest(path))
-    monkeypatch.setattr(run_folder, "SETTLED_SECONDS", settled)
+    digest = module.file_digest
+    monkeypatch.setattr(module, "file_digest", lambda path: read.append(path) or digest(path))
+    monkeypatch.setattr(module, "SETTLED_SECONDS", settled)
     assert computed(photos(images), MeanColours(), cache) == len(read) == 12
     os.utime(images / "3.bmp", ns=(1, 1))
     assert computed(photos(images, new=False), MeanColours(), cache) == 0

@@ -23,7 +23,7 @@ from avalanche_agcn.experiments.cli import main, make_parser, settings_of
 from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.results import METRICS, RESULTS_FILE
 from avalanche_agcn.experiments.run import Run
-from avalanche_agcn.experiments.settings import KINDS, SMOKE, make_settings
+from avalanche_agcn.experiments.settings import SMOKE, TYPES, make_settings
 from avalanche_agcn.models import load_word_vectors
 from avalanche_agcn.models.backbones import Backbone
 
@@ -94,7 +94,7 @@ def test_every_number_among_the_settings_has_a_range():
     def is_number(kind):
         return any(one in (int, float) for one in getattr(kind, "__args__", (kind,)))
 
-    assert {name for name, kind in KINDS.items() if is_number(kind)} <= RANGES.keys()
+    assert {name for name, kind in TYPES.items() if is_number(kind)} <= RANGES.keys()
 
 
 @pytest.mark.parametrize(("device", "reason"), [("meta", "it computes nothing"), ("cuda:99", "")])
@@ -468,7 +468,7 @@ def test_fuzzed_configs_give_settings_or_an_exit_code(tmp_path, capsys, data):
 
 
 @fuzz(25)
-@given(name=st.sampled_from(sorted(KINDS)), value=JUNK, method=st.sampled_from(["agcn", "er", "l3a"]))
+@given(name=st.sampled_from(sorted(TYPES)), value=JUNK, method=st.sampled_from(["agcn", "er", "l3a"]))
 def test_fuzzed_options_give_settings_or_an_exit_code(capsys, name, value, method):
     check_settings(["--smoke", "--method", method, "--set", f"{name}={value}"], capsys)
 

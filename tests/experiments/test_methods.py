@@ -8,8 +8,16 @@ from avalanche.training.plugins import EvaluationPlugin
 from matplotlib.colors import CSS4_COLORS, to_rgb
 from torch.optim import SGD
 
-from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, LogUniform, name_of, style_of
-from avalanche_agcn.experiments.settings import KINDS, change_settings, make_settings
+from avalanche_agcn.experiments.methods import (
+    ABLATIONS,
+    METHODS,
+    SEARCHES,
+    VARIANTS,
+    LogUniform,
+    name_of,
+    style_of,
+)
+from avalanche_agcn.experiments.settings import TYPES, change_settings, make_settings
 from avalanche_agcn.experiments.tables import TABLE_1, TABLE_3
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed
 from avalanche_agcn.training import strategies
@@ -35,12 +43,12 @@ def test_arguments_and_searches_are_those_the_constructor_takes(method):
         defaults = {name: argument.default for name, argument in own.items()}
         parts = {"model": model, "optimizer": optimizer, "evaluator": EvaluationPlugin()}
         METHODS[method].strategy_class(**parts, **defaults)
-    for name, choice in METHODS[method].search.items():
+    for name, choice in SEARCHES.get(method, {}).items():
         settings = [{name: choice.low}] if isinstance(choice, LogUniform) else choice
         for given in settings:
             make_settings("coco", method=method, **given)
     for variant in VARIANTS.values():
-        assert {*variant.settings, *variant.scale} <= {*KINDS, *METHODS[variant.method].arguments}
+        assert {*variant.settings, *variant.scale} <= {*TYPES, *METHODS[variant.method].arguments}
 
 
 def test_log_uniform_stays_in_its_bounds_and_is_even_in_the_logarithm():

@@ -5,7 +5,7 @@ import pytest
 from avalanche_agcn.benchmarks import protocols
 from avalanche_agcn.experiments import settings as module
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.settings import KINDS, SMOKE, change_settings, differences, make_settings
+from avalanche_agcn.experiments.settings import SMOKE, TYPES, change_settings, differences, make_settings
 from avalanche_agcn.models import backbones, word_vectors
 
 
@@ -58,11 +58,11 @@ def test_further_defaults_come_between_those_of_the_benchmark_and_the_given_ones
 
 
 def test_fields_are_of_all_methods_and_their_choices_those_of_the_models():
-    assert not {name for method in METHODS.values() for name in method.arguments} & set(KINDS)
-    assert KINDS["pool"] == backbones.Pool
-    assert KINDS["missing_words"] == word_vectors.Missing
-    assert KINDS["crowds"] == protocols.Crowds | None
-    assert KINDS["test_images"] == protocols.TestImages | None
+    assert not {name for method in METHODS.values() for name in method.arguments} & set(TYPES)
+    assert TYPES["pool"] == backbones.Pool
+    assert TYPES["missing_words"] == word_vectors.Missing
+    assert TYPES["crowds"] == protocols.Crowds | None
+    assert TYPES["test_images"] == protocols.TestImages | None
 
 
 ONE_PASS = ["multitask", "multitask_ridge", "streaming_ridge", "l3a", "csc"]
