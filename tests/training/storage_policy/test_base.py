@@ -11,17 +11,15 @@ from torch.utils.data import TensorDataset
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.training.storage_policy import (
     ExperienceReservoirBuffer,
-    OCDMBuffer,
-    PRSBuffer,
     ReservoirBuffer,
 )
 
 N_STREAMS = 200
 
 
-@pytest.fixture(scope="module", params=[ReservoirBuffer, ExperienceReservoirBuffer, PRSBuffer, OCDMBuffer])
-def kind(request):
-    return request.param
+@pytest.fixture(scope="session")
+def kind(buffer_kind):
+    return buffer_kind
 
 
 def make_benchmark(n=60, n_classes=6, n_experiences=3, seed=0, **settings):
