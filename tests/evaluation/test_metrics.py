@@ -97,14 +97,11 @@ def test_float64_after_float32_loses_nothing():
     assert as_list(metric.result()) == expect("AP", *joined)
 
 
-def test_result_of_no_image_is_rejected_with_the_fix():
+def test_results_of_no_image_and_counts_at_other_thresholds_are_rejected():
     for metric in [*map(make, METRICS), NestedMetric(threshold=0.0), PerSetMetric(threshold=0.0)]:
         assert metric.gather().is_empty  # without processes, gather() returns the metric itself
         with pytest.raises(ValueError, match=r"has seen no image; .* call update\(\)"):
             metric.result()
-
-
-def test_counts_at_other_thresholds_are_not_merged():
     with pytest.raises(ValueError, match=r"threshold 0\.5, top_k None into those at threshold 0\.0"):
         MultiLabelF1(threshold=0.0).merge_state(MultiLabelF1(threshold=0.5))
 

@@ -315,11 +315,6 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert loss.item() == pytest.approx(0.4741, abs=1e-4)
 
 
-
-
-
-
-
 @pytest.mark.parametrize(
     ("loss", "shapes", "message"),
     [

@@ -245,9 +245,8 @@ def test_refined_scores_match_the_formula():
     scores, zeros, ones = torch.randn(7, 4), torch.zeros(4), torch.ones(4)
     relations = R.LabelRelations(torch.rand(4, 4), torch.rand(4) * 0.5)
     copies = scores.clone(), relations.conditional.clone()
-    plain = R.RidgeClassifiers(
-        zeros, zeros, R.Calibration(ones, zeros, zeros, ones), zeros
-    )  # scores are logits
+    logits = R.Calibration(ones, zeros, zeros, ones)  # under which scores are logits
+    plain = R.RidgeClassifiers(zeros, zeros, logits, zeros)
     expected = scores.clone()
     for i in range(4):
         for j in {0, 1, 2, 3} - {i}:

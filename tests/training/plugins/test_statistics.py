@@ -10,11 +10,8 @@ from avalanche.training.plugins import ReplayPlugin
 
 from avalanche_agcn.models import Backbone, MultiLabelClassifier
 from avalanche_agcn.training import AGCN, EWC, LwF
-from avalanche_agcn.training.plugins import (
-    FeatureStatisticsPlugin,
-    OnlineReplayPlugin,
-    StatisticalNegativesPlugin,
-)
+from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
+from avalanche_agcn.training.plugins.statistics import FeatureStatisticsPlugin, StatisticalNegativesPlugin
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
 
 

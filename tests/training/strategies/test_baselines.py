@@ -99,24 +99,24 @@ def test_csc_is_the_sum_of_its_parts_in_plain_formulas_with_one_pass_of_the_teac
             strategy.agcn.teacher.model.backbone.register_forward_hook(lambda *_: passes.append(1))
 
     def look(strategy):
-        if strategy.agcn.teacher.n_old:
-            parts = strategy.mb_y, strategy.mb_output, strategy.loss, strategy.agcn.teacher.logits(strategy)
-            return [part.detach().clone() for part in parts]
-        return None
+        teacher, parts = strategy.agcn.teacher, (strategy.mb_y, strategy.mb_output, strategy.loss.squeeze())
+        parts = [part.detach().clone() for part in parts]
+        return *parts, teacher.logits(strategy).clone() if teacher.n_old else None
 
     steps = watch(before_training_exp=count_passes, after_backward=look)
     settings = {"alpha": ALPHA, "beta": BETA, "threshold": THRESHOLD}
     strategy = train(steps, kind=CSC, model=make_model(), **settings)
-    later = [step for step in steps.seen["after_backward"] if step]
-    assert len(passes) == len(later) > 2
-    for targets, logits, loss, teacher in later:
-        n_old, n_seen = teacher.shape[1], logits.shape[1]
-        torch.testing.assert_close(targets[:, :n_old], (teacher.sigmoid() > THRESHOLD).float())
-        p = logits.sigmoid()
-        criterion = binary_cross_entropy_with_logits(logits, targets[:, :n_seen])
-        distillation = binary_cross_entropy(p[:, :n_old], teacher.sigmoid())
-        expected = ALPHA * criterion + (1 - ALPHA) * distillation + BETA * (p * p.log()).sum() / len(p)
-        torch.testing.assert_close(loss.squeeze(), expected)
+    n_later = 0
+    for targets, logits, loss, teacher in steps.seen["after_backward"]:
+        expected = binary_cross_entropy_with_logits(logits, targets[:, : logits.shape[1]])
+        if teacher is not None:
+            n_later, n_old, p = n_later + 1, teacher.shape[1], logits.sigmoid()
+            torch.testing.assert_close(targets[:, :n_old], (teacher.sigmoid() > THRESHOLD).float())
+            distillation = binary_cross_entropy(p[:, :n_old], teacher.sigmoid())
+            negative_entropy = (p * p.log()).sum() / len(p)
+            expected = ALPHA * expected + (1 - ALPHA) * distillation + BETA * negative_entropy
+        torch.testing.assert_close(loss, expected)
+    assert len(passes) == n_later > 2
     matrix = strategy.acm.acm.matrix()  # relations between experiences too
     assert matrix.shape == (6, 6)
     assert (matrix[:4, 4:] > 0).all()
