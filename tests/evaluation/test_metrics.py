@@ -12,18 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import avalanche_agcn.evaluation.functional as F
-from avalanche_agcn.evaluation import (
-    AveragePrecision,
-    MeanAveragePrecision,
-    MultiLabelF1,
-    NestedMetric,
-    PerSetMetric,
-)
+import avalanche_agcn.evaluation.metrics as M
 
-F1 = MultiLabelF1, F.precision_recall_f1
+F1 = M.MultiLabelF1, F.precision_recall_f1
 METRICS = {  # metric, function, settings of both
-    "AP": (AveragePrecision, F.average_precision, {}),
-    "mAP": (MeanAveragePrecision, F.mean_average_precision, {}),
+    "AP": (M.AveragePrecision, F.average_precision, {}),
+    "mAP": (M.MeanAveragePrecision, F.mean_average_precision, {}),
     "F1": (*F1, {"threshold": 0.0}),
     "top-2 F1": (*F1, {"threshold": 0.5, "top_k": 2}),
 }
@@ -98,12 +92,12 @@ def test_float64_after_float32_loses_nothing():
 
 
 def test_results_of_no_image_and_counts_at_other_thresholds_are_rejected():
-    for metric in [*map(make, METRICS), NestedMetric(threshold=0.0), PerSetMetric(threshold=0.0)]:
+    for metric in [*map(make, METRICS), M.NestedMetric(threshold=0.0), M.PerSetMetric(threshold=0.0)]:
         assert metric.gather().is_empty  # without processes, gather() returns the metric itself
         with pytest.raises(ValueError, match=r"has seen no image; .* call update\(\)"):
             metric.result()
     with pytest.raises(ValueError, match=r"threshold 0\.5, top_k None into those at threshold 0\.0"):
-        MultiLabelF1(threshold=0.0).merge_state(MultiLabelF1(threshold=0.5))
+        M.MultiLabelF1(threshold=0.0).merge_state(M.MultiLabelF1(threshold=0.5))
 
 
 # Nested sets
@@ -122,11 +116,11 @@ def feed_nested(metric, scores, targets, images=slice(None), batch_size=4):
         for batch, own in zip(part[images].split(batch_size), labels[images].split(batch_size)):
             if len(batch):
                 per_set = [batch[:, :c] for c in CLASS_COUNTS]
-                metric.update(per_set if isinstance(metric, PerSetMetric) else batch, own)
+                metric.update(per_set if isinstance(metric, M.PerSetMetric) else batch, own)
     return metric
 
 
-@pytest.mark.parametrize("metric_type", [NestedMetric, PerSetMetric])
+@pytest.mark.parametrize("metric_type", [M.NestedMetric, M.PerSetMetric])
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 @pytest.mark.parametrize("n_parts", [1, 2, 9])  # with 9, some metrics see nothing of some sets
 def test_nested_metric_equals_function_however_images_are_split(metric_type, batch_size, n_parts):
@@ -142,7 +136,7 @@ def test_nested_metric_equals_function_however_images_are_split(metric_type, bat
 def test_per_set_metric_scores_each_set_with_its_own_scores():
     targets = data(16, 5)[1]
     own = [data(16, c, seed=c)[0] for c in CLASS_COUNTS]  # [N, C_i] of each set
-    metric = PerSetMetric(threshold=0.0)
+    metric = M.PerSetMetric(threshold=0.0)
     for n_classes, images in zip(CLASS_COUNTS, torch.arange(16).split([6, 5, 5])):
         metric.start_increment(n_classes=n_classes)
         metric.update([scores[images] for scores in own], targets[images])
@@ -156,7 +150,7 @@ def test_per_set_metric_scores_each_set_with_its_own_scores():
 
 def test_memory_is_one_float32_matrix_and_a_byte_per_label():
     scores, targets = data(sum(SIZES), 5)
-    metric = feed_nested(NestedMetric(threshold=0.0), scores.half(), targets.nan_to_num(0.0))
+    metric = feed_nested(M.NestedMetric(threshold=0.0), scores.half(), targets.nan_to_num(0.0))
     kept = [batch for increment in metric._increments for batch in increment]
     assert sum(batch.scores.nbytes for batch in kept) == 16 * 5 * 4
     assert sum(batch.positive.nbytes for batch in kept) == 16 * 5

@@ -18,15 +18,9 @@ from torch.utils.data import TensorDataset
 
 import avalanche_agcn.evaluation.functional as F
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.evaluation import (
-    f1_metrics,
-    find_nested,
-    mean_average_precision_metrics,
-    multilabel_evaluator,
-    nested_metrics,
-)
+from avalanche_agcn.evaluation import f1_metrics, find_nested, multilabel_evaluator, nested_metrics
 from avalanche_agcn.evaluation.plots import Plot
-from avalanche_agcn.evaluation.plugins import name_classes
+from avalanche_agcn.evaluation.plugins import mean_average_precision_metrics, name_classes
 from avalanche_agcn.models import AGCNModel
 from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
 

@@ -6,15 +6,8 @@ import torch
 from torch import nn
 
 from avalanche_agcn.benchmarks.scenes import MEAN, STD
-from avalanche_agcn.models import MultiLabelClassifier
-from avalanche_agcn.models.backbones import (
-    Backbone,
-    Precomputed,
-    RandomFeatures,
-    WeightsUnavailable,
-    create_backbone,
-    fold_into_convolutions,
-)
+from avalanche_agcn.models import Backbone, MultiLabelClassifier, Precomputed, RandomFeatures, create_backbone
+from avalanche_agcn.models.backbones import WeightsUnavailable, fold_into_convolutions
 
 
 def twins(name="small", **changes):

@@ -59,9 +59,13 @@ def test_names_are_averages_of_their_words_unless_found_as_a_whole(text_file):
     assert len(load_word_vectors([], text_file)) == 0
 
 
-def test_missing_words_are_named_with_their_classes(text_file):
+def test_missing_words_are_named_with_their_classes_and_unknown_sources_with_the_choices(text_file):
     with pytest.raises(KeyError, match=r"\['wolf'\] of class 'fire wolf'.*\['cat'\] of class 'cat'"):
         load_word_vectors(["dog", "fire wolf", "cat"], text_file)
+    with pytest.raises(FileNotFoundError, match="'embedded'"):
+        load_word_vectors(["cat"], "glove-7b")
+    with pytest.raises(ValueError, match="'random'"):
+        load_word_vectors(["cat"], missing="ignore")
 
 
 def test_random_vector_depends_on_word_and_seed_only(text_file):
@@ -110,13 +114,6 @@ def test_text_is_streamed(tmp_path):
     assert vectors.shape == (2, 30)
     assert path.stat().st_size > 13e6
     assert peak < 1e6
-
-
-def test_unknown_sources_are_rejected_with_the_choices():
-    with pytest.raises(FileNotFoundError, match="'embedded'"):
-        load_word_vectors(["cat"], "glove-7b")
-    with pytest.raises(ValueError, match="'random'"):
-        load_word_vectors(["cat"], missing="ignore")
 
 
 @pytest.mark.parametrize("data_set", ["coco80", "nuswide81"])

@@ -290,18 +290,6 @@ def test_relations_across_experiences_are_found_and_lift_a_class_by_its_company(
     assert (lift >= -1e-12).all()
 
 
-def test_refining_does_not_depend_on_the_scale_of_a_class(feed):
-    """Half the score of a class, with means to match: what it adds to others stays as it was."""
-    features, labels = labelled_images(3)
-    classifiers, relations = relate(feed, features, labels)
-    scores, half = classifiers.scores(features), torch.tensor([0.5, 1.0, 1.0, 1.0])
-    scale, offset, negative, positive = classifiers.calibration
-    scaled = classifiers._replace(calibration=R.Calibration(scale, offset, negative * half, positive * half))
-    torch.testing.assert_close(
-        refine(scores * half, scaled, relations, 0.3), refine(scores, classifiers, relations, 0.3) * half
-    )
-
-
 def test_a_class_without_positives_has_no_relations(feed):
     features, labels = labelled_images(0)
     labels[:, 2] = 0
