@@ -2,13 +2,10 @@
 
 import copy
 import math
-import os
 from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from avalanche.benchmarks import split_online_stream, with_classes_timeline
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metrics import accuracy_metrics
@@ -350,17 +347,7 @@ def evaluate(make_strategy, benchmark):
     return {name: value for name, value in results.items() if not name.startswith("Loss")}, history(strategy)
 
 
-def evaluate_in_process(rank, folder, make_strategy, benchmark):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.save(evaluate(make_strategy, benchmark), f"{folder}/rank{rank}.pt")
-    dist.destroy_process_group()
-
-
-def test_two_processes_give_the_metrics_of_one(tmp_path, make_strategy, benchmark):
+def test_two_processes_give_the_metrics_of_one(in_two_processes, make_strategy, benchmark):
     assert any(len(experience.dataset) % 2 for experience in benchmark.test_stream)  # one image is repeated
     expected = evaluate(make_strategy, benchmark)
-    arguments = (str(tmp_path), make_strategy, benchmark)
-    mp.start_processes(evaluate_in_process, args=arguments, nprocs=2, start_method="fork")
-    for rank in range(2):
-        assert torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) == expected
+    assert in_two_processes(evaluate, make_strategy, benchmark) == [expected, expected]

@@ -1,5 +1,7 @@
 """Plugins with a teacher: LwF, CSC's losses and pseudo-labels."""
 
+from functools import partial
+
 import pytest
 import torch
 from avalanche.training import Naive
@@ -9,14 +11,8 @@ from avalanche_agcn.training.plugins.distillation import ConfidencePenaltyPlugin
 from avalanche_agcn.training.plugins.replay import OnlineReplayPlugin
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
 
-PLUGINS = pytest.mark.parametrize(
-    "make_plugin",
-    [
-        lambda: LwFPlugin(alpha=3.0),
-        lambda: ConfidencePenaltyPlugin(alpha=0.3),
-        lambda: PseudoLabelPlugin(threshold=0.4),
-    ],
-)
+MADE = partial(LwFPlugin, alpha=3.0), partial(ConfidencePenaltyPlugin, alpha=0.3), PseudoLabelPlugin
+PLUGINS = pytest.mark.parametrize("make_plugin", MADE)
 
 
 @PLUGINS

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer
 from avalanche_agcn.training.storage_policy.balanced import (
+    choose_removal,
+    entry_probability,
     greedy_removal,
     target_shares,
 )
@@ -93,6 +95,22 @@ def test_shares_approach_the_target_on_a_long_tailed_stream(fill, long_tailed, r
     assert distance < 0.06
     if rho < 1:
         assert distance < (random / random.sum() - reachable).abs().sum() / 4
+
+
+def test_class_never_seen_has_no_share_and_is_never_drawn():
+    labels = torch.tensor([[1, 0, 0], [1, 0, 1]], dtype=torch.float64)
+    shares = torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64)
+    for draw in (0.0, 0.5, 1 - 2**-53):
+        assert choose_removal(labels, shares, draw, 0.0) in (0, 1)
+
+
+def test_entry_probability_by_hand():
+    counts = torch.tensor([30.0, 10.0, 0.0], dtype=torch.float64)
+    both = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    # Equal shares: m p / n = 4 / 30 and 4 / 10; e^-10 against e^-30 leaves the rarer class alone.
+    assert entry_probability(both, counts, 8, 0.0) == pytest.approx(0.4, abs=1e-8)
+    assert entry_probability(both, counts, 100, 0.0) == pytest.approx(1.0)
+    assert entry_probability(both, counts, 0, 0.0) == 0.0
 
 
 def test_image_without_a_label_does_not_enter_prs(dataset_of):

@@ -241,15 +241,14 @@ def test_through_a_network_forgetting_does_not_depend_on_the_batches(n_left):
         torch.testing.assert_close(strategy.statistics.moments(1), expected, rtol=1e-4, atol=1e-3)
 
 
-def test_half_precision_is_not_forgotten_or_merged_with_full_precision(features):
+def test_unequal_or_trained_networks_half_precision_and_augmentation_are_rejected(
+    benchmark, features, make_model
+):
     half, full = (train(make(amp=amp), features.train_stream) for amp in (torch.bfloat16, None))
     with pytest.raises(ValueError, match=r"torch\.bfloat16 depend on the batch .* amp=None"):
         half.forget(features.train_stream[0].dataset)
     with pytest.raises(ValueError, match=r"different precision: None and torch\.bfloat16"):
         full.merge(half)
-
-
-def test_unequal_or_trained_networks_and_augmentation_are_rejected(benchmark, make_model):
     stream = benchmark.train_stream[:1]
     one, other = (train(make(backbone=make_model(seed=seed).backbone), stream) for seed in (0, 1))
     with pytest.raises(ValueError, match="different network"):
