@@ -144,7 +144,8 @@ def test_only_the_metrics_asked_for_are_made_and_read_multi_hot_targets_of_the_s
     strategy = SimpleNamespace(mb_output=torch.randn(4, 2), mb_y=torch.rand(4, 5).round(), is_training=False)
     strategy.experience = SimpleNamespace(origin_stream=SimpleNamespace(name="test"))
     assert torch.equal(made[0].read_batch(strategy)[1], strategy.mb_y[:, :2])
-    for strategy.mb_y in (torch.zeros(4, dtype=torch.int64), torch.zeros(4, 1)):
+    for wrong in (torch.zeros(4, dtype=torch.int64), torch.zeros(4, 1)):
+        strategy.mb_y = wrong
         with pytest.raises(ValueError, match=r"\(4, 2\) .* as many classes, as multilabel_benchmark"):
             made[0].read_batch(strategy)
 
