@@ -1,7 +1,12 @@
 """A small stream of vectors with several labels, and strategies that learn it in a moment."""
 
+import os
+from datetime import timedelta
+
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from avalanche.training.supervised import Naive
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -60,6 +65,26 @@ def learn(benchmark):
         return results
 
     return learn
+
+
+def save_in_process(rank, folder, function, arguments):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    store = {"init_method": f"file://{folder}/store", "timeout": timedelta(seconds=60)}
+    dist.init_process_group("gloo", **store, rank=rank, world_size=2)
+    torch.save(function(*arguments), f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def in_two_processes(tmp_path):
+    """Results of a function in each of two processes of a group."""
+
+    def run(function, *arguments):
+        given = str(tmp_path), function, arguments
+        mp.start_processes(save_in_process, args=given, nprocs=2, start_method="fork")
+        return [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+
+    return run
 
 
 @pytest.fixture

@@ -169,18 +169,12 @@ def test_stage_scores_equal_scikit_learn_above_a_probability(case, probability):
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_a_probability_at_the_threshold_is_not_predicted():
+def test_stages_and_groups_of_classes_by_hand():
     logits, targets = torch.zeros(2, 1, dtype=torch.float64), torch.ones(2, 1)
-    assert F.stage_scores(logits, targets, probability=0.5).OF1 == 0
+    assert F.stage_scores(logits, targets, probability=0.5).OF1 == 0  # at the threshold
     assert F.stage_scores(logits + 1e-9, targets, probability=0.5).OF1 == 1
-
-
-def test_average_of_stages_includes_the_base():
     stages = [F.stage_scores(*random_case(seed)) for seed in range(3)]
     np.testing.assert_allclose(F.stage_average(stages), np.mean(stages, axis=0))
-
-
-def test_tail_scores_are_means_of_groups_of_classes():
     found = F.tail_scores(torch.tensor([0.1, 0.3, 0.5, 0.6, NAN]), torch.tensor([199, 1, 200, 900, 5]))
     assert found == pytest.approx((0.2, 0.55, NAN), nan_ok=True)
     assert F.tail_scores([0.25], [901]).many == 0.25
@@ -206,11 +200,8 @@ def test_top_k_keeps_what_a_sort_of_each_image_keeps(case, top_k):
     kept = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, True)
     expected = F.precision_recall_f1(scores.masked_fill(~kept, -math.inf), targets, threshold=0.0)
     assert F.precision_recall_f1(scores, targets, threshold=0.0, top_k=top_k) == expected
-
-
-def test_top_k_is_chosen_among_annotated_classes():
     scores, targets = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[NAN, 0.0, 1.0]])
-    assert F.precision_recall_f1(scores, targets, threshold=0.0, top_k=2).OR == 1.0
+    assert F.precision_recall_f1(scores, targets, threshold=0.0, top_k=2).OR == 1.0  # of annotated classes
 
 
 # Nested sets

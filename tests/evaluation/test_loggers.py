@@ -13,15 +13,9 @@ import pytest
 import torch
 from avalanche.evaluation.metrics import WeightCheckpoint
 
-from avalanche_agcn.evaluation import (
-    MultiLabelCSVLogger,
-    MultiLabelWandBLogger,
-    ProgressBar,
-    ProgressLogger,
-    find_nested,
-    mean_average_precision_metrics,
-    multilabel_evaluator,
-)
+from avalanche_agcn.evaluation import MultiLabelCSVLogger, MultiLabelWandBLogger, ProgressBar, ProgressLogger
+from avalanche_agcn.evaluation.evaluator import multilabel_evaluator
+from avalanche_agcn.evaluation.plugins import find_nested, mean_average_precision_metrics
 
 TEST = "eval_phase/test_stream"
 

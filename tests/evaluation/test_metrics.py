@@ -1,29 +1,21 @@
 """Standalone metrics equal the functions on all images at once, however these are split."""
 
 import math
-from datetime import timedelta
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
 import avalanche_agcn.evaluation.functional as F
-from avalanche_agcn.evaluation import (
-    AveragePrecision,
-    MeanAveragePrecision,
-    MultiLabelF1,
-    NestedMetric,
-    PerSetMetric,
-)
+import avalanche_agcn.evaluation.metrics as M
 
-F1 = MultiLabelF1, F.precision_recall_f1
+F1 = M.MultiLabelF1, F.precision_recall_f1
 METRICS = {  # metric, function, settings of both
-    "AP": (AveragePrecision, F.average_precision, {}),
-    "mAP": (MeanAveragePrecision, F.mean_average_precision, {}),
+    "AP": (M.AveragePrecision, F.average_precision, {}),
+    "mAP": (M.MeanAveragePrecision, F.mean_average_precision, {}),
     "F1": (*F1, {"threshold": 0.0}),
     "top-2 F1": (*F1, {"threshold": 0.5, "top_k": 2}),
 }
@@ -97,16 +89,13 @@ def test_float64_after_float32_loses_nothing():
     assert as_list(metric.result()) == expect("AP", *joined)
 
 
-def test_result_of_no_image_is_rejected_with_the_fix():
-    for metric in [*map(make, METRICS), NestedMetric(threshold=0.0), PerSetMetric(threshold=0.0)]:
+def test_results_of_no_image_and_counts_at_other_thresholds_are_rejected():
+    for metric in [*map(make, METRICS), M.NestedMetric(threshold=0.0), M.PerSetMetric(threshold=0.0)]:
         assert metric.gather().is_empty  # without processes, gather() returns the metric itself
         with pytest.raises(ValueError, match=r"has seen no image; .* call update\(\)"):
             metric.result()
-
-
-def test_counts_at_other_thresholds_are_not_merged():
     with pytest.raises(ValueError, match=r"threshold 0\.5, top_k None into those at threshold 0\.0"):
-        MultiLabelF1(threshold=0.0).merge_state(MultiLabelF1(threshold=0.5))
+        M.MultiLabelF1(threshold=0.0).merge_state(M.MultiLabelF1(threshold=0.5))
 
 
 # Nested sets
@@ -125,11 +114,11 @@ def feed_nested(metric, scores, targets, images=slice(None), batch_size=4):
         for batch, own in zip(part[images].split(batch_size), labels[images].split(batch_size)):
             if len(batch):
                 per_set = [batch[:, :c] for c in CLASS_COUNTS]
-                metric.update(per_set if isinstance(metric, PerSetMetric) else batch, own)
+                metric.update(per_set if isinstance(metric, M.PerSetMetric) else batch, own)
     return metric
 
 
-@pytest.mark.parametrize("metric_type", [NestedMetric, PerSetMetric])
+@pytest.mark.parametrize("metric_type", [M.NestedMetric, M.PerSetMetric])
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 @pytest.mark.parametrize("n_parts", [1, 2, 9])  # with 9, some metrics see nothing of some sets
 def test_nested_metric_equals_function_however_images_are_split(metric_type, batch_size, n_parts):
@@ -145,7 +134,7 @@ def test_nested_metric_equals_function_however_images_are_split(metric_type, bat
 def test_per_set_metric_scores_each_set_with_its_own_scores():
     targets = data(16, 5)[1]
     own = [data(16, c, seed=c)[0] for c in CLASS_COUNTS]  # [N, C_i] of each set
-    metric = PerSetMetric(threshold=0.0)
+    metric = M.PerSetMetric(threshold=0.0)
     for n_classes, images in zip(CLASS_COUNTS, torch.arange(16).split([6, 5, 5])):
         metric.start_increment(n_classes=n_classes)
         metric.update([scores[images] for scores in own], targets[images])
@@ -159,7 +148,7 @@ def test_per_set_metric_scores_each_set_with_its_own_scores():
 
 def test_memory_is_one_float32_matrix_and_a_byte_per_label():
     scores, targets = data(sum(SIZES), 5)
-    metric = feed_nested(NestedMetric(threshold=0.0), scores.half(), targets.nan_to_num(0.0))
+    metric = feed_nested(M.NestedMetric(threshold=0.0), scores.half(), targets.nan_to_num(0.0))
     kept = [batch for increment in metric._increments for batch in increment]
     assert sum(batch.scores.nbytes for batch in kept) == 16 * 5 * 4
     assert sum(batch.positive.nbytes for batch in kept) == 16 * 5
@@ -169,22 +158,17 @@ def test_memory_is_one_float32_matrix_and_a_byte_per_label():
 # Several processes
 
 
-def gather_in_process(rank, folder, n_first):
-    store = {"init_method": f"file://{folder}/store", "timeout": timedelta(seconds=60)}
-    dist.init_process_group("gloo", **store, rank=rank, world_size=2)
-    scores, targets = (part[n_first:] if rank else part[:n_first] for part in data(31))
+def gather(n_first):
+    scores, targets = (part[n_first:] if dist.get_rank() else part[:n_first] for part in data(31))
     gathered = []
     for name in METRICS:
         metric = fed(name, scores, targets)
         gathered.append(as_list(metric.gather().result()))
         assert metric.is_empty == (len(scores) == 0)  # gathering leaves the metric unchanged
-    torch.save(gathered, f"{folder}/rank{rank}.pt")
-    dist.destroy_process_group()
+    return gathered
 
 
 @pytest.mark.parametrize("n_first", [13, 31])  # odd shares; a process that has seen nothing
-def test_gather_over_processes_equals_one_process(tmp_path, n_first):
-    mp.start_processes(gather_in_process, args=(str(tmp_path), n_first), nprocs=2, start_method="fork")
+def test_gather_over_processes_equals_one_process(in_two_processes, n_first):
     expected = [expect(name, *data(31)) for name in METRICS]
-    for rank in range(2):
-        assert torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) == expected
+    assert in_two_processes(gather, n_first) == [expected, expected]

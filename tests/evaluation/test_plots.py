@@ -95,6 +95,9 @@ def test_correlation_heatmap_shows_matrix_names_and_borders():
     assert texts(axes.get_yticklabels()) == ["cat", "dog", "car"]
     assert [line.get_xdata()[0] for line in axes.lines[1::2]] == [0.5]
     assert str(plot) == "P(row | column) of 3 classes: ACM"
+    plot = correlation_heatmap({"ACM": np.eye(500)}, class_names=[f"class {i}" for i in range(500)])
+    plot.draw_without_rendering()
+    assert len(plot.axes[0].get_yticklabels()) < 30  # names of very many classes are left out
 
 
 @pytest.mark.parametrize("n", [1, 40, 81])
@@ -109,12 +112,6 @@ def test_long_names_are_readable_and_not_cut_off(n, boxes_inside):
     width, height = np.abs(np.subtract(*axes.transData.transform([[0, 0], [1, 1]])))
     boxes = [text.get_window_extent() for text in axes.texts]
     assert all(box.width < width and box.height < height for box in boxes)
-
-
-def test_heatmap_of_very_many_classes_leaves_names_out():
-    plot = correlation_heatmap({"ACM": np.eye(500)}, class_names=[f"class {i}" for i in range(500)])
-    plot.draw_without_rendering()
-    assert len(plot.axes[0].get_yticklabels()) < 30
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,10 @@
 
 import copy
 import math
-import os
 from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from avalanche.benchmarks import split_online_stream, with_classes_timeline
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metrics import accuracy_metrics
@@ -18,15 +15,9 @@ from torch.utils.data import TensorDataset
 
 import avalanche_agcn.evaluation.functional as F
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.evaluation import (
-    f1_metrics,
-    find_nested,
-    mean_average_precision_metrics,
-    multilabel_evaluator,
-    nested_metrics,
-)
+from avalanche_agcn.evaluation import f1_metrics, find_nested, multilabel_evaluator, nested_metrics
 from avalanche_agcn.evaluation.plots import Plot
-from avalanche_agcn.evaluation.plugins import name_classes
+from avalanche_agcn.evaluation.plugins import mean_average_precision_metrics, name_classes
 from avalanche_agcn.models import AGCNModel
 from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
 
@@ -64,10 +55,10 @@ def alone(model, tensors, t):
     return [pytest.approx(row, abs=1e-12) for row in zip(*rows)]
 
 
-def late_benchmark(n_train=40):
+def late_benchmark():
     """A benchmark whose test stream has no image in the first experience."""
-    train, test = (TensorDataset(torch.randn(n_train, 8)) for _ in range(2))
-    train.targets = torch.eye(6).long().repeat(7, 1)[:n_train]
+    train, test = (TensorDataset(torch.randn(42, 8)) for _ in range(2))
+    train.targets = torch.eye(6).long().repeat(7, 1)
     test.targets = train.targets.clone()
     test.targets[:, :2] = 0
     return multilabel_benchmark(train, test, n_experiences=3)
@@ -124,12 +115,6 @@ def test_per_class_values_have_names(benchmark, make_strategy, model, stream_ten
     assert find_nested(strategy).average_precision["test"].tolist() == pytest.approx(ap, nan_ok=True)
 
 
-def test_evaluation_without_images_emits_nothing(make_strategy):
-    wanted = {"experience": True, "stream": True}
-    metrics = mean_average_precision_metrics(**wanted), f1_metrics(**wanted)
-    assert make_strategy(evaluator=evaluator(*metrics)).eval(late_benchmark().test_stream[:1]) == {}
-
-
 @pytest.mark.parametrize("make", [mean_average_precision_metrics, nested_metrics])
 def test_empty_streams_and_iterators_are_rejected_with_the_fix(benchmark, make_strategy, make):
     strategy = make_strategy(evaluator=evaluator(make(stream=True)))
@@ -139,48 +124,41 @@ def test_empty_streams_and_iterators_are_rejected_with_the_fix(benchmark, make_s
         strategy.eval(iter(benchmark.test_stream))
 
 
-def test_functions_return_the_metrics_asked_for_and_no_others():
+# Requirements on the strategy
+
+
+@pytest.mark.parametrize("ours", [mean_average_precision_metrics, f1_metrics, nested_metrics])
+def test_accuracy_beside_our_metrics_stops_training_and_evaluation(benchmark, make_strategy, ours):
+    strategy = make_strategy(evaluator=evaluator(accuracy_metrics(stream=True), ours(stream=True)))
+    for run in (strategy.train, strategy.eval):
+        with pytest.raises(ValueError, match="takes the argmax of multi-hot targets"):
+            run(benchmark.test_stream[0])
+
+
+def test_only_the_metrics_asked_for_are_made_and_read_multi_hot_targets_of_the_scored_classes():
     assert mean_average_precision_metrics() == f1_metrics() == nested_metrics() == []
     made = f1_metrics(minibatch=True, experience=True)
     assert [str(metric) for metric in made] == ["MultiLabelF1_MB", "MultiLabelF1_Exp"]
     with pytest.raises(ValueError, match="threshold is NaN"):
         f1_metrics(stream=True, threshold=math.nan)
-
-
-# Requirements on the strategy
-
-
-@pytest.mark.parametrize("ours", [mean_average_precision_metrics, f1_metrics, nested_metrics])
-@pytest.mark.parametrize("phase", ["train", "eval"])
-def test_accuracy_beside_our_metrics_stops_training_and_evaluation(benchmark, make_strategy, ours, phase):
-    both = evaluator(accuracy_metrics(stream=True), ours(stream=True))
-    with pytest.raises(ValueError, match="takes the argmax of multi-hot targets"):
-        getattr(make_strategy(evaluator=both), phase)(benchmark.test_stream[0])
-
-
-def strategy_of(scores=None, targets=None, **stream):
-    """The part of a strategy that a metric reads."""
-    experience = SimpleNamespace(origin_stream=SimpleNamespace(name="test", **stream))
-    return SimpleNamespace(mb_output=scores, mb_y=targets, is_training=False, experience=experience)
-
-
-def test_targets_are_cut_to_the_scored_classes_and_must_be_multi_hot():
-    (reader,) = f1_metrics(stream=True)
-    scores, targets = torch.randn(4, 2), torch.rand(4, 5).round()
-    assert torch.equal(reader.read_batch(strategy_of(scores, targets))[1], targets[:, :2])
+    strategy = SimpleNamespace(mb_output=torch.randn(4, 2), mb_y=torch.rand(4, 5).round(), is_training=False)
+    strategy.experience = SimpleNamespace(origin_stream=SimpleNamespace(name="test"))
+    assert torch.equal(made[0].read_batch(strategy)[1], strategy.mb_y[:, :2])
     for wrong in (torch.zeros(4, dtype=torch.int64), torch.zeros(4, 1)):
+        strategy.mb_y = wrong
         with pytest.raises(ValueError, match=r"\(4, 2\) .* as many classes, as multilabel_benchmark"):
-            reader.read_batch(strategy_of(scores, wrong))
+            made[0].read_batch(strategy)
 
 
 def test_class_names_are_those_given_those_of_the_benchmark_or_numbers():
-    values = torch.tensor([0.5, 0.25])
-    named = strategy_of(benchmark=SimpleNamespace(class_names=["cat", "dog", "car"]))
-    assert name_classes(values, named, ["a", "b"]) == {"a": 0.5, "b": 0.25}
-    assert name_classes(values, named, None) == {"cat": 0.5, "dog": 0.25}
-    assert name_classes(values, strategy_of(), None) == {"class 0": 0.5, "class 1": 0.25}
+    values, stream = torch.tensor([0.5, 0.25]), SimpleNamespace(name="test")
+    strategy = SimpleNamespace(experience=SimpleNamespace(origin_stream=stream))
+    assert name_classes(values, strategy, None) == {"class 0": 0.5, "class 1": 0.25}
+    stream.benchmark = SimpleNamespace(class_names=["cat", "dog", "car"])
+    assert name_classes(values, strategy, None) == {"cat": 0.5, "dog": 0.25}
+    assert name_classes(values, strategy, ["a", "b"]) == {"a": 0.5, "b": 0.25}
     with pytest.raises(ValueError, match="class_names has 1 names, but 2 classes are scored"):
-        name_classes(values, named, ["cat"])
+        name_classes(values, strategy, ["cat"])
 
 
 # Nested matrices
@@ -297,7 +275,9 @@ def test_resumed_run_has_the_matrix_of_an_uninterrupted_one(learn, make_strategy
 
 @pytest.mark.parametrize("saved_graphs", [False, True])
 def test_set_without_images_is_a_row_without_a_score(make_strategy, saved_graphs):
-    made = late_benchmark()
+    made, wanted = late_benchmark(), {"experience": True, "stream": True}
+    metrics = mean_average_precision_metrics(**wanted), f1_metrics(**wanted)
+    assert make_strategy(evaluator=evaluator(*metrics)).eval(made.test_stream[:1]) == {}  # no nested set
     flags = {"nested": True, "stream": True, "per_class": True, "plot": True, "saved_graphs": saved_graphs}
     strategy = make_strategy(learner=make_agcn(), evaluator=nested_evaluator(**flags))
     for t, experience in enumerate(made.train_stream[:2]):
@@ -368,17 +348,7 @@ def evaluate(make_strategy, benchmark):
     return {name: value for name, value in results.items() if not name.startswith("Loss")}, history(strategy)
 
 
-def evaluate_in_process(rank, folder, make_strategy, benchmark):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.save(evaluate(make_strategy, benchmark), f"{folder}/rank{rank}.pt")
-    dist.destroy_process_group()
-
-
-def test_two_processes_give_the_metrics_of_one(tmp_path, make_strategy, benchmark):
+def test_two_processes_give_the_metrics_of_one(in_two_processes, make_strategy, benchmark):
     assert any(len(experience.dataset) % 2 for experience in benchmark.test_stream)  # one image is repeated
     expected = evaluate(make_strategy, benchmark)
-    arguments = (str(tmp_path), make_strategy, benchmark)
-    mp.start_processes(evaluate_in_process, args=arguments, nprocs=2, start_method="fork")
-    for rank in range(2):
-        assert torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) == expected
+    assert in_two_processes(evaluate, make_strategy, benchmark) == [expected, expected]

@@ -1,11 +1,17 @@
+"""The GCN, and the model that it makes classifiers for."""
+
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
+from torch.nn.functional import leaky_relu
 
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.backbones import Backbone
+from avalanche_agcn.models.gcn import GCN
 
 
 def make_model(n_words=6):
@@ -16,6 +22,24 @@ def make_model(n_words=6):
 @pytest.fixture
 def images():
     return torch.randn(3, 3, 8, 8)
+
+
+def test_gcn_equals_the_formula_and_has_two_uniform_weights_within_one_over_root_of_the_output():
+    gcn = GCN(3, 5, hidden_features=4).double()
+    graph, words = torch.rand(6, 6).double(), torch.randn(6, 3).double()
+    hidden = leaky_relu(graph @ words @ gcn.first.weight, 0.2)
+    torch.testing.assert_close(gcn(graph, words), graph @ hidden @ gcn.second.weight)
+    first, second = GCN(300, 400).parameters()  # no bias
+    assert (first.shape, second.shape) == ((300, 1024), (1024, 400))
+    assert second.abs().max() <= 0.05
+    assert abs(second.std().item() - 0.05 / 3**0.5) < 1e-3
+
+
+@given(st.permutations(range(5)))
+def test_gcn_follows_the_order_of_its_nodes(order):
+    gcn, graph, words = GCN(3, 5, hidden_features=4), torch.rand(5, 5), torch.randn(5, 3)
+    moved = gcn(graph[order][:, order], words[order])
+    torch.testing.assert_close(moved, gcn(graph, words)[order])
 
 
 def test_classifiers_are_the_output_of_the_gcn(images):

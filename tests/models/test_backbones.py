@@ -6,15 +6,8 @@ import torch
 from torch import nn
 
 from avalanche_agcn.benchmarks.scenes import MEAN, STD
-from avalanche_agcn.models import MultiLabelClassifier
-from avalanche_agcn.models.backbones import (
-    Backbone,
-    Precomputed,
-    RandomFeatures,
-    WeightsUnavailable,
-    create_backbone,
-    fold_into_convolutions,
-)
+from avalanche_agcn.models import Backbone, MultiLabelClassifier, Precomputed, RandomFeatures, create_backbone
+from avalanche_agcn.models.backbones import WeightsUnavailable, fold_into_convolutions
 
 
 def twins(name="small", **changes):
@@ -34,11 +27,13 @@ def test_backbone_gives_one_vector_per_image(name, count):
     assert name != "small" or 3e5 < sum(p.numel() for p in backbone.parameters()) < 5e5
 
 
-def test_maps_are_pooled_globally_and_vectors_are_not():
+def test_maps_are_pooled_globally_and_vectors_are_passed_on():
     maps, vectors = torch.randn(2, 4, 3, 5), torch.randn(2, 7)
     for pool, expected in (("max", maps.amax((2, 3))), ("avg", maps.mean((2, 3)))):
         torch.testing.assert_close(Backbone(nn.Identity(), num_features=4, pool=pool)(maps), expected)
     assert torch.equal(Backbone(nn.Identity(), num_features=7)(vectors), vectors)
+    assert Precomputed(7)(vectors) is vectors
+    assert not list(Precomputed(7).parameters())
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -105,13 +100,6 @@ def test_compiled_layers_keep_names_and_values(monkeypatch):
 def test_wrong_arguments_are_rejected_with_the_choices(function, arguments, settings, message):
     with pytest.raises(ValueError, match=message):
         function(*arguments, **settings)
-
-
-def test_precomputed_features_are_passed_on():
-    x = torch.randn(3, 5)
-    backbone = Precomputed(5)
-    assert backbone(x) is x
-    assert list(backbone.parameters()) == []
 
 
 def with_statistics(layers):

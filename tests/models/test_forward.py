@@ -5,20 +5,15 @@ from torch import nn
 from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, frozen_copy
 
 
-def test_evaluation_mode_gives_each_module_its_own_mode_back():
+def test_evaluation_mode_and_a_frozen_copy_leave_the_model_as_it_was():
     model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2))
     model[1].eval()
     with pytest.raises(ZeroDivisionError), evaluation_mode(model):
         _ = 1 / sum(module.training for module in model.modules())  # none is in training mode
-    assert [module.training for module in model.modules()] == [True, True, False]
-
-
-def test_frozen_copy_leaves_the_model_trainable():
-    model = nn.Linear(2, 2).train()
     copied = frozen_copy(model)
-    assert not copied.training
+    assert not any(module.training for module in copied.modules())
     assert not any(parameter.requires_grad for parameter in copied.parameters())
-    assert model.training
+    assert [module.training for module in model.modules()] == [True, True, False]
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 

@@ -7,39 +7,36 @@ from avalanche_agcn.models.backbones import Precomputed
 from avalanche_agcn.models.linear import LogitRefinement, MultiLabelClassifier
 
 
-def experience(n_seen):
-    return SimpleNamespace(classes_seen_so_far=list(range(n_seen)))
-
-
 def make_model(n_classes=5):
     return MultiLabelClassifier(Precomputed(4), n_classes)
 
 
-def test_all_classes_have_logits_before_the_first_experience():
+def seen(n):
+    return SimpleNamespace(classes_seen_so_far=list(range(n)))
+
+
+def test_all_classes_have_logits_before_the_first_experience_and_the_first_classifiers_can_be_replaced():
     model, x = make_model(), torch.randn(2, 4)
     every = model(x)
     assert every.shape == (2, 5)
-    model.train().adaptation(experience(2))
+    model.train().adaptation(seen(2))
     assert torch.equal(model(x), every[:, :2])
+    model, weight, bias = make_model(), torch.randn(2, 4, dtype=torch.float64), torch.randn(2)
+    rest = model.classifier.weight[2:].detach().clone()
+    model.set_classifiers(weight, bias)
+    assert torch.equal(model.classifiers().weight, torch.cat([weight.float(), rest]))
+    assert torch.equal(model.classifiers().bias[:2], bias)
 
 
 def test_state_has_the_classes_seen_and_the_refinement():
     model, x = make_model(), torch.randn(2, 4)
-    model.train().adaptation(experience(3))
+    model.train().adaptation(seen(3))
     for refinement in (None, LogitRefinement(torch.randn(3), torch.rand(3), torch.rand(3, 3))):
         model.set_classifiers(torch.randn(3, 4), torch.randn(3), refinement)
         other = make_model()
         other.load_state_dict(model.state_dict())
         assert other.n_seen == 3
         assert torch.equal(other(x), model(x))
-
-
-def test_classifiers_of_the_first_classes_can_be_replaced():
-    model, weight, bias = make_model(), torch.randn(2, 4, dtype=torch.float64), torch.randn(2)
-    rest = model.classifier.weight[2:].detach().clone()
-    model.set_classifiers(weight, bias)
-    assert torch.equal(model.classifiers().weight, torch.cat([weight.float(), rest]))
-    assert torch.equal(model.classifiers().bias[:2], bias)
 
 
 def test_refinement_equals_its_formula():
@@ -56,6 +53,6 @@ def test_refinement_equals_its_formula():
 
 def test_classes_that_do_not_fit_are_rejected():
     with pytest.raises(ValueError, match="6 classes so far, but the model was made for 5"):
-        make_model().adaptation(experience(6))
+        make_model().adaptation(seen(6))
     with pytest.raises(ValueError, match=r"\[1, 3\]"):
         make_model().adaptation(SimpleNamespace(classes_seen_so_far=[3, 1]))

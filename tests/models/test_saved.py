@@ -117,17 +117,6 @@ def test_a_name_with_control_characters_does_not_reach_the_terminal(copy, finish
     assert r"'\x1b[31mred\n'" in capsys.readouterr().out
 
 
-def test_paths_images_and_tensors_give_the_same(finished):
-    run, photo = finished
-    model = load_model(run.folder)
-    image = Image.open(photo)
-    inputs = model.transform(image)
-    predictions = [model.predict(one)[0] for one in (photo, str(photo), image, inputs, inputs[None])]
-    assert all(own == predictions[0] for own in predictions[1:])
-    (other,) = model.predict([Image.new("L", (40, 50))])  # another size and mode
-    assert model.predict([photo, Image.new("L", (40, 50)), photo]) == [predictions[0], other, predictions[0]]
-
-
 def test_thresholds_are_chosen_on_held_out_images(tmp_path):
     run = make_run(tmp_path, "finetuning", validation_size=0.3, freeze_backbone=True, pretrained=False)
     thresholds = load_model(run.folder).thresholds
@@ -255,8 +244,14 @@ def test_what_is_missing_is_named(finished, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_an_open_image_has_the_predictions_of_its_file_and_an_array_is_rejected(finished, tmp_path):
-    model = load_model(finished[0].folder)
+def test_paths_images_and_tensors_give_the_same_and_an_array_is_rejected(finished, tmp_path):
+    run, photo = finished
+    model, image = load_model(run.folder), Image.open(photo)
+    inputs = model.transform(image)
+    predictions = [model.predict(one)[0] for one in (photo, str(photo), image, inputs, inputs[None])]
+    assert all(own == predictions[0] for own in predictions[1:])
+    (other,) = model.predict([Image.new("L", (40, 50))])  # another size and mode
+    assert model.predict([photo, Image.new("L", (40, 50)), photo]) == [predictions[0], other, predictions[0]]
     gradient = np.linspace(0, 65535, 40 * 30).reshape(30, 40)
     sideways = Image.fromarray((gradient / 256).astype(np.uint8)).convert("RGB")
     exif = sideways.getexif()

@@ -59,9 +59,13 @@ def test_names_are_averages_of_their_words_unless_found_as_a_whole(text_file):
     assert len(load_word_vectors([], text_file)) == 0
 
 
-def test_missing_words_are_named_with_their_classes(text_file):
+def test_missing_words_are_named_with_their_classes_and_unknown_sources_with_the_choices(text_file):
     with pytest.raises(KeyError, match=r"\['wolf'\] of class 'fire wolf'.*\['cat'\] of class 'cat'"):
         load_word_vectors(["dog", "fire wolf", "cat"], text_file)
+    with pytest.raises(FileNotFoundError, match="'embedded'"):
+        load_word_vectors(["cat"], "glove-7b")
+    with pytest.raises(ValueError, match="'random'"):
+        load_word_vectors(["cat"], missing="ignore")
 
 
 def test_random_vector_depends_on_word_and_seed_only(text_file):
@@ -112,26 +116,24 @@ def test_text_is_streamed(tmp_path):
     assert peak < 1e6
 
 
-def test_unknown_sources_are_rejected_with_the_choices():
-    with pytest.raises(FileNotFoundError, match="'embedded'"):
-        load_word_vectors(["cat"], "glove-7b")
-    with pytest.raises(ValueError, match="'random'"):
-        load_word_vectors(["cat"], missing="ignore")
-
-
 @pytest.mark.parametrize("data_set", ["coco80", "nuswide81"])
 def test_300_dimensions_of_the_benchmarks_classes_are_read(data_set, shared_data):
     vectors = load_word_vectors(CLASS_NAMES[data_set], shared_data / "glove" / f"{data_set}.300d.txt")
     assert vectors.shape == (len(CLASS_NAMES[data_set]), 300)
 
 
-def test_orthogonalise_is_the_inverse_root_of_the_gram_matrix():
+def test_orthogonalise_is_the_inverse_root_of_the_gram_matrix_and_keeps_equal_rows_equal_and_zeros_zero():
     vectors = torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     values, basis = torch.linalg.eigh(vectors @ vectors.T)
     expected = basis @ torch.diag(values**-0.5) @ basis.T @ vectors
     torch.testing.assert_close(orthogonalise(vectors), expected)
     order = torch.randperm(6)
     torch.testing.assert_close(orthogonalise(vectors[order]), expected[order])
+    result = orthogonalise(torch.tensor([[1.0, 2.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 3.0]]))
+    torch.testing.assert_close(result[0], result[1])
+    torch.testing.assert_close(result.norm(dim=1), torch.tensor([1.0, 1.0, 0.0, 1.0]))
+    for shape in [(0, 50), (1, 3)]:
+        torch.testing.assert_close(orthogonalise(torch.ones(shape)).norm(dim=1), torch.ones(shape[0]))
 
 
 def test_orthogonalise_spreads_more_classes_than_dimensions_evenly():
@@ -142,11 +144,3 @@ def test_orthogonalise_spreads_more_classes_than_dimensions_evenly():
     torch.testing.assert_close(after.norm(dim=1), torch.ones(80))
     upper = torch.ones(80, 80).triu(1).bool()
     assert (after @ after.T)[upper].abs().mean() < 0.5 * (before @ before.T)[upper].abs().mean()
-
-
-def test_orthogonalise_keeps_equal_rows_equal_and_zeros_zero():
-    result = orthogonalise(torch.tensor([[1.0, 2.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 3.0]]))
-    torch.testing.assert_close(result[0], result[1])
-    torch.testing.assert_close(result.norm(dim=1), torch.tensor([1.0, 1.0, 0.0, 1.0]))
-    for shape in [(0, 50), (1, 3)]:
-        torch.testing.assert_close(orthogonalise(torch.ones(shape)).norm(dim=1), torch.ones(shape[0]))

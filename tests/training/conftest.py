@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.models import AGCNModel, Backbone, MultiLabelClassifier
-from avalanche_agcn.training import FeatureStatistics, FineTuning, PartialBCEWithLogitsLoss
+from avalanche_agcn.training import FeatureStatistics, FineTuning, PartialBCEWithLogitsLoss, storage_policy
 
 N_CLASSES = 6
 
@@ -40,6 +40,45 @@ class Patterns(Dataset):
 def benchmark():
     """Three experiences of two classes."""
     return multilabel_benchmark(Patterns(90, 1), Patterns(30, 2), n_experiences=3)
+
+
+@pytest.fixture(scope="session")
+def zeros():
+    """The same with images repeated, and targets of 0, not NaN, outside of an experience's own columns."""
+    settings = {"repeat_images": True, "unlabelled_as_negative": True}
+    return multilabel_benchmark(Patterns(90, 1), Patterns(30, 2), n_experiences=3, **settings)
+
+
+@pytest.fixture(params=["benchmark", "zeros"])
+def stream(request):
+    """The train stream of either benchmark."""
+    return request.getfixturevalue(request.param).train_stream
+
+
+@pytest.fixture(scope="session")
+def rows_of():
+    """A function that returns all images and all targets of an experience."""
+
+    def rows(experience):
+        images, targets, _ = zip(*experience.dataset)
+        return torch.stack(images), torch.stack(targets)
+
+    return rows
+
+
+@pytest.fixture(scope="session")
+def sums_of(rows_of):
+    """A function that sums up the features of each experience, with the labels of its own two columns."""
+
+    def sums(stream, features=lambda images: images):
+        statistics = FeatureStatistics()
+        for experience in stream:
+            images, targets = rows_of(experience)
+            statistics.begin(2)
+            statistics.update(features(images), targets[:, experience.classes_in_this_experience])
+        return statistics
+
+    return sums
 
 
 @pytest.fixture
@@ -100,6 +139,14 @@ def watch():
             return lambda strategy, **kwargs: seen.append(function(strategy))
 
     return Watch
+
+
+@pytest.fixture(
+    scope="session", params=["ReservoirBuffer", "ExperienceReservoirBuffer", "PRSBuffer", "OCDMBuffer"]
+)
+def buffer_kind(request):
+    """Each kind of memory."""
+    return getattr(storage_policy, request.param)
 
 
 @pytest.fixture

@@ -29,11 +29,6 @@ def test_projected_gradient_has_no_part_against_the_reference(seed, scale):
         assert dot(removed, removed) * dot(r, r) == pytest.approx(float(dot(removed, r) ** 2), rel=1e-4)
 
 
-def test_projection_by_hand():
-    projected = project([torch.tensor([1.0, -1.0])], [torch.tensor([-1.0, 2.0])])  # g·r = -3, r·r = 5
-    torch.testing.assert_close(projected[0], torch.tensor([1.0 - 3 / 5, -1.0 + 6 / 5]))
-
-
 def test_fisher_of_a_linear_model_is_the_mean_squared_gradient_written_down():
     """The gradient of one image's loss is (σ(Wx + b) − y) ⊗ x / annotated, and nothing where unlabelled."""
     generator = torch.Generator().manual_seed(0)

@@ -12,15 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avalanche_agcn.benchmarks import MultiLabelAttribute
-from avalanche_agcn.training.loader import (
-    Key,
-    StreamDataset,
-    StreamSampler,
-    draw_shared_seed,
-    exit_if_orphaned,
-    make_generator,
-    make_train_loader,
-)
+from avalanche_agcn.training import loader as loaders
 from avalanche_agcn.training.plugins import OnlineReplayPlugin
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
 
@@ -55,7 +47,7 @@ def sample(n=11, *, memory=True, **changes):
     options = {"experience": 1, "batch_size": 4, "seed": 7, **changes}
     if memory:
         options = {"memory": make_memory(n_stream=n), "batch_size_mem": 3, "observe": True, **options}
-    return StreamSampler(n, **options)
+    return loaders.StreamSampler(n, **options)
 
 
 sizes = {
@@ -127,12 +119,12 @@ def test_order_depends_on_seed_experience_and_epoch_alone():
     torch.manual_seed(0)
     orders = []
     for seed, experience, epoch in itertools.product((0, 1), repeat=3):
-        sampler = StreamSampler(50, experience=experience, batch_size=8, seed=seed)
+        sampler = loaders.StreamSampler(50, experience=experience, batch_size=8, seed=seed)
         sampler.set_position(epoch)
         orders.append([key.index for batch in sampler for key in batch])
     assert len(set(map(tuple, orders))) == 8
     torch.manual_seed(1)
-    sampler = StreamSampler(50, experience=1, batch_size=3, seed=1)
+    sampler = loaders.StreamSampler(50, experience=1, batch_size=3, seed=1)
     list(sampler)  # the first epoch
     assert [key.index for batch in sampler for key in batch] == orders[-1]
 
@@ -158,30 +150,30 @@ def test_memory_takes_in_a_batch_before_the_next_is_drawn():
 
 
 def test_sample_depends_on_its_key_alone_leaves_generators_alone_and_has_no_label_as_padding():
-    dataset = StreamDataset({1: Listed(1, 5)})
+    dataset = loaders.StreamDataset({1: Listed(1, 5)})
     torch.manual_seed(0)
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
-    a, b, again = dataset.__getitems__([Key(1, 2, 10), Key(1, 2, 11), Key(1, 2, 10)])
+    a, b, again = dataset.__getitems__([loaders.Key(1, 2, 10), loaders.Key(1, 2, 11), loaders.Key(1, 2, 10)])
     assert a[0][2] == again[0][2] != b[0][2]
     after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
     assert before[:2] == after[:2]
     assert torch.equal(before[2], after[2])
-    image, target = dataset.__getitems__([Key(1, 3, 1, padding=True)])[0]
+    image, target = dataset.__getitems__([loaders.Key(1, 3, 1, padding=True)])[0]
     assert image[1] == 3
     assert target.isnan().all()
     with pytest.raises(ValueError, match="Seed must be"):
-        dataset.__getitems__([Key(1, 0, 2**32)])  # which NumPy rejects after Python's generator was seeded
+        dataset.__getitems__([loaders.Key(1, 0, 2**32)])  # NumPy rejects it after Python was seeded
     assert random.getstate() == before[0]
 
 
 def test_generators_depend_on_every_number_and_shared_seeds_on_torchs_generator():
-    generators = [make_generator(*seeds) for seeds in ((1, 2), (2, 1), (1,), (12,))]
+    generators = [loaders.make_generator(*seeds) for seeds in ((1, 2), (2, 1), (1,), (12,))]
     assert len({torch.rand((), generator=generator).item() for generator in generators}) == 4
     torch.manual_seed(5)
-    first = draw_shared_seed()
-    assert first != draw_shared_seed()
+    first = loaders.draw_shared_seed()
+    assert first != loaders.draw_shared_seed()
     torch.manual_seed(5)
-    assert draw_shared_seed() == first
+    assert loaders.draw_shared_seed() == first
 
 
 STRATEGY = SimpleNamespace(  # the attributes that the loader reads
@@ -199,7 +191,7 @@ def test_batches_are_the_same_with_any_number_of_workers(memory):
     for num_workers in (0, 1, 2):
         plugin = OnlineReplayPlugin(make_memory(), batch_size_mem=3, views=2) if memory else None
         torch.manual_seed(0)
-        loader = make_train_loader(STRATEGY, memory=plugin, num_workers=num_workers)
+        loader = loaders.make_train_loader(STRATEGY, memory=plugin, num_workers=num_workers)
         epochs.append([x for _ in range(2) for x, _ in loader] + [torch.rand(3)])
     assert len(epochs[0]) == 7
     for epoch in epochs[1:]:
@@ -207,7 +199,7 @@ def test_batches_are_the_same_with_any_number_of_workers(memory):
 
 
 def test_loader_honours_its_settings():
-    loader = make_train_loader(
+    loader = loaders.make_train_loader(
         STRATEGY, shuffle=False, drop_last=True, pin_memory=False, num_workers=1, persistent_workers=True
     )
     assert loader.persistent_workers
@@ -238,5 +230,5 @@ def test_workers_exit_if_their_process_is_killed_while_they_start():
     assert len(pids) == 2
     workers = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     assert psutil.wait_procs(workers, timeout=10)[1] == []
-    assert make_train_loader(STRATEGY, num_workers=1).worker_init_fn is exit_if_orphaned
-    assert exit_if_orphaned(0) is None  # in a process that is not a worker
+    assert loaders.make_train_loader(STRATEGY, num_workers=1).worker_init_fn is loaders.exit_if_orphaned
+    assert loaders.exit_if_orphaned(0) is None  # in a process that is not a worker

@@ -5,7 +5,7 @@ import pytest
 import torch
 from avalanche.evaluation.metrics import accuracy_metrics
 from avalanche.training import Cumulative, JointTraining, Naive
-from avalanche.training.plugins import EvaluationPlugin
+from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 from sklearn.metrics import average_precision_score
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -14,19 +14,13 @@ from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageOptions, find_normalisation, paper_transforms
 from avalanche_agcn.evaluation import multilabel_evaluator
 from avalanche_agcn.evaluation.functional import average_precision
-from avalanche_agcn.models import AGCNModel, MultiLabelClassifier
-from avalanche_agcn.models.backbones import Backbone
-from avalanche_agcn.training import (
-    ER,
-    AugmentedCorrelationMatrix,
-    FeatureStatistics,
-    FineTuning,
-    PartialBCEWithLogitsLoss,
-)
-from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
+from avalanche_agcn.models import Backbone, MultiLabelClassifier
+from avalanche_agcn.training import ER, FineTuning, MultiTask, PartialBCEWithLogitsLoss, StreamingRidge
+from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
+from avalanche_agcn.training.feature_statistics import FeatureStatistics
+from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, FeatureStatisticsPlugin
 
 NAN = float("nan")
-OTHER = (0.5, 0.5, 0.5)
 
 
 def images(targets):
@@ -35,30 +29,19 @@ def images(targets):
     return data
 
 
-def benchmark(**settings):
-    """Two experiences of one class."""
-    data = images(torch.eye(2).repeat(4, 1))
-    return multilabel_benchmark(data, data, n_experiences=2, **settings)
+OTHER = (0.5, 0.5, 0.5)
 
 
 def backbone(**settings):
     return Backbone(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), num_features=3, **settings)
 
 
-def make(kind=Naive, model=None, **settings):
-    model = model or MultiLabelClassifier(backbone(), 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    defaults = {"criterion": PartialBCEWithLogitsLoss(), "evaluator": EvaluationPlugin(), "train_mb_size": 8}
-    return kind(model=model, optimizer=optimizer, **defaults | settings)
-
-
 @pytest.mark.parametrize("kind", [JointTraining, Cumulative])
-def test_avalanches_joint_training_is_rejected_with_the_name_of_ours(kind):
-    stream = benchmark().train_stream
+def test_avalanches_joint_training_is_rejected_with_the_name_of_ours(benchmark, make_strategy, kind):
+    strategy = make_strategy(kind=kind, evaluator=multilabel_evaluator(loggers=[]))
+    stream = benchmark.train_stream
     with pytest.raises(ValueError, match=rf"{kind.__name__} trains on partial labels.*MultiTask"):
-        make(kind, evaluator=multilabel_evaluator(loggers=[])).train(
-            stream if kind is JointTraining else stream[0]
-        )
+        strategy.train(stream if kind is JointTraining else stream[0])
 
 
 def test_the_loss_takes_only_labels_or_on_request_probabilities():
@@ -99,21 +82,24 @@ def test_a_missing_label_within_an_images_own_columns_has_one_meaning_everywhere
         multilabel_benchmark(images(missing), images(missing), n_experiences=2)
 
 
-def train_normalised(mean, kind=FineTuning, **settings):
-    stream = benchmark(**paper_transforms(None, mean=mean)).train_stream
-    make(kind, MultiLabelClassifier(backbone(mean=OTHER, **settings), 2)).train(stream[0], eval_streams=[])
+@pytest.fixture
+def train_normalised(train):
+    def run(mean, kind=FineTuning, **settings):
+        data = images(torch.eye(2).repeat(4, 1))
+        made = multilabel_benchmark(data, data, n_experiences=2, **paper_transforms(None, mean=mean))
+        model = MultiLabelClassifier(backbone(mean=OTHER, **settings), 2)
+        train(kind=kind, model=model, stream=made.train_stream[:1])
+
+    return run
 
 
 @pytest.mark.parametrize("kind", [FineTuning, ER, Naive])
-def test_a_pretrained_backbone_warns_of_another_normalisation(kind):
+def test_a_pretrained_backbone_warns_of_another_normalisation_only(train_normalised, kind, recwarn):
+    train_normalised(OTHER, kind, pretrained=True)
+    train_normalised((0.485, 0.456, 0.406), kind, pretrained=False)
+    assert not [warning for warning in recwarn if "normalised" in str(warning.message)]
     with pytest.warns(UserWarning, match=r"normalised with .* make the benchmark with backbone=backbone"):
         train_normalised((0.485, 0.456, 0.406), kind, pretrained=True)
-
-
-def test_the_backbones_own_normalisation_needs_no_warning(recwarn):
-    train_normalised(OTHER, pretrained=True)
-    train_normalised((0.485, 0.456, 0.406), pretrained=False)
-    assert not [warning for warning in recwarn if "normalised" in str(warning.message)]
 
 
 def test_normalisation_is_the_given_one_else_the_backbones():
@@ -130,32 +116,40 @@ def test_normalisation_is_the_given_one_else_the_backbones():
             used(**wrong)
 
 
-@pytest.mark.parametrize("criterion", [nn.CrossEntropyLoss(), nn.BCEWithLogitsLoss(), nn.BCELoss()])
-def test_a_plain_criterion_is_rejected_under_any_strategy(criterion):
-    with pytest.raises(ValueError, match=r"Loss is .*: pass criterion=PartialBCEWithLogitsLoss\(\)"):
-        make(criterion=criterion).train(benchmark().train_stream[0])
+def test_a_plain_criterion_is_rejected_under_any_strategy_unless_all_labels_are_known(train, zeros):
+    for criterion in (nn.CrossEntropyLoss(), nn.BCEWithLogitsLoss(), nn.BCELoss()):
+        with pytest.raises(ValueError, match=r"Loss is .*: pass criterion=PartialBCEWithLogitsLoss\(\)"):
+            train(kind=Naive, criterion=criterion)
+    settings = {"criterion": nn.BCEWithLogitsLoss(), "stream": zeros.train_stream[:1]}
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 6))
+    assert train(kind=Naive, model=model, **settings).clock.train_iterations > 0
 
 
-def test_a_plain_criterion_is_fine_where_all_labels_are_known():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
-    strategy = make(model=model, criterion=nn.BCEWithLogitsLoss())
-    strategy.train(benchmark(unlabelled_as_negative=True).train_stream[0])
-    assert strategy.clock.train_iterations > 0
-
-
-def test_accuracy_is_rejected_under_any_strategy():
+def test_accuracy_is_rejected_under_any_strategy(train, benchmark):
     evaluator = EvaluationPlugin(accuracy_metrics(stream=True), loggers=[])
     with pytest.raises(ValueError, match=r"argmax of multi-hot targets.*multilabel_evaluator\(\)"):
-        make(evaluator=evaluator).train(benchmark().train_stream[0])
+        train(kind=Naive, evaluator=evaluator)
     with pytest.raises(ValueError, match="argmax of multi-hot targets"):
-        make(evaluator=evaluator).eval(benchmark().test_stream)
+        train(kind=Naive, evaluator=evaluator, n=0).eval(benchmark.test_stream)
 
 
-def test_agcn_without_its_graph_is_rejected():
-    model, first = AGCNModel(backbone(), torch.eye(2)), benchmark().train_stream[0]
+def test_agcn_without_its_graph_is_rejected(train, make_model):
     with pytest.raises(ValueError, match=r"AGCNPlugin needs the label graph that ACMPlugin counts"):
-        make(model=model, plugins=[AGCNPlugin()]).train(first)
-    make(model=model, plugins=[AGCNPlugin(), ACMPlugin()]).train(first)
+        train(AGCNPlugin(), kind=Naive, model=make_model())
+
+
+def test_what_must_know_the_experience_of_an_image_is_rejected_where_unlabelled_is_0(zeros, train):
+    stream = zeros.train_stream
+    with pytest.raises(ValueError, match="needs all labels of every image"):
+        train(kind=MultiTask, stream=stream)
+    for plugin in (FeatureStatisticsPlugin, ACMPlugin):
+        with pytest.raises(ValueError, match=r"unlabelled_as_negative=True: use OnlineReplayPlugin"):
+            train(plugin(), ReplayPlugin(mem_size=20), stream=stream)
+    strategy = train(kind=StreamingRidge, stream=stream)
+    before = strategy.statistics.count(0)
+    with pytest.raises(ValueError, match="do not tell which one an image was trained in"):
+        strategy.forget(stream[0].dataset)
+    assert strategy.statistics.count(0) == before
 
 
 @pytest.mark.parametrize("targets", [[["cat"], ["dog", "cat"], ["dog"]], [[0], [1, 0], [1]]])
