@@ -208,16 +208,3 @@ def open_loggers(
         if csv_log:
             loggers.append(MultiLabelCSVLogger(Path(folder) / name / "logs", append=append))
         yield loggers
-
-
-def check_device(name: str) -> None:
-    """Raise a ValueError with the reason for a device that torch cannot use here."""
-    try:
-        if torch.device(name).type in ("meta", "lazy"):
-            raise RuntimeError("it computes nothing")
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError) as error:  # the latter if torch was built without it
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"the device {name!r} cannot be used here ({reason}); --device cpu always can."
-        ) from None

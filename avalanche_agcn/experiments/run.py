@@ -30,7 +30,7 @@ from avalanche_agcn.experiments.results import (
 )
 from avalanche_agcn.experiments.settings import Settings
 from avalanche_agcn.models import Precomputed
-from avalanche_agcn.models.forward import unwrap
+from avalanche_agcn.models.forward import check_device, unwrap
 from avalanche_agcn.models.saved import BACKBONE_SETTINGS, DESCRIPTION, TENSORS, model_name, pack_model
 from avalanche_agcn.training import AGCN, CSC
 from avalanche_agcn.training.distributed import from_first_process, is_first_process
@@ -109,7 +109,7 @@ class Run:
             self._lock = stack.pop_all()
 
     def _open_data(self, benchmark: MultiLabelBenchmark | None) -> None:
-        build.check_device(self.settings.device)
+        check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
         self.benchmark = build.make_benchmark(self.settings, self.log) if benchmark is None else benchmark
         self._log(str(self.benchmark))

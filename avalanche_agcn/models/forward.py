@@ -1,4 +1,4 @@
-"""Helpers for models: unwrapping, frozen copies, digests, evaluation mode, recording of outputs."""
+"""Helpers for models: unwrapping, frozen copies, digests, evaluation mode, recording of outputs, devices."""
 
 import copy
 import hashlib
@@ -67,3 +67,16 @@ class OutputRecorder:
 
     def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
         self._output = output
+
+
+def check_device(device: str | torch.device) -> None:
+    """Raise a ValueError with the reason for a device that torch cannot use here."""
+    try:
+        if torch.device(device).type in ("meta", "lazy"):
+            raise RuntimeError("it computes nothing")
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:  # the latter if torch was built without it
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"the device {str(device)!r} cannot be used here ({reason}); cpu always can."
+        ) from None

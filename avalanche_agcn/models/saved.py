@@ -28,7 +28,7 @@ from avalanche_agcn.benchmarks.image_files import (
 )
 from avalanche_agcn.checks import check_fields, check_range, read_json
 from avalanche_agcn.models.backbones import RandomFeatures, WeightsUnavailable, create_backbone
-from avalanche_agcn.models.forward import digest_weights, evaluation_mode
+from avalanche_agcn.models.forward import check_device, digest_weights, evaluation_mode
 from avalanche_agcn.models.linear import LogitRefinement, MultiLabelClassifier
 
 FORMAT = 1
@@ -168,9 +168,11 @@ def load_model(
 
     Raises:
         FileNotFoundError: if there is no such model.
-        ValueError: if its files are damaged, of another version or not of this package.
+        ValueError: if its files are damaged, of another version or not of this package, or the device cannot
+            be used.
         WeightsUnavailable: if the network's weights cannot be loaded; for other errors see `create_backbone`.
     """
+    check_device(device)
     path = _find(Path(run), after)
     try:
         model = _make_model(*_read(path))

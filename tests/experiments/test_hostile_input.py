@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -99,8 +100,10 @@ def test_every_number_among_the_settings_has_a_range():
 
 @pytest.mark.parametrize(("device", "reason"), [("meta", "it computes nothing"), ("cuda:99", "")])
 def test_a_device_that_cannot_be_used_here_is_named(device, reason, capsys, tmp_path):
-    assert main("coco", None, [*SMOKE_AGCN, "--out", str(tmp_path), "--device", device]) == 1
-    assert f"the device '{device}' cannot be used here ({reason}" in sentence(capsys)
+    run = partial(main, "coco", None, [*SMOKE_AGCN, "--out", str(tmp_path), "--device", device])
+    for command in (run, partial(package_main, ["predict", "RUN", "a.jpg", "--device", device])):
+        assert command() == 1
+        assert f"the device '{device}' cannot be used here ({reason}" in sentence(capsys)
 
 
 def test_no_memory_is_recorded_and_used_as_none(tmp_path):
