@@ -54,7 +54,10 @@ class Settings:
     repeat_images: Annotated[bool | None, "repeat an image in every experience that it has a label of"] = None
     unlabelled_as_negative: Annotated[bool | None, "train labels of other experiences' classes as 0"] = None
     test_images: Annotated[Literal["seen", "all"] | None, "test on images with a seen class, or all"] = None
-    crowds: Annotated[Literal["labels", "membership", "ignore"] | None, "use of COCO's crowd boxes"] = None
+    crowds: Annotated[
+        Literal["labels", "membership", "ignore"] | None,
+        "crowd boxes of COCO give labels, only assign images to experiences, or are ignored",
+    ] = None
     validation_size: Annotated[float, "share of the train images to evaluate on, not the test images"] = 0.0
     limit: Annotated[int | None, "use at most this many images of each experience"] = None
     n_train: Annotated[int, "number of drawn train scenes"] = 6000
@@ -72,7 +75,9 @@ class Settings:
     lr_head: Annotated[float | None, "learning rate of a linear classifier; lr if none"] = None
     lr_gcn: Annotated[float, "learning rate of AGCN's GCN"] = 3e-5
     word_vectors: Annotated[str, "of AGCN: embedded, glove-6b-50d, random, or a GloVe file"] = "embedded"
-    missing_words: Annotated[Literal["error", "random"], "for class names without word vector"] = "error"
+    missing_words: Annotated[
+        Literal["error", "random"], "class names without word vector: raise an error, or use a random one"
+    ] = "error"
     orthogonal_words: Annotated[bool, "make word vectors orthogonal and of unit length"] = False
     random_features: Annotated[int, "number of random features of L3A"] = 4096
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from avalanche_agcn.benchmarks import protocols
+from avalanche_agcn.benchmarks import protocols, split
 from avalanche_agcn.experiments import settings as module
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.settings import SMOKE, TYPES, change_settings, differences, make_settings
@@ -62,7 +62,7 @@ def test_fields_are_of_all_methods_and_their_choices_those_of_the_models():
     assert TYPES["pool"] == backbones.Pool
     assert TYPES["missing_words"] == word_vectors.Missing
     assert TYPES["crowds"] == protocols.Crowds | None
-    assert TYPES["test_images"] == protocols.TestImages | None
+    assert TYPES["test_images"] == split.TestImages | None
 
 
 ONE_PASS = ["multitask", "multitask_ridge", "streaming_ridge", "l3a", "csc"]
