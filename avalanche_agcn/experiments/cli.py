@@ -53,7 +53,7 @@ OPTIONS_OF = {
 """Options that only some data sets have."""
 OWN_FLAGS: dict[str, tuple[str, type, str]] = {
     "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
-    "preset": ("preset", str, "AGCN: paper, official (the authors' program) or statistics (default: paper)"),
+    "preset": ("preset", str, "AGCN: paper, official (the authors' code) or statistics (default: paper)"),
     "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN (default: 100000.0, drawn scenes: 1000.0)"),
 }
 """Settings of methods with an option of their own: its name, type and help; --set takes the others.

@@ -32,7 +32,7 @@ class Settings:
     """Settings of one run: those that all methods share, the method, and the method's own settings.
 
     Make them with `make_settings`, which checks them. The text beside a field is the help of its option. The
-    defaults are the paper's (section Experiments, else those of the authors' program); `DEFAULTS` has those
+    defaults are the paper's (section Experiments, else those of the authors' code); `DEFAULTS` has those
     of each benchmark. Choices repeat those of ``models/`` and ``benchmarks/``, which would import torch.
 
     Attributes:

@@ -309,7 +309,7 @@ def choices_table(choices: Mapping[str, Mapping[str, Any]]) -> Table:
 Scores = tuple[float, ...]
 """mAP, CF1, OF1, and the forgetting of each, as the AGCN paper (Du et al., 2022) reports them, in percent.
 
-The paper does not define its scores "after the whole data stream"; the authors' program computes the mean
+The paper does not define its scores "after the whole data stream"; the authors' code computes the mean
 over the nested test sets, and forgetting relative to the first score."""
 
 TABLE_1: dict[str, dict[str, Scores]] = {

@@ -21,7 +21,7 @@ from avalanche_agcn.models.backbones import count_features
 from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, Classifiers, MultiLabelModel
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
 
-LR_GCN = 3e-5  # of Adam; the authors' program
+LR_GCN = 3e-5  # of Adam; the authors' code
 
 
 class AGCNModel(MultiLabelModel):
@@ -87,7 +87,7 @@ class AGCNModel(MultiLabelModel):
     def nested_logits(self, x: Tensor | None = None, *, features: Tensor | None = None) -> list[Tensor]:
         """Logits under the graph at the end of each experience, with the current weights.
 
-        The authors' program scores the test sets of earlier experiences in this way. Give images ``x`` or
+        The authors' code scores the test sets of earlier experiences in this way. Give images ``x`` or
         their ``features``. Returns ``[B, n_seen_i]`` for each experience i; the last equals ``forward(x)``.
         """
         if (x is None) == (features is None):

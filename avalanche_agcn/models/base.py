@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from avalanche_agcn.models.backbones import count_features
 
-LR_BACKBONE = 1e-4  # of Adam; the authors' program
+LR_BACKBONE = 1e-4  # of Adam; the authors' code
 LR_HEAD = 3e-3  # of a linear head with random initial weights
 LR_AUXILIARY = 1e-3  # chosen on held-out train photos of coco18: with 3e-3 the network oscillates
 PER_CLASS = ("auxiliary.", "classifier.")  # layers with one row per class

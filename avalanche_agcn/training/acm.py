@@ -24,7 +24,7 @@ from avalanche_agcn.checks import check_choice, check_range, check_shape
 from avalanche_agcn.training.distributed import sum_over_processes
 from avalanche_agcn.training.moment_sums import ClassBlocks, in_float64
 
-OFFICIAL_STARTS = {"hard_start": 1e-6, "soft_start": 1e-10}  # initial values in the authors' program
+OFFICIAL_STARTS = {"hard_start": 1e-6, "soft_start": 1e-10}  # initial values in the authors' code
 _SUMS = ("old", "earlier", "hard", "cross", "soft")
 
 QCounts = Literal["experience", "stream"]
@@ -39,7 +39,7 @@ class AugmentedCorrelationMatrix(ClassBlocks):
             Q is too high. ``"stream"`` adds the counts of class i in earlier experiences: hard labels in its
             own experience, soft labels since.
         hard_start: initial value of the counts N_j that probabilities are divided by.
-        soft_start: initial value of the sums Σ ẑ_i, 1e-10 in the authors' program: where its teacher's
+        soft_start: initial value of the sums Σ ẑ_i, 1e-10 in the authors' code: where its teacher's
             softmax saturates, a sum of 5e-12 then gives no relation, whereas with 0 it gives a strong one.
 
     Example:

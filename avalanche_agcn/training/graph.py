@@ -14,13 +14,13 @@ from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
 
 Graph = Literal["paper", "official", "plain", "identity"]
 
-NEIGHBOUR_WEIGHT = 0.25  # total weight of a node's neighbours; ML-GCN, authors' program
-NORMALISATION_POWER = -0.5  # of the degrees; ML-GCN, authors' program
-NEW_THRESHOLD = 0.4  # where New-New is binarised; authors' program
-CROSS_THRESHOLD = 0.3  # where Old-New and New-Old are binarised; authors' program
-NEW_OLD_FACTOR = 0.5  # New-Old is halved before it is binarised; authors' program
-COLUMN_EPSILON = 1e-6  # added to column sums; authors' program
-FIRST_NEIGHBOUR_WEIGHT = 0.28  # the first experience has its own constants; authors' program
+NEIGHBOUR_WEIGHT = 0.25  # total weight of a node's neighbours; ML-GCN, authors' code
+NORMALISATION_POWER = -0.5  # of the degrees; ML-GCN, authors' code
+NEW_THRESHOLD = 0.4  # where New-New is binarised; authors' code
+CROSS_THRESHOLD = 0.3  # where Old-New and New-Old are binarised; authors' code
+NEW_OLD_FACTOR = 0.5  # New-Old is halved before it is binarised; authors' code
+COLUMN_EPSILON = 1e-6  # added to column sums; authors' code
+FIRST_NEIGHBOUR_WEIGHT = 0.28  # the first experience has its own constants; authors' code
 FIRST_NORMALISATION_POWER = -0.8
 
 
@@ -45,7 +45,7 @@ def adjacency(
             - ``"paper"``: the off-diagonal entries of each row are scaled to sum to ``neighbour_weight``, the
               identity is added, and the result A normalised to D^-½ A D^-½ with D its row sums. The paper
               only says "similar to ML-GCN"; without such re-weighting all classifiers are smoothed into one.
-            - ``"official"``: block by block as in the authors' program. New-Old is halved, blocks are
+            - ``"official"``: block by block as in the authors' code. New-Old is halved, blocks are
               binarised, each column of a block is scaled to sum to ``neighbour_weight``, and only New-New
               gets the identity and is normalised, to D^-½ Aᵀ D^-½. The block of the first experience does not
               depend on the data.
@@ -100,14 +100,14 @@ def _normalise(weights: Tensor) -> Tensor:
 def _official(
     relations: Tensor, owner: Tensor, n_experiences: int, weight: float, thresholds: tuple[float, float]
 ) -> Tensor:
-    # The program adds one experience after the other. Here all blocks are made at once, by masks [n, n]: no
+    # The authors' code adds one experience after another. Here masks [n, n] make all blocks at once: no
     # later experience changes an entry, so the order does not matter.
     first = owner == 0  # [n]
     first_block = first[:, None] & first
     new_new, old_new, new_old = (compare(owner[:, None], owner) for compare in (torch.eq, torch.lt, torch.gt))
     scaled = torch.where(new_old, NEW_OLD_FACTOR * relations, relations)
     edges = torch.where(new_new, scaled >= thresholds[0], scaled >= thresholds[1])
-    # The program's counts exclude a class with itself, but its first threshold of 0 admits every entry.
+    # The authors' counts exclude a class with itself, but their first threshold of 0 admits every entry.
     edges = edges.fill_diagonal_(False) | first_block
 
     # The edges of a column share one weight, block by block; the diagonal is the node itself. New-New and
@@ -117,7 +117,7 @@ def _official(
     weights /= sums + COLUMN_EPSILON
     weights.diagonal().add_(1.0)
 
-    # Only New-New blocks are normalised, and transposed: the program computes (A·D)ᵀ·D.
+    # Only New-New blocks are normalised, and transposed: the authors' code computes (A·D)ᵀ·D.
     power = _choose(first, FIRST_NORMALISATION_POWER, NORMALISATION_POWER)
     scale = weights.where(new_new, 0.0).sum(dim=1).pow(power)
     return torch.where(new_new, scale[:, None] * weights.T * scale[None, :], weights)

@@ -62,7 +62,7 @@ class AsymmetricLoss(nn.Module):
 
     so that easy negatives, the majority in multi-label data, count little, and those below ``clip`` not at
     all. As in `PartialBCEWithLogitsLoss`, which it equals at 0, 0, 0, NaN cells are skipped and the loss is
-    the mean over the others. (The authors' program takes the sum: with SGD, its learning rates are smaller by
+    the mean over the others. (The authors' code takes the sum: with SGD, its learning rates are smaller by
     that factor; with Adam there is no difference.) With ``detach_weights``, the default of the authors'
     program, (1 − p)^γ₊ and p_m^γ₋ get no gradient.
     """
@@ -128,7 +128,7 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
 
     Only the student's first ``n_old`` columns are used; ``teacher_logits`` are ``[B, n_old]`` and get no
     gradient. The gradient, not the value, is zero when both agree. ``"mean"`` is over images and old classes
-    (the authors' program); ``"sum"`` is over old classes (Eq. 7), the mean over images.
+    (the authors' code); ``"sum"`` is over old classes (Eq. 7), the mean over images.
     """
     check_choice("reduction", reduction, Reduction)
     check_shape("teacher_logits", teacher_logits, ("images", "old classes"))
@@ -161,7 +161,7 @@ def relationship_preserving_loss(
     """ℓ_gph (Eq. 8): squared distance of the old classes' embeddings from their old values; 0 without any.
 
     Only the first ``n_old`` rows of H, ``[n_seen, D]``, are used; the old ones, G ``[n_old, D]``, get no
-    gradient. ``"mean"`` is over all entries (the authors' program, whose λ₃ is 1e5); ``"sum"`` of squared
+    gradient. ``"mean"`` is over all entries (the authors' code, whose λ₃ is 1e5); ``"sum"`` of squared
     norms (Eq. 8) is ``n_old * D`` times larger.
     """
     check_choice("reduction", reduction, Reduction)

@@ -20,7 +20,7 @@ def random_acm(seed, sizes, n_images=12):
 
 
 def program(acm, weight=0.25, new_cut=0.4, cross_cut=0.3):
-    """The authors' program: one experience after the other."""
+    """The authors' code: one experience after the other."""
     relations = acm.matrix().tolist()
     result = [[0.0] * len(relations) for _ in relations]
 

@@ -36,9 +36,9 @@ class AGCNPlugin(TeacherPlugin, supports_distributed=True):  # type: ignore[call
         lambda_cls: λ₁, weight of the criterion from the second experience on.
         lambda_dst: λ₂, weight of ℓ_dst.
         lambda_gph: λ₃, weight of ℓ_gph. The paper's 1e5 is for 65,000 images; use about 1e3 for 1,000 steps.
-        reduction: ``"mean"`` over classes for ℓ_cls and ℓ_dst (the authors' program), or ``"sum"``
+        reduction: ``"mean"`` over classes for ℓ_cls and ℓ_dst (the authors' code), or ``"sum"``
             (Eq. 7 and 9): ℓ_dst then weighs more, the more old classes there are.
-        gph_reduction: ``"mean"`` over all entries of the embeddings (the authors' program, where
+        gph_reduction: ``"mean"`` over all entries of the embeddings (the authors' code, where
             λ₃ comes from), or ``"sum"`` (Eq. 8), up to 70,000 times as much.
     """
 
@@ -124,7 +124,7 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     the starts are arguments of `AugmentedCorrelationMatrix`.
 
     Args:
-        preset: ``"paper"`` or ``"official"``, the authors' program: sets each of ``soft_labels``, ``graph``,
+        preset: ``"paper"`` or ``"official"``, the authors' code: sets each of ``soft_labels``, ``graph``,
             ``hard_start``, ``soft_start`` and ``count_before_step`` that is None.
         soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the program).
         graph: how relations become a graph: the ``preset`` of `adjacency`.

@@ -20,8 +20,8 @@ class PRSBuffer(OnlineBuffer):
     """A memory whose share of each class approaches its target (`target_shares`) on long-tailed streams.
 
     A new image is counted first, so that with a single class this is reservoir sampling: s = m/n. (The
-    authors' program counts it after the decision, which differs by one image.) Ties between images to remove
-    are broken at random; the authors' program takes the first in memory, which tends to be the newest of its
+    authors' code counts it after the decision, which differs by one image.) Ties between images to remove
+    are broken at random; the authors' code takes the first in memory, which tends to be the newest of its
     class. An image without a label is not stored. A removal is one matrix operation on one class's images.
 
     ``rho`` is the power ρ: 0 aims at equal shares, 1 at those of the stream. ``max_size``, m, is 2,000 in the

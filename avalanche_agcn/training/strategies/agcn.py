@@ -34,7 +34,7 @@ class AGCN(MultiLabelTemplate):
     that are None are those of the preset.
 
     Args:
-        preset: ``"paper"``, the equations; ``"official"``, the soft labels and graph of the authors' program;
+        preset: ``"paper"``, the equations; ``"official"``, the soft labels and graph of the authors' code;
             or ``"statistics"``, the equations with a `StatisticalNegativesPlugin` and weights that suit it,
             which works best with orthogonal word vectors and ``lr_gcn=3e-4``.
         mem_size: number of images in a replay memory; 0 for none, as in the paper.

@@ -52,7 +52,7 @@ class LwF(MultiLabelTemplate):
 class CSC(MultiLabelTemplate):
     """Confidence self-calibration (Du et al., 2024): pseudo-labels, a growing label graph, a penalty.
 
-    A combination of this package's parts, not a copy of the authors' program: the graph is AGCN's, counted
+    A combination of this package's parts, not a copy of the authors' code: the graph is AGCN's, counted
     from labels and the teacher's soft labels, where CSC learns its own (its ablation has 64.1 mAP with a
     counted one, 72.8 with the learned one, on COCO B0-C10); pseudo-labels have one threshold for all classes;
     there is no replay. For the asymmetric loss pass ``criterion=AsymmetricLoss()``. The model is an
