@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from avalanche_agcn.training.gradients import fisher_diagonal, project
+from avalanche_agcn.training.gradients import QuadraticPenalty, fisher_diagonal, project
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 
 
@@ -56,3 +56,10 @@ def test_fisher_leaves_modes_gradients_and_statistics_as_they_were():
     assert torch.equal(model[1].running_mean, statistics)
     assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
     assert "3.weight" not in fisher
+
+
+def test_gradient_of_the_quadratic_penalty():
+    torch.manual_seed(0)
+    fisher, centre = ([torch.rand(shape).double() for shape in ((3, 2), (4,))] for _ in range(2))
+    parameters = [torch.randn_like(c).requires_grad_() for c in centre]
+    assert torch.autograd.gradcheck(lambda *p: QuadraticPenalty.apply(fisher, centre, *p), parameters)

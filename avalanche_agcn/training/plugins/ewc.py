@@ -12,7 +12,7 @@ from avalanche_agcn.benchmarks.experience import check_whole_experience
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import own_share
-from avalanche_agcn.training.gradients import fisher_diagonal
+from avalanche_agcn.training.gradients import QuadraticPenalty, fisher_diagonal
 from avalanche_agcn.training.loader import load_batches
 
 Named = dict[str, Tensor]
@@ -64,9 +64,10 @@ class EWCPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         """Σ_t Σ_i F_ti (θ_i − θ*_ti)²."""
         parameters = dict(model.named_parameters())
         self._follow(parameters)
-        centre = self.centre
-        terms = [(f * (parameters[name] - centre[name]).square()).sum() for name, f in self.fisher.items()]
-        return torch.stack(terms).sum() + self.offset
+        names = self.fisher
+        fisher, centre = [self.fisher[name] for name in names], [self.centre[name] for name in names]
+        penalty = QuadraticPenalty.apply(fisher, centre, *(parameters[name] for name in names))
+        return penalty + self.offset  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def add(self, fisher: Named, parameters: Named) -> None:
