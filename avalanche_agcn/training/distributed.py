@@ -11,6 +11,7 @@ package.
 
 import itertools
 import os
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 TIMEOUT = timedelta(minutes=30)  # for the other processes, such as the first one while it writes a report
 JOIN_TIMEOUT = timedelta(minutes=5)  # for the other processes to start
+CONNECT_TIMEOUT = timedelta(seconds=20)  # for torchrun, which is running already
 DEFAULT_PORT = "29500"  # torchrun's
 
 _n_groups = itertools.count()  # that this process has joined
@@ -88,16 +90,33 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
 def _join(backend: str, timeout: timedelta) -> None:
     """Wait for all processes and make the group."""
     os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
-    try:
-        store, rank, n_processes = next(iter(dist.rendezvous("env://", timeout=min(timeout, JOIN_TIMEOUT))))
-        # The store still has the addresses of earlier groups, so each group gets its own keys.
-        own = dist.PrefixStore(f"group {next(_n_groups)}", store)
-        dist.init_process_group(backend, store=own, rank=rank, world_size=n_processes, timeout=timeout)
-    except dist.DistError as error:
+    errors: list[Exception] = []
+    # In a thread, as torch waits without handling signals: Ctrl-C would have no effect.
+    thread = threading.Thread(target=_make_group, args=(backend, timeout, errors), daemon=True)
+    thread.start()
+    thread.join()
+    for error in errors:
+        if not isinstance(error, dist.DistError):
+            raise error
         raise ProcessLost(
             f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not find the others: start all "
             f"with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT ({str(error).splitlines()[0]})."
         ) from error
+
+
+def _make_group(backend: str, timeout: timedelta, errors: list[Exception]) -> None:
+    """Make the group, or append the error."""
+    # torchrun's store is ready before its processes start: if it cannot be reached, torchrun has ended.
+    has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    connecting = min(timeout, CONNECT_TIMEOUT if has_store else JOIN_TIMEOUT)
+    try:
+        store, rank, n_processes = next(iter(dist.rendezvous("env://", timeout=connecting)))
+        store.set_timeout(min(timeout, JOIN_TIMEOUT))
+        # The store still has the addresses of earlier groups, so each group gets its own keys.
+        own = dist.PrefixStore(f"group {next(_n_groups)}", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=n_processes, timeout=timeout)
+    except Exception as error:
+        errors.append(error)
 
 
 def sum_over_processes(*tensors: Tensor) -> list[Tensor]:
@@ -206,11 +225,18 @@ def wrap(model: nn.Module) -> nn.Module:
 
 
 def share(tensors: Iterable[Tensor]) -> None:
-    """Copy the first process's values into the tensors of all others, in place. Collective."""
+    """Copy the first process's values into the tensors of all others, in place. Collective.
+
+    One message for each dtype: a network has hundreds of small tensors.
+    """
     if not is_distributed():
         return
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         if tensor.numel():
-            sent = tensor.detach().to(collective_device())
-            dist.broadcast(sent, src=0)
-            tensor.detach().copy_(sent)
+            by_dtype.setdefault(tensor.dtype, []).append(tensor.detach())
+    for group in by_dtype.values():
+        flat = torch.cat([tensor.flatten().to(collective_device()) for tensor in group])
+        dist.broadcast(flat, src=0)
+        for tensor, part in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
+            tensor.copy_(part.view_as(tensor))

@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.training import distributed
 from avalanche_agcn.training.distributed import ProcessLost, process_group
 
 SCRIPT = Path(__file__).with_name("distributed_runs.py")
@@ -136,6 +138,23 @@ with process_group():
 """
 
 
+WAITING = """
+import signal, socket, threading
+from avalanche_agcn.training.distributed import process_group
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def tell_when_listening():
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", {port})) == 0:
+                return print("waiting", flush=True)
+
+threading.Thread(target=tell_when_listening, daemon=True).start()
+with process_group():
+    pass
+"""
+
+
 @pytest.fixture
 def group():
     """Environment of a process group of two that is started without torchrun."""
@@ -154,12 +173,27 @@ def test_process_that_is_killed_ends_the_others_with_a_message(group):
     assert "process 0 of 2 stopped, because another process ended" in message
 
 
-def test_process_that_is_not_started_ends_the_others_with_a_message(group, monkeypatch):
-    for name, value in {**group, "RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize(
+    ("name", "environment"),
+    [("JOIN_TIMEOUT", {}), ("CONNECT_TIMEOUT", {"TORCHELASTIC_USE_AGENT_STORE": "True"})],
+    ids=["the other process is not started", "torchrun has ended"],
+)
+def test_process_that_finds_no_other_ends_with_a_message(group, monkeypatch, name, environment):
+    monkeypatch.setattr(distributed, name, timedelta(seconds=1))
+    for variable, value in {**group, "RANK": "0", **environment}.items():
+        monkeypatch.setenv(variable, value)
     message = "process 0 of 2 did not find the others: start all with the same WORLD_SIZE"
-    with pytest.raises(ProcessLost, match=message), process_group(timeout=timedelta(seconds=1)):
+    with pytest.raises(ProcessLost, match=message), process_group():
         pass
+
+
+def test_ctrl_c_ends_a_process_that_waits_for_the_others(group):
+    environment = {**os.environ, **group, "RANK": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    script = WAITING.format(port=group["MASTER_PORT"])
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"waiting\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == -signal.SIGINT
 
 
 @pytest.mark.slow
