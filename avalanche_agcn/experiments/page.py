@@ -7,9 +7,8 @@ import hashlib
 import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib.resources import files
-from itertools import accumulate, product, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +45,7 @@ def write_html(
 
     The heading is that of the first part if ``title`` is None. With ``progress``, a text about the current
     run, the page reloads itself from time to time. ``stages`` also shows the table of the B protocols' papers
-    for other protocols.
-
-    Raises:
-        ValueError: if the results of a part are not comparable.
+    for other protocols. Results of a part that are not comparable raise a ValueError.
     """
     photos = Photos()
     content = [part_data(name, results, photos, stages) for name, results in parts.items()]
@@ -74,12 +70,11 @@ def write_html(
 
 def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bool) -> dict[str, Any]:
     """What the template shows of one stream, and under ``data`` what its script draws."""
-    groups = group_by_label(map(_padded, results))
+    groups = group_by_label(results)
     results = [result for group in groups.values() for result in group]
     first = results[0]
     classes, sizes = first.class_names, first.classes_per_experience
-    truths: list[list[list[int]]] = []
-    methods = [_method(label, group, k, truths) for k, (label, group) in enumerate(groups.items())]
+    methods = [_method(label, group, k) for k, (label, group) in enumerate(groups.items())]
     # The worst photos come last, as there may be no room for all.
     for part in ("pictures", "worst"):
         for method, group in zip(methods, groups.values(), strict=True):
@@ -92,10 +87,8 @@ def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bo
     return {
         "title": title,
         "stream": describe_stream(first).replace("\n", ", "),
-        "tables": {caption: table._asdict() for caption, table in all_tables(results, stages=stages).items()},
-        "experiences": [
-            classes[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
-        ],
+        "tables": all_tables(results, stages=stages),
+        "experiences": np.split(classes, np.cumsum(sizes)[:-1]),
         "runs": results,
         "seconds": sum(result.seconds["total"] for result in results),
         **_describe_runs(groups),
@@ -105,7 +98,6 @@ def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bo
             "sizes": sizes,
             "metrics": METRICS,
             "methods": methods,
-            "truths": truths,
         },
     }
 
@@ -125,38 +117,35 @@ def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
     return {"common": common, "own": different, "environments": environments}
 
 
-def _padded(result: Results) -> Results:
-    """Results with empty rows for experiences that the run has not reached."""
-    missing = len(result.classes_per_experience) - len(result.nested[METRICS[0]])
-    nested = {metric: [*rows, *([] for _ in range(missing))] for metric, rows in result.nested.items()}
-    return replace(result, nested=nested)
-
-
-def _method(label: str, group: Sequence[Results], k: int, truths: list[Any]) -> dict[str, Any]:
+def _method(label: str, group: Sequence[Results], k: int) -> dict[str, Any]:
     """Means over the seeds of one label, in percent."""
     own = METHODS.get(group[0].method)
     with_matrix = next((result for result in group if result.acm is not None), None)
+    title, truth = true_matrix(with_matrix) if with_matrix else ("", None)
     by_class = [[result.per_class_ap.get(name) for result in group] for name in group[0].class_names]
-    nested = {metric: [result.nested[metric] for result in group] for metric in METRICS}
+    # A run that has not reached all experiences has fewer rows: an empty matrix pads them.
+    empty: list[list[float | None]] = [[] for _ in group[0].classes_per_experience]
+    nested = {metric: [empty, *(result.nested[metric] for result in group)] for metric in METRICS}
     return {
         "label": label,
         "name": name_of(label),
         "description": own.description if own else "",
         **(style_of(label) or default_style(k))._asdict(),
         "seeds": [result.seed for result in group],
-        "done": [sum(map(bool, rows)) for rows in nested[METRICS[0]]],
+        "done": [sum(map(bool, result.nested[METRICS[0]])) for result in group],
         "nested": {metric: _means(matrices) for metric, matrices in nested.items()},
         # Of the score on all classes seen, after each experience.
         "deviation": {
-            metric: [_deviation(row[-1] for row in rows if row) for rows in zip(*matrices, strict=True)]
+            metric: [_deviation(row[-1] for row in rows if row) for rows in zip_longest(*matrices)]
             for metric, matrices in nested.items()
         },
         "ap": [_mean(values) for values in by_class],
         "ap_deviation": [_deviation(values) for values in by_class],
         "class_ap": _means(result.class_ap for result in group if result.class_ap),
         "decisions": _decisions(group),
-        "acm": None if with_matrix is None else _per_mille(with_matrix.acm),
-        "truth": None if with_matrix is None else _truth(with_matrix, truths),
+        "acm": _per_mille(with_matrix and with_matrix.acm),
+        "truth": _per_mille(truth),
+        "truth_title": title,
     }
 
 
@@ -177,32 +166,23 @@ def _deviation(values: Iterable[float | None]) -> float | None:
 
 
 def _decisions(group: Sequence[Results]) -> dict[str, Any] | None:
-    """Counts of found labels, summed over seeds; 0 for classes that a run has not reached."""
+    """Counts of found labels at the thresholds of the first seed, summed over all seeds that have them."""
     own = [result.decisions for result in group if result.decisions]
     if not own:
         return None
     thresholds, n = own[0]["thresholds"], len(group[0].class_names)
-    shapes = {"true": (n,), "found": (len(thresholds), n), "right": (len(thresholds), n)}
-    total: dict[str, np.ndarray] = {name: np.zeros(shape, dtype=int) for name, shape in shapes.items()}
-    for counts, (name, sums) in product(own, total.items()):
-        added = np.array(counts[name])
-        sums[..., : added.shape[-1]] += added
-    return {"thresholds": thresholds, **{name: sums.tolist() for name, sums in total.items()}}
+
+    def total(name: str) -> list[list[int]]:
+        counts = [np.atleast_2d(one[name]) for one in own if one["thresholds"] == thresholds]
+        # A run that has not reached all classes has fewer columns.
+        return np.sum([np.pad(c, ((0, 0), (0, n - c.shape[1]))) for c in counts], axis=0).tolist()
+
+    (true,) = total("true")
+    return {"thresholds": thresholds, "true": true, "found": total("found"), "right": total("right")}
 
 
-def _per_mille(matrix: Any) -> list[list[int]]:
-    return [[round(1000 * float(value)) for value in row] for row in matrix]
-
-
-def _truth(result: Results, truths: list[Any]) -> dict[str, Any] | None:
-    """Title of the true matrix, and its index among those of the page, which methods share."""
-    title, matrix = true_matrix(result)
-    if matrix is None:
-        return None
-    rounded = _per_mille(matrix)
-    if rounded not in truths:
-        truths.append(rounded)
-    return {"title": title, "index": truths.index(rounded)}
+def _per_mille(matrix: Any) -> list[list[int]] | None:
+    return None if matrix is None else [[round(1000 * float(value)) for value in row] for row in matrix]
 
 
 class Photos:

@@ -87,7 +87,7 @@ def make_table(groups: Iterable[Sequence[Results]], columns: Mapping[str, Column
 
 
 def score(metric: str, kind: str) -> Column:
-    """Column of the mean and deviation over seeds of a score such as ``"mAP"``, ``"last"``."""
+    """Column of the mean and standard deviation over seeds of a score such as ``"mAP"``, ``"last"``."""
     return lambda group: mean_and_deviation(result.summary[metric][kind] for result in group)
 
 
@@ -224,16 +224,14 @@ def _is_papers_stream(results: Sequence[Results]) -> bool:
     """Whether the paper has scores for the stream of the results, which must be one."""
     if not results:
         return False
-    benchmarks = {result.benchmark for result in results}
-    if len(benchmarks) != 1:
-        raise ValueError(f"one table is for one benchmark, but the results are of {sorted(benchmarks)}.")
-    if len({(tuple(result.class_names), len(result.nested["mAP"])) for result in results}) != 1:
+    streams = {(own.benchmark, tuple(own.class_names), len(own.classes_per_experience)) for own in results}
+    if len(streams) > 1:
         raise ValueError(
-            "one table is for one stream, but the results are of different classes or experiences; "
-            "give folders of comparable runs."
+            f"one table is for one stream, but the results of {sorted({one[0] for one in streams})} are of "
+            "different benchmarks, classes or experiences; give folders of comparable runs."
         )
-    stream = (len(results[0].class_names), len(results[0].nested["mAP"]))
-    return STREAMS.get(results[0].benchmark) == stream and not any(
+    ((benchmark, names, n_experiences),) = streams
+    return STREAMS.get(benchmark) == (len(names), n_experiences) and not any(
         own.get("limit") or own.get("validation_size") or own.get("protocol") not in (None, "paper")
         for own in (result.settings for result in results)
     )
@@ -275,25 +273,19 @@ def quality_table(results: Sequence[Results]) -> Table:
 
 
 def class_table(results: Sequence[Results]) -> Table:
-    """AP, precision and recall of each class at the end of each run, in percent."""
+    """AP, precision and recall at p ≥ 0.5 of each class at the end of each run, in percent."""
     rows = []
     for result in results:
-        columns = zip(result.class_names, result.experience_of_class, _precision_recall(result), strict=True)
-        for name, t, decided in columns:
-            scores = (result.per_class_ap[name], *decided)
-            numbers = ["" if value is None else f"{value:.2f}" for value in scores]
-            rows.append([name, str(t + 1), result.label, str(result.seed), *numbers])
+        right = found = true = [0] * len(result.class_names)  # if nothing was counted
+        if counts := result.decisions:
+            at = counts["thresholds"].index(0.5)
+            right, found, true = counts["right"][at], counts["found"][at], counts["true"]
+        for c, (name, t) in enumerate(zip(result.class_names, result.experience_of_class, strict=True)):
+            ap = result.per_class_ap[name]
+            shares = (f"{100 * right[c] / n[c]:.2f}" if n[c] else "" for n in (found, true))
+            cells = [name, str(t + 1), result.label, str(result.seed), "" if ap is None else f"{ap:.2f}"]
+            rows.append([*cells, *shares])
     return Table(["class", "experience", "method", "seed", "AP", "precision", "recall"], rows)
-
-
-def _precision_recall(result: Results, threshold: float = 0.5) -> list[tuple[float | None, float | None]]:
-    """Precision and recall of each class, in percent; None if it was never found, or has no positives."""
-    if result.decisions is None:
-        return [(None, None)] * len(result.class_names)
-    at = result.decisions["thresholds"].index(threshold)
-    right, found = (result.decisions[kind][at] for kind in ("right", "found"))
-    counts = zip(right, found, result.decisions["true"], strict=True)
-    return [(100 * r / f if f else None, 100 * r / n if n else None) for r, f, n in counts]
 
 
 def choices_table(choices: Mapping[str, Mapping[str, Any]]) -> Table:
