@@ -21,7 +21,7 @@ from avalanche_agcn.evaluation.style import default_style
 from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, name_of, style_of
 from avalanche_agcn.experiments.plots import describe_stream, open_picture, true_matrix
-from avalanche_agcn.experiments.results import METRICS, PICTURES, Results, group_by_label, known
+from avalanche_agcn.experiments.results import METRICS, Results, group_by_label, known
 from avalanche_agcn.experiments.tables import all_tables
 
 PAGE_FILE = "report.html"
@@ -53,7 +53,6 @@ def write_html(
     script, css, html = ((folder / f"report.{kind}").read_text("utf-8") for kind in ("js", "css", "html"))
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters["duration"] = _duration
     text = environment.from_string(html).render(
         title=content[0]["title"] if title is None else title,
         parts=content,
@@ -90,30 +89,19 @@ def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bo
         "tables": all_tables(results, stages=stages),
         "experiences": np.split(classes, np.cumsum(sizes)[:-1]),
         "runs": results,
-        "seconds": sum(result.seconds["total"] for result in results),
+        "duration": _duration(sum(result.seconds["total"] for result in results)),
         **_describe_runs(groups),
-        "data": {
-            "title": title,
-            "classes": classes,
-            "sizes": sizes,
-            "metrics": METRICS,
-            "methods": methods,
-        },
+        "data": {"title": title, "classes": classes, "sizes": sizes, "metrics": METRICS, "methods": methods},
     }
 
 
 def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
     """Settings that all methods share, settings that differ, and the different environments."""
-    settings = {name_of(label): _flat(group[0].settings) for label, group in groups.items()}
+    settings = {name_of(label): _pairs(group[0].settings) for label, group in groups.items()}
     first, *others = settings.values()
-    common = {name: value for name, value in first.items() if all(own.get(name) == value for own in others)}
-    different = {
-        label: {name: value for name, value in own.items() if name not in common}
-        for label, own in settings.items()
-    }
-    environments: list[dict[str, str]] = []
-    for environment in (_flat(result.environment) for group in groups.values() for result in group):
-        environments += [] if environment in environments else [environment]
+    common = [pair for pair in first if all(pair in own for own in others)]
+    different = {label: [pair for pair in own if pair not in common] for label, own in settings.items()}
+    environments = dict.fromkeys(_pairs(result.environment) for group in groups.values() for result in group)
     return {"common": common, "own": different, "environments": environments}
 
 
@@ -195,14 +183,13 @@ class Photos:
     def select(self, run: Results, part: str) -> list[dict[str, Any]]:
         """``pictures`` or ``worst`` of a run that can be shown, with the index of each photo."""
         settings, shown = run.settings, []
-        names = [name for name in PICTURES[part] if name != "image"]
         scene = (settings.get("seed"), settings.get("validation_size"))  # else a file, the same for all seeds
         for picture in getattr(run, part) or []:
             key = (settings.get("dataset_root") or scene, picture["image"])
             if key not in self._indices:
                 self._indices[key] = self._add(run, picture)
             if (index := self._indices[key]) is not None:
-                shown.append({"photo": index, **{name: picture[name] for name in names}})
+                shown.append({"photo": index, **{k: v for k, v in picture.items() if k != "image"}})
         return shown
 
     def _add(self, run: Results, picture: Mapping[str, Any]) -> int | None:
@@ -220,10 +207,10 @@ class Photos:
         return len(self.uris) - 1
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, str]:
-    """Settings or versions as text, including those of the method or of packages."""
+def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Names and texts of settings or versions, including those of the method or of packages."""
     flat = {**values, **values.get("method_settings", {}), **values.get("packages", {})}
-    return {name: _text(value) for name, value in flat.items() if name not in NOT_SHOWN}
+    return tuple((name, _text(value)) for name, value in flat.items() if name not in NOT_SHOWN)
 
 
 def _text(value: Any) -> str:

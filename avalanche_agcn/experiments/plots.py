@@ -117,9 +117,6 @@ def pictures(result: Results) -> Figure:
     return labelled_pictures(shown, class_names=result.class_names, title=title)
 
 
-SCENE_SETTINGS = ("validation_size", "n_train", "n_test", "image_size", "seed")
-
-
 def open_picture(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     """Open one of ``result.pictures``: read a photo from the data, or redraw a scene from the settings."""
     if result.benchmark == "SplitScenes":
@@ -132,7 +129,8 @@ def open_picture(result: Results, picture: Mapping[str, Any]) -> Image.Image:
 
 def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     settings, number = result.settings, picture["image"]
-    missing = [name for name in SCENE_SETTINGS if name not in settings]
+    needed = ("validation_size", "n_train", "n_test", "image_size", "seed")
+    missing = [name for name in needed if name not in settings]
     if missing:
         raise ValueError(f"the settings of {result.name} lack {', '.join(missing)} to redraw scenes.")
     held_out = bool(settings["validation_size"])
@@ -149,10 +147,7 @@ def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     image, target = scenes[number]
     labels = {scenes.class_names[column] for column in target.nonzero()}
     if labels != set(picture["labels"]):
-        raise ValueError(
-            f"scene {number} shows {sorted(labels)}, but showed {picture['labels']} in the run: "
-            "scenes are drawn differently now, run it again."
-        )
+        raise ValueError(f"scene {number} shows {sorted(labels)} now, not {picture['labels']}: run it again.")
     return image
 
 

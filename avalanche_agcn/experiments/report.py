@@ -195,11 +195,9 @@ def comparison_table(results: Sequence[Results], *, reference: str = "finetuning
         "stored MB": partial(_stored, "bytes", ".1f", 1e6),
         "time": lambda group: f"{_train_seconds(group) / _train_seconds(groups[reference]):.1f}",
     }
-
-    def last(group: Sequence[Results]) -> float:
-        return statistics.fmean(result.summary["mAP"]["last"] or 0.0 for result in group)
-
-    return tables.make_table(sorted(groups.values(), key=last, reverse=True), columns)
+    last = {label: [own.summary["mAP"]["last"] or 0.0 for own in group] for label, group in groups.items()}
+    best_first = sorted(groups, key=lambda label: -statistics.fmean(last[label]))
+    return tables.make_table([groups[label] for label in best_first], columns)
 
 
 def _stored(kind: str, digits: str, unit: float, group: Sequence[Results]) -> str:
@@ -215,10 +213,8 @@ def paired_differences(first: Sequence[Results], second: Sequence[Results]) -> d
     """Differences in last mAP between results with the same seed and class order, by class order."""
     a, b = ({(own.class_order, own.seed): own.summary["mAP"]["last"] for own in g} for g in (first, second))
     if a.keys() != b.keys():
-        raise ValueError(
-            f"{first[0].label!r} and {second[0].label!r} were run with different seeds or class orders: "
-            f"{sorted(a.keys() ^ b.keys())}."
-        )
+        labels = f"{first[0].label!r} and {second[0].label!r}"
+        raise ValueError(f"{labels} have different seeds or class orders: {sorted(a.keys() ^ b.keys())}.")
     differences: dict[str, list[float]] = {}
     for order, seed in sorted(a):
         x, y = a[order, seed], b[order, seed]

@@ -262,15 +262,12 @@ def _check_content(content: Any) -> None:
 
 def _check_settings(settings: dict[str, Any]) -> None:
     """Check types and ranges of the settings; those that this version does not know are ignored."""
-    try:
-        shared, own = split_settings(settings)
-        arguments = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
-        for name, value in shared.items():
-            check_value(name, value, TYPES[name])
-        for name in own.keys() & arguments.keys():
-            check_value(name, own[name], arguments[name].annotation)
-    except ValueError as error:
-        raise ValueError(f"settings: {error}") from None
+    shared, own = split_settings(settings)
+    arguments = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
+    for name, value in shared.items():
+        check_value(name, value, TYPES[name])
+    for name in own.keys() & arguments.keys():
+        check_value(name, own[name], arguments[name].annotation)
 
 
 def _check_names(content: Mapping[str, Any]) -> None:
@@ -369,17 +366,14 @@ def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
 def _check_comparable(label: str, group: Sequence[Results]) -> None:
     if len({result.name for result in group}) != len(group):
         seeds = sorted(result.seed for result in group)
-        raise ValueError(
-            f"{label!r} has several results of one seed (seeds {seeds}); give folders with one of each."
-        )
+        raise ValueError(f"{label!r} has several results of one seed (seeds {seeds}); give one of each.")
     first, *others = (
         {name: value for name, value in result.settings.items() if name not in MAY_DIFFER} for result in group
     )
-    changed = [change for other in others for change in differences(first, other)]
-    if changed:
+    if changed := dict.fromkeys(change for other in others for change in differences(first, other)):
         raise ValueError(
-            f"the results of {label!r} have different settings ({'; '.join(dict.fromkeys(changed))}) and no "
-            "common mean: report their folders one by one, or give them labels of their own (--label NAME)."
+            f"the results of {label!r} have different settings ({'; '.join(changed)}) and no common mean: "
+            "report their folders one by one, or run them with labels of their own (--label NAME)."
         )
 
 

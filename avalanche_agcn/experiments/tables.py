@@ -182,9 +182,7 @@ def table_3(results: Sequence[Results]) -> Table:
         return own["lambda_cls"], own["lambda_dst"], own["lambda_gph"]
 
     def weight(k: int, group: Sequence[Results]) -> str:
-        value = weights(group)[k]
-        large = np.format_float_scientific(value, precision=2, trim="-", exp_digits=1).replace("e+", "e")
-        return f"{value:.3g}" if value < 1e3 else large  # "0.07", "1e5"
+        return re.sub(r"e\+0*", "e", f"{weights(group)[k]:.3g}")  # "0.07", "1e5"
 
     chosen = _ablations(results, "3")
     columns: dict[str, Column] = {symbol: partial(weight, k) for k, symbol in enumerate(("λ₁", "λ₂", "λ₃"))}
@@ -247,15 +245,13 @@ def block_quality(result: Results) -> dict[str, tuple[float, float, float, float
     experience = np.asarray(result.experience_of_class)
     row, column = experience[:, None], experience[None, :]
     blocks = {"B": (row == column) & ~np.eye(len(found), dtype=bool), "R": row < column, "Q": row > column}
-    return {name: _compare(found[mask], true[mask]) for name, mask in blocks.items()}
-
-
-def _compare(found: np.ndarray, true: np.ndarray) -> tuple[float, float, float, float]:
-    if found.size == 0:
-        return (math.nan,) * 4
-    constant = np.ptp(found) == 0 or np.ptp(true) == 0
-    correlation = math.nan if constant else float(np.corrcoef(found, true)[0, 1])
-    return float(found.mean()), float(true.mean()), float(np.abs(found - true).mean()), correlation
+    quality = {}
+    for name, mask in blocks.items():
+        x, y = found[mask], true[mask]
+        mean, true_mean, error = (float(v.mean()) if v.size else math.nan for v in (x, y, np.abs(x - y)))
+        varies = x.size and np.ptp(x) and np.ptp(y)
+        quality[name] = mean, true_mean, error, float(np.corrcoef(x, y)[0, 1]) if varies else math.nan
+    return quality
 
 
 def quality_table(results: Sequence[Results]) -> Table:

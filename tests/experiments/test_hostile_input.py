@@ -293,8 +293,9 @@ FOREIGN = ("3", "null", "[]", '"a"', "{}", '{"method": "agcn"}', '{"unknown": 1}
         ({"per_class_ap": {}}, "per_class_ap must be the AP of each of the class_names"),
         ({"seconds": {"train": 1.0, "total": 1.0}}, "seconds has no 'eval'"),
         ({"stages": {"mAP": [50.0, 40.0]}}, "stages has no 'mean_class_F1'"),
-        ({"stages": {"mAP": [], "mean_class_F1": [1.0], "OF1": [1.0]}}, "one for each of 2 experiences, but is a list of 0"),
-        ({"decisions": {"thresholds": [], "true": [0], "found": [], "right": []}}, "a list that has 0.5, but is ()"),
+        ({"stages": {"mAP": [], "mean_class_F1": [1.0], "OF1": [1.0]}}, "one for each of 2 experiences"),
+        ({"decisions": {"thresholds": [], "true": [0], "found": [], "right": []}}, "a list that has 0.5"),
+        ({"decisions": {"thresholds": [0.5], "true": [0], "found": [], "right": []}}, "true must be 4 counts"),
         ({"classes_per_experience": [4, 4]}, "sum to the 4 class_names, but is (4, 4)"),
         ({"environment": {"packages": None}}, "environment.packages must be an object"),
         ({"acm": [[1.0]]}, "acm must be 4 × 4 probabilities"),
@@ -303,7 +304,7 @@ FOREIGN = ("3", "null", "[]", '"a"', "{}", '{"method": "agcn"}', '{"unknown": 1}
         ({"pictures": [{"image": "../x.jpg", "labels": [], "probabilities": []}]}, "within the folder"),
         ({"pictures": [{"image": 0}]}, r"pictures[0] has no 'labels'"),
         ({"n_images": {"train": [1]}}, "n_images.'train' must be"),
-        ({"settings": {"image_size": 30_000}}, "settings: the setting image_size must be at least 8 and at"),
+        ({"settings": {"image_size": 30_000}}, "the setting image_size must be at least 8 and at"),
     ],
 )
 def test_results_with_wrong_content_are_named_with_the_place(finished, report, change, message):

@@ -189,7 +189,7 @@ def test_the_best_method_is_named_with_the_reason_that_holds(make_result):
         "lost less of what it learned: the mean AP of its classes when they were new was 60.0 against 60.0."
     )
     assert "learned new classes better:" in verdict([method("er", 80, 50), method("agcn", 60, 55)])
-    assert "better and lost less of what it learned:" in verdict([method("er", 80, 70), method("agcn", 60, 30)])
+    assert "better and lost less of what" in verdict([method("er", 80, 70), method("agcn", 60, 30)])
     seeds = [method("er", 60, 50), method("er", 80, 80, seed=1), method("agcn", 60, 60)]
     assert "67.5 against 60.0 of AGCN (2 seeds)" in verdict(seeds)
     equal = verdict([method("er", 60, 50), method("agcn", 60, 50)])
