@@ -224,10 +224,8 @@ def _is_papers_stream(results: Sequence[Results]) -> bool:
         return False
     streams = {(own.benchmark, tuple(own.class_names), len(own.classes_per_experience)) for own in results}
     if len(streams) > 1:
-        raise ValueError(
-            f"one table is for one stream, but the results of {sorted({one[0] for one in streams})} are of "
-            "different benchmarks, classes or experiences; give folders of comparable runs."
-        )
+        given = ", ".join(sorted({benchmark for benchmark, _, _ in streams}))
+        raise ValueError(f"results of {given} have different classes or experiences: give comparable runs.")
     ((benchmark, names, n_experiences),) = streams
     return STREAMS.get(benchmark) == (len(names), n_experiences) and not any(
         own.get("limit") or own.get("validation_size") or own.get("protocol") not in (None, "paper")
