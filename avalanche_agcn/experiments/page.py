@@ -91,7 +91,7 @@ def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bo
         "runs": results,
         "duration": _duration(sum(result.seconds["total"] for result in results)),
         **_describe_runs(groups),
-        "data": {"title": title, "classes": classes, "sizes": sizes, "metrics": METRICS, "methods": methods},
+        "data": {"classes": classes, "sizes": sizes, "metrics": METRICS, "methods": methods},
     }
 
 
@@ -120,7 +120,6 @@ def _method(label: str, group: Sequence[Results], k: int) -> dict[str, Any]:
         "description": own.description if own else "",
         **(style_of(label) or default_style(k))._asdict(),
         "seeds": [result.seed for result in group],
-        "done": [sum(map(bool, result.nested[METRICS[0]])) for result in group],
         "nested": {metric: _means(matrices) for metric, matrices in nested.items()},
         # Of the score on all classes seen, after each experience.
         "deviation": {

@@ -81,7 +81,7 @@ def test_the_papers_scores_are_shown_for_the_same_stream_only(make, make_result,
     made += [table(ablations("SplitScenes")) for table in (table_1, table_2, table_3)]
     assert not any(title.startswith("paper") for table in made for title in table.header)
     for other in (make_result("er"), make("er", class_names=["cat"])):
-        with pytest.raises(ValueError, match="results of SplitCOCO.* have different classes or experiences"):
+        with pytest.raises(ValueError, match=r"results of SplitCOCO.* have different classes or experiences"):
             table_1([make(), other])
 
 
