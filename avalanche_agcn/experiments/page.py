@@ -7,9 +7,8 @@ import hashlib
 import io
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib.resources import files
-from itertools import accumulate, product, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from avalanche_agcn.evaluation.style import default_style
 from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, name_of, style_of
 from avalanche_agcn.experiments.plots import describe_stream, open_picture, true_matrix
-from avalanche_agcn.experiments.results import METRICS, PICTURES, Results, group_by_label, known
+from avalanche_agcn.experiments.results import METRICS, Results, group_by_label, known
 from avalanche_agcn.experiments.tables import all_tables
 
 PAGE_FILE = "report.html"
@@ -46,10 +45,7 @@ def write_html(
 
     The heading is that of the first part if ``title`` is None. With ``progress``, a text about the current
     run, the page reloads itself from time to time. ``stages`` also shows the table of the B protocols' papers
-    for other protocols.
-
-    Raises:
-        ValueError: if the results of a part are not comparable.
+    for other protocols. Results of a part that are not comparable raise a ValueError.
     """
     photos = Photos()
     content = [part_data(name, results, photos, stages) for name, results in parts.items()]
@@ -57,7 +53,6 @@ def write_html(
     script, css, html = ((folder / f"report.{kind}").read_text("utf-8") for kind in ("js", "css", "html"))
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters["duration"] = _duration
     text = environment.from_string(html).render(
         title=content[0]["title"] if title is None else title,
         parts=content,
@@ -74,12 +69,11 @@ def write_html(
 
 def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bool) -> dict[str, Any]:
     """What the template shows of one stream, and under ``data`` what its script draws."""
-    groups = group_by_label(map(_padded, results))
+    groups = group_by_label(results)
     results = [result for group in groups.values() for result in group]
     first = results[0]
     classes, sizes = first.class_names, first.classes_per_experience
-    truths: list[list[list[int]]] = []
-    methods = [_method(label, group, k, truths) for k, (label, group) in enumerate(groups.items())]
+    methods = [_method(label, group, k) for k, (label, group) in enumerate(groups.items())]
     # The worst photos come last, as there may be no room for all.
     for part in ("pictures", "worst"):
         for method, group in zip(methods, groups.values(), strict=True):
@@ -92,71 +86,53 @@ def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bo
     return {
         "title": title,
         "stream": describe_stream(first).replace("\n", ", "),
-        "tables": {caption: table._asdict() for caption, table in all_tables(results, stages=stages).items()},
-        "experiences": [
-            classes[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)
-        ],
+        "tables": all_tables(results, stages=stages),
+        "experiences": np.split(classes, np.cumsum(sizes)[:-1]),
         "runs": results,
-        "seconds": sum(result.seconds["total"] for result in results),
+        "duration": _duration(sum(result.seconds["total"] for result in results)),
         **_describe_runs(groups),
-        "data": {
-            "title": title,
-            "classes": classes,
-            "sizes": sizes,
-            "metrics": METRICS,
-            "methods": methods,
-            "truths": truths,
-        },
+        "data": {"classes": classes, "sizes": sizes, "metrics": METRICS, "methods": methods},
     }
 
 
 def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
     """Settings that all methods share, settings that differ, and the different environments."""
-    settings = {name_of(label): _flat(group[0].settings) for label, group in groups.items()}
+    settings = {name_of(label): _pairs(group[0].settings) for label, group in groups.items()}
     first, *others = settings.values()
-    common = {name: value for name, value in first.items() if all(own.get(name) == value for own in others)}
-    different = {
-        label: {name: value for name, value in own.items() if name not in common}
-        for label, own in settings.items()
-    }
-    environments: list[dict[str, str]] = []
-    for environment in (_flat(result.environment) for group in groups.values() for result in group):
-        environments += [] if environment in environments else [environment]
+    common = [pair for pair in first if all(pair in own for own in others)]
+    different = {label: [pair for pair in own if pair not in common] for label, own in settings.items()}
+    environments = dict.fromkeys(_pairs(result.environment) for group in groups.values() for result in group)
     return {"common": common, "own": different, "environments": environments}
 
 
-def _padded(result: Results) -> Results:
-    """Results with empty rows for experiences that the run has not reached."""
-    missing = len(result.classes_per_experience) - len(result.nested[METRICS[0]])
-    nested = {metric: [*rows, *([] for _ in range(missing))] for metric, rows in result.nested.items()}
-    return replace(result, nested=nested)
-
-
-def _method(label: str, group: Sequence[Results], k: int, truths: list[Any]) -> dict[str, Any]:
+def _method(label: str, group: Sequence[Results], k: int) -> dict[str, Any]:
     """Means over the seeds of one label, in percent."""
     own = METHODS.get(group[0].method)
     with_matrix = next((result for result in group if result.acm is not None), None)
+    title, truth = true_matrix(with_matrix) if with_matrix else ("", None)
     by_class = [[result.per_class_ap.get(name) for result in group] for name in group[0].class_names]
-    nested = {metric: [result.nested[metric] for result in group] for metric in METRICS}
+    # A run that has not reached all experiences has fewer rows: an empty matrix pads them.
+    empty: list[list[float | None]] = [[] for _ in group[0].classes_per_experience]
+    nested = {metric: [empty, *(result.nested[metric] for result in group)] for metric in METRICS}
     return {
         "label": label,
         "name": name_of(label),
         "description": own.description if own else "",
         **(style_of(label) or default_style(k))._asdict(),
         "seeds": [result.seed for result in group],
-        "done": [sum(map(bool, rows)) for rows in nested[METRICS[0]]],
         "nested": {metric: _means(matrices) for metric, matrices in nested.items()},
         # Of the score on all classes seen, after each experience.
         "deviation": {
-            metric: [_deviation(row[-1] for row in rows if row) for rows in zip(*matrices, strict=True)]
+            metric: [_deviation(row[-1] for row in rows if row) for rows in zip_longest(*matrices)]
             for metric, matrices in nested.items()
         },
         "ap": [_mean(values) for values in by_class],
         "ap_deviation": [_deviation(values) for values in by_class],
         "class_ap": _means(result.class_ap for result in group if result.class_ap),
         "decisions": _decisions(group),
-        "acm": None if with_matrix is None else _per_mille(with_matrix.acm),
-        "truth": None if with_matrix is None else _truth(with_matrix, truths),
+        "acm": _per_mille(with_matrix and with_matrix.acm),
+        "truth": _per_mille(truth),
+        "truth_title": title,
     }
 
 
@@ -177,32 +153,23 @@ def _deviation(values: Iterable[float | None]) -> float | None:
 
 
 def _decisions(group: Sequence[Results]) -> dict[str, Any] | None:
-    """Counts of found labels, summed over seeds; 0 for classes that a run has not reached."""
+    """Counts of found labels at the thresholds of the first seed, summed over all seeds that have them."""
     own = [result.decisions for result in group if result.decisions]
     if not own:
         return None
     thresholds, n = own[0]["thresholds"], len(group[0].class_names)
-    shapes = {"true": (n,), "found": (len(thresholds), n), "right": (len(thresholds), n)}
-    total: dict[str, np.ndarray] = {name: np.zeros(shape, dtype=int) for name, shape in shapes.items()}
-    for counts, (name, sums) in product(own, total.items()):
-        added = np.array(counts[name])
-        sums[..., : added.shape[-1]] += added
-    return {"thresholds": thresholds, **{name: sums.tolist() for name, sums in total.items()}}
+
+    def total(name: str) -> list[list[int]]:
+        counts = [np.atleast_2d(one[name]) for one in own if one["thresholds"] == thresholds]
+        # A run that has not reached all classes has fewer columns.
+        return np.sum([np.pad(c, ((0, 0), (0, n - c.shape[1]))) for c in counts], axis=0).tolist()
+
+    (true,) = total("true")
+    return {"thresholds": thresholds, "true": true, "found": total("found"), "right": total("right")}
 
 
-def _per_mille(matrix: Any) -> list[list[int]]:
-    return [[round(1000 * float(value)) for value in row] for row in matrix]
-
-
-def _truth(result: Results, truths: list[Any]) -> dict[str, Any] | None:
-    """Title of the true matrix, and its index among those of the page, which methods share."""
-    title, matrix = true_matrix(result)
-    if matrix is None:
-        return None
-    rounded = _per_mille(matrix)
-    if rounded not in truths:
-        truths.append(rounded)
-    return {"title": title, "index": truths.index(rounded)}
+def _per_mille(matrix: Any) -> list[list[int]] | None:
+    return None if matrix is None else [[round(1000 * float(value)) for value in row] for row in matrix]
 
 
 class Photos:
@@ -215,14 +182,13 @@ class Photos:
     def select(self, run: Results, part: str) -> list[dict[str, Any]]:
         """``pictures`` or ``worst`` of a run that can be shown, with the index of each photo."""
         settings, shown = run.settings, []
-        names = [name for name in PICTURES[part] if name != "image"]
         scene = (settings.get("seed"), settings.get("validation_size"))  # else a file, the same for all seeds
         for picture in getattr(run, part) or []:
             key = (settings.get("dataset_root") or scene, picture["image"])
             if key not in self._indices:
                 self._indices[key] = self._add(run, picture)
             if (index := self._indices[key]) is not None:
-                shown.append({"photo": index, **{name: picture[name] for name in names}})
+                shown.append({"photo": index, **{k: v for k, v in picture.items() if k != "image"}})
         return shown
 
     def _add(self, run: Results, picture: Mapping[str, Any]) -> int | None:
@@ -240,10 +206,10 @@ class Photos:
         return len(self.uris) - 1
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, str]:
-    """Settings or versions as text, including those of the method or of packages."""
+def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Names and texts of settings or versions, including those of the method or of packages."""
     flat = {**values, **values.get("method_settings", {}), **values.get("packages", {})}
-    return {name: _text(value) for name, value in flat.items() if name not in NOT_SHOWN}
+    return tuple((name, _text(value)) for name, value in flat.items() if name not in NOT_SHOWN)
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
-from avalanche_agcn.benchmarks.image_files import check_inside, load_image
+from avalanche_agcn.benchmarks.image_files import load_image
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, true_cooccurrence
 from avalanche_agcn.evaluation.plots import Plot, class_heatmap, correlation_heatmap, learning_curve
 from avalanche_agcn.experiments.methods import name_of, style_of
@@ -22,7 +22,7 @@ from avalanche_agcn.experiments.results import Results, group_by_label
 
 
 def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
-    """The metric on all classes seen, after each experience: mean over seeds, with a band of one deviation.
+    """The metric on all classes seen, after each experience: mean and standard deviation over seeds.
 
     A method that is evaluated at the end only, such as Multi-Task, is a dashed horizontal line.
     """
@@ -45,7 +45,7 @@ def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
 
 
 def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: Sequence[Results]) -> Figure:
-    """Last mAP by the value of a setting, a curve for each row: mean and deviation over seeds.
+    """Last mAP by the value of a setting, a curve for each row: mean and standard deviation over seeds.
 
     Labels are such as ``"er, 9 experiences"``: the part before the comma names the row. ``levels`` are rows
     without the setting, drawn as horizontal lines.
@@ -107,9 +107,7 @@ def true_matrix(result: Results) -> tuple[str, Any]:
 def pictures(result: Results) -> Figure:
     """Test pictures of a run with the labels found at p ≥ 0.7, as more experiences are learned.
 
-    Raises:
-        FileNotFoundError: if photos have been moved since the run.
-        ValueError: if scenes are drawn differently now.
+    A FileNotFoundError names a photo that was moved, a ValueError a scene that is drawn differently now.
     """
     shown: list[Picture] = []
     for picture in result.pictures or []:
@@ -119,9 +117,6 @@ def pictures(result: Results) -> Figure:
     return labelled_pictures(shown, class_names=result.class_names, title=title)
 
 
-SCENE_SETTINGS = ("validation_size", "n_train", "n_test", "image_size", "seed")
-
-
 def open_picture(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     """Open one of ``result.pictures``: read a photo from the data, or redraw a scene from the settings."""
     if result.benchmark == "SplitScenes":
@@ -129,13 +124,13 @@ def open_picture(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     root = result.settings.get("dataset_root")
     if root is None:
         raise FileNotFoundError("The settings of the run do not have the folder of its images.")
-    check_inside(str(picture["image"]), "the image of a picture")
     return load_image(Path(root) / str(picture["image"]))
 
 
 def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     settings, number = result.settings, picture["image"]
-    missing = [name for name in SCENE_SETTINGS if name not in settings]
+    needed = ("validation_size", "n_train", "n_test", "image_size", "seed")
+    missing = [name for name in needed if name not in settings]
     if missing:
         raise ValueError(f"the settings of {result.name} lack {', '.join(missing)} to redraw scenes.")
     held_out = bool(settings["validation_size"])
@@ -152,25 +147,22 @@ def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     image, target = scenes[number]
     labels = {scenes.class_names[column] for column in target.nonzero()}
     if labels != set(picture["labels"]):
-        raise ValueError(
-            f"scene {number} shows {sorted(labels)}, but showed {picture['labels']} in the run: "
-            "scenes are drawn differently now, run it again."
-        )
+        raise ValueError(f"scene {number} shows {sorted(labels)} now, not {picture['labels']}: run it again.")
     return image
 
 
 def describe_stream(result: Results) -> str:
     """Title of a plot: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``.
 
-    A second line tells whether only a part of the data was used, and whether the network was frozen.
+    A second line tells whether only a part of the data was used, and whether the backbone was frozen.
     """
     what = " (drawn scenes)" if result.benchmark == "SplitScenes" else ""
-    n_classes, n_experiences = len(result.class_names), len(result.nested["mAP"])
+    n_classes, n_experiences = len(result.class_names), len(result.classes_per_experience)
     stream = f"{result.benchmark}{what}: {n_classes} classes in {n_experiences} experiences"
     parts = {
         "limit": "at most {} images per experience",
         "validation_size": "on {:.0%} of the train images",
-        "freeze_backbone": "network frozen",
+        "freeze_backbone": "frozen backbone",
     }
     notes = [text.format(value) for name, text in parts.items() if (value := result.settings.get(name))]
     return stream + ("\n" + ", ".join(notes) if notes else "")

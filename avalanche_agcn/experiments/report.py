@@ -24,12 +24,7 @@ from avalanche_agcn.experiments.results import Results, group_by_label, mean_and
 from avalanche_agcn.experiments.settings import ascii_name
 from avalanche_agcn.experiments.tables import Column, Table, score
 
-ENDINGS = {
-    "B protocols' table": "-stages",
-    "Table 2": "-2",
-    "Table 3": "-3",
-    "Variants of ours": "-variants",
-}
+ENDINGS = {"B protocols' table": "-stages", "Table 2": "-2", "Table 3": "-3", "Variants of ours": "-variants"}
 """Parts of the file names of tables, by caption."""
 
 
@@ -40,9 +35,7 @@ def write_report(
 
     With ``only``, draw the plots with these names and nothing else. ``stages`` also makes the table of the B
     protocols' papers for other protocols. A plot whose pictures cannot be opened is skipped, with a message.
-
-    Raises:
-        ValueError: if results are not comparable, or there is no plot of such a name.
+    Results that are not comparable and unknown names of plots raise a ValueError.
     """
     streams = _by_benchmark(results)
     drawings = {benchmark: _plots_of(own) for benchmark, own in streams.items()}
@@ -141,9 +134,6 @@ def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path
     """Write the page of a study in Markdown: its text, a template for `fill_in`, then each part.
 
     Plots are written to the folder ``figures``, under file names that begin with ``name``.
-
-    Raises:
-        ValueError: if the text refers to a score that the results do not have.
     """
     sections = [fill_in(text, {name: part.results for name, part in parts.items()}).strip()]
     for key, part in parts.items():
@@ -160,7 +150,8 @@ def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path
 def fill_in(text: str, results: Mapping[str, Iterable[Results]]) -> str:
     """Fill a Jinja2 template with scores, so that no number is typed by hand.
 
-    Scores are named by part, label, metric and kind: ``{{ frozen["agcn + er"].mAP.last }}``.
+    Scores are named by part, label, metric and kind: ``{{ frozen["agcn + er"].mAP.last }}``. A name without a
+    score raises a ValueError.
     """
     scores: dict[str, dict[str, Any]] = {part: {} for part in results}
     for part, own in results.items():
@@ -204,11 +195,9 @@ def comparison_table(results: Sequence[Results], *, reference: str = "finetuning
         "stored MB": partial(_stored, "bytes", ".1f", 1e6),
         "time": lambda group: f"{_train_seconds(group) / _train_seconds(groups[reference]):.1f}",
     }
-
-    def last(group: Sequence[Results]) -> float:
-        return statistics.fmean(result.summary["mAP"]["last"] or 0.0 for result in group)
-
-    return tables.make_table(sorted(groups.values(), key=last, reverse=True), columns)
+    last = {label: [own.summary["mAP"]["last"] or 0.0 for own in group] for label, group in groups.items()}
+    best_first = sorted(groups, key=lambda label: -statistics.fmean(last[label]))
+    return tables.make_table([groups[label] for label in best_first], columns)
 
 
 def _stored(kind: str, digits: str, unit: float, group: Sequence[Results]) -> str:
@@ -224,10 +213,8 @@ def paired_differences(first: Sequence[Results], second: Sequence[Results]) -> d
     """Differences in last mAP between results with the same seed and class order, by class order."""
     a, b = ({(own.class_order, own.seed): own.summary["mAP"]["last"] for own in g} for g in (first, second))
     if a.keys() != b.keys():
-        raise ValueError(
-            f"{first[0].label!r} and {second[0].label!r} were run with different seeds or class orders: "
-            f"{sorted(a.keys() ^ b.keys())}."
-        )
+        labels = f"{first[0].label!r} and {second[0].label!r}"
+        raise ValueError(f"{labels} have different seeds or class orders: {sorted(a.keys() ^ b.keys())}.")
     differences: dict[str, list[float]] = {}
     for order, seed in sorted(a):
         x, y = a[order, seed], b[order, seed]
@@ -295,15 +282,12 @@ def verdict(results: Sequence[Results]) -> str | None:
     seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
     if f"{last:.1f}" == f"{last_2:.1f}":
         return f"{name_of(first)} and {name_of(second)} have {where} ({seeds})."
-    reason = "learned new classes better" if new > new_2 else "lost less of what was learned"
-    if new > new_2 and new - last < new_2 - last_2:
-        reason = "learned new classes better and lost less of them"
-
-    def change(new: float, last: float) -> str:
-        return f"{abs(new - last):.1f} {'lower' if new >= last else 'higher'}"
-
+    reasons = {
+        "learned new classes better": new > new_2,
+        "lost less of what it learned": new - last < new_2 - last_2,
+    }
     return (
         f"{name_of(first)} has {where} against {last_2:.1f} of {name_of(second)} ({seeds}), because it "
-        f"{reason}: the mean AP of its classes was {new:.1f} when they were new and {change(new, last)} "
-        f"at the end, against {new_2:.1f} and {change(new_2, last_2)}."
+        f"{' and '.join(reason for reason, holds in reasons.items() if holds)}: the mean AP of its classes "
+        f"when they were new was {new:.1f} against {new_2:.1f}."
     )

@@ -143,11 +143,7 @@ def none_if_nan(value: float) -> float | None:
 
 
 def read_results(path: str | os.PathLike) -> Results:
-    """Read a ``results.json``.
-
-    Raises:
-        ValueError: if the file is damaged, not of this package, or of another format; the message names it.
-    """
+    """Read a ``results.json``; a ValueError names one that is damaged, foreign or of another format."""
     return _parse(path, read_json(path))
 
 
@@ -203,10 +199,8 @@ def read_table(path: Path) -> list[Results]:
 def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
     """All results below some folders, except the trials by which a study chose settings.
 
-    The results in a run's own folder replace those of the same run in a table beside it.
-
-    Raises:
-        FileNotFoundError: if there are none.
+    The results in a run's own folder replace those of the same run in a table beside it. If there are none, a
+    FileNotFoundError is raised.
     """
     below = [Path(folder) for folder in folders]
     for folder in below:
@@ -239,45 +233,41 @@ FIELDS: dict[str, dict[str, Any]] = {
     "stages": dict.fromkeys(StageScores._fields, list),
     "decisions": COUNTS,
 }
-# Least and greatest number, and both in words.
-PERCENT = (0, 100, "percentages between 0 and 100")
-PROBABILITY = (-1e-6, 1 + 1e-6, "probabilities between 0 and 1")
-AMOUNT = (0, math.inf, "at least 0")
 
 
 def _check_content(content: Any) -> None:
     check_type(content, dict, "content")
-    kinds = get_type_hints(Results)
+    hints = get_type_hints(Results)
     needed = {f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING}
-    check_fields(content, {name: kinds[name] for name in kinds if name in needed | content.keys()}, "content")
-    if unknown := [name for name in content if name not in kinds]:
+    check_fields(content, {name: hints[name] for name in hints if name in needed | content.keys()}, "content")
+    if unknown := [name for name in content if name not in hints]:
         raise ValueError(f"it has {unknown[0]!r:.60}, which results do not have: is it of another program?")
     for name, own in FIELDS.items():
         if content.get(name) is not None:
             check_fields(content[name], own, name)
-    packages = content["environment"].get("packages", {})
-    _require("environment.packages", isinstance(packages, dict), "versions by name", packages)
+    check_type(content["environment"].get("packages", {}), dict, "environment.packages")
     _check_settings(content["settings"])
     _check_names(content)
-    _check_shapes(content)
+    _check_nested(content["nested"], len(content["classes_per_experience"]))
     _check_numbers(content, content)
-    for part, kinds in PICTURES.items():
+    if decisions := content.get("decisions"):
+        thresholds = decisions["thresholds"]
+        _require("decisions.thresholds", 0.5 in thresholds, "a list that has 0.5", (*thresholds,))
+        _check_numbers(decisions, content, "decisions.")
+    for part, hints in PICTURES.items():
         for k, picture in enumerate(content.get(part) or []):
-            check_fields(picture, kinds, f"{part}[{k}]")
+            check_fields(picture, hints, f"{part}[{k}]")
             _check_picture(picture, content, f"{part}[{k}]")
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
     """Check types and ranges of the settings; those that this version does not know are ignored."""
-    try:
-        shared, own = split_settings(settings)
-        arguments = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
-        for name, value in shared.items():
-            check_value(name, value, TYPES[name])
-        for name in own.keys() & arguments.keys():
-            check_value(name, own[name], arguments[name].annotation)
-    except ValueError as error:
-        raise ValueError(f"settings: {error}") from None
+    shared, own = split_settings(settings)
+    arguments = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
+    for name, value in shared.items():
+        check_value(name, value, TYPES[name])
+    for name in own.keys() & arguments.keys():
+        check_value(name, own[name], arguments[name].annotation)
 
 
 def _check_names(content: Mapping[str, Any]) -> None:
@@ -289,64 +279,60 @@ def _check_names(content: Mapping[str, Any]) -> None:
         _require(place, fits, f"a name of 1 to {MAX_NAME} printable characters", text)
     _require("class_names", len(set(names)) == len(names), "different names", names)
     fits = min(sizes, default=0) > 0 and sum(sizes) == len(names)
-    _require("classes_per_experience", fits, f"positive and sum to the {len(names)} class_names", str(sizes))
+    _require("classes_per_experience", fits, f"positive and sum to the {len(names)} class_names", (*sizes,))
     _require("per_class_ap", set(ap) == set(names), "the AP of each of the class_names, and no other", ap)
 
 
-def _check_shapes(content: Mapping[str, Any]) -> None:
-    """Check the rows of nested scores, and the counts for each threshold."""
-    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
-    shape, *others = ([len(row) for row in rows] for rows in content["nested"].values())
-    fits = 0 < len(shape) <= n_experiences and shape[-1] > 0 and all(other == shape for other in others)
+def _check_nested(nested: Mapping[str, Sequence[Sequence[Any]]], n_experiences: int) -> None:
+    lengths = [tuple(map(len, rows)) for rows in nested.values()]
+    shape = lengths[0]
+    fits = 0 < len(shape) <= n_experiences and shape[-1] > 0 and set(lengths) == {shape}
     fits = fits and all(length in (0, t + 1) for t, length in enumerate(shape))
     wanted = f"the same for each metric, at most {n_experiences} rows, row t with t + 1 scores or none"
-    _require("nested", fits, f"{wanted} and the last with scores", str([shape, *others]))
-    if decisions := content.get("decisions"):
-        thresholds, true, found, right = (decisions[name] for name in COUNTS)
-        fits = len(thresholds) == len(found) == len(right) and 0.5 in thresholds
-        fits = fits and all(len(row) == n for row in (true, *found, *right))
-        wanted = f"counts of {n} classes for each of the thresholds, with 0.5"
-        _require("decisions", fits, wanted, decisions)
+    _require("the numbers of scores in nested", fits, f"{wanted} and the last with scores", (*lengths,))
 
 
 def _check_numbers(part: Mapping[str, Any], content: Mapping[str, Any], place: str = "") -> None:
-    """Check bounds of numbers and lengths of lists in the content, or in a picture of it."""
+    """Check bounds of numbers and lengths of lists in the content, its decisions or one of its pictures."""
     n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
-    up_to, rows = range(n_experiences + 1), "a row for each experience, with a number for each class"
-    limits: dict[str, Any] = {
-        **dict.fromkeys(("nested", "per_class_ap"), (PERCENT,)),
-        **dict.fromkeys(("class_ap", "probabilities"), (PERCENT, rows, up_to, range(n + 1))),
-        "stages": (PERCENT, f"a score for each of {n_experiences} experiences", up_to[1:]),
-        **dict.fromkeys(("acm", "cooccurrence"), (PROBABILITY, f"a matrix of {n} × {n}", [n], [n])),
-        "n_images": (AMOUNT, f"{n_experiences} numbers", [n_experiences]),
-        **dict.fromkeys(("seconds", "decisions", "image"), (AMOUNT,)),
+    n_thresholds, up_to = len(part.get("thresholds", ())), range(n_experiences + 1)
+    percent, rows = "percentages between 0 and 100", "in a row for each experience, one for each class"
+    # Least and greatest number, both in words, and lengths of lists from the outermost.
+    limits: dict[str, tuple[Any, ...]] = {
+        "nested per_class_ap": (0, 100, percent),
+        "class_ap probabilities": (0, 100, f"{percent} {rows}", up_to, range(n + 1)),
+        "stages": (0, 100, f"{percent}, one for each of {n_experiences} experiences", up_to[1:]),
+        "acm cooccurrence": (-1e-6, 1 + 1e-6, f"{n} × {n} probabilities between 0 and 1", [n], [n]),
+        "n_images": (0, math.inf, f"{n_experiences} numbers of at least 0", [n_experiences]),
+        "true": (0, math.inf, f"{n} counts of at least 0, one for each class", [n]),
+        "found right": (0, math.inf, f"{n_thresholds} × {n} counts of at least 0", [n_thresholds], [n]),
+        "seconds thresholds image": (0, math.inf, "at least 0"),
     }
-    for name, limit in limits.items():
-        _check_array(part.get(name), place + name, *limit)
+    for names, limit in limits.items():
+        for name in names.split():
+            _check_array(part.get(name), place + name, *limit)
 
 
-def _check_array(value: Any, place: str, bounds: Any, shape: str = "", *sizes: Sequence[int]) -> None:
+def _check_array(value: Any, place: str, low: float, high: float, wanted: str, *sizes: Sequence[int]) -> None:
     """Check nested lists: numbers are within bounds, and lengths among the sizes, from the outermost."""
-    low, high, words = bounds
     if isinstance(value, (int, float)):
-        _require(place, low <= value <= high, words, value)
+        _require(place, low <= value <= high, wanted, value)
     elif isinstance(value, list):
-        _require(place, not sizes or len(value) in sizes[0], shape, value)
+        _require(place, not sizes or len(value) in sizes[0], wanted, value)
         for item in value:
-            _check_array(item, place, bounds, shape, *sizes[1:])
+            _check_array(item, place, low, high, wanted, *sizes[1:])
     elif isinstance(value, dict):
         for name, item in value.items():
-            _check_array(item, f"{place}.{name!r:.60}", bounds, shape, *sizes)
+            _check_array(item, f"{place}.{name!r:.60}", low, high, wanted, *sizes)
 
 
 def _check_picture(picture: Mapping[str, Any], content: Mapping[str, Any], place: str) -> None:
-    names, labels = content["class_names"], picture["labels"]
     if isinstance(picture["image"], str):
         check_inside(picture["image"], f"{place}.image")
     _check_numbers(picture, content, f"{place}.")
-    _require(f"{place}.labels", set(labels) <= set(names), "some of the class_names", labels)
-    name = picture.get("class", names[0])
-    _require(f"{place}.class", name in names, "one of the class_names", name)
+    names = content["class_names"]
+    for name in (*picture["labels"], picture.get("class", names[0])):
+        _require(f"a label of {place}", name in names, "one of the class_names", name)
 
 
 def _require(place: str, fits: bool, wanted: str, value: Any) -> None:
@@ -361,21 +347,18 @@ MAY_DIFFER = DATA_PATHS | {"seed", "class_order", "device"}
 def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
     """Group results that differ only in seed and class order, in the order of the registry.
 
-    Variants follow their method: ablations in their order, then others by name.
-
-    Raises:
-        ValueError: if results of one label have different settings, so that their mean is meaningless.
+    Variants follow their method: ablations in their order, then others by name. Results of one label with
+    different settings, whose mean is meaningless, raise a ValueError.
     """
     groups: dict[str, list[Results]] = {}
     for result in results:
         groups.setdefault(result.label, []).append(result)
     for label, group in groups.items():
         _check_comparable(label, group)
-    order = {name: k for k, name in enumerate([*METHODS, *ABLATIONS])}
+    rank = {name: k for k, name in enumerate([*METHODS, *ABLATIONS])}
 
     def place(label: str) -> tuple[int, int, str]:
-        method = groups[label][0].method
-        return order.get(method, len(order)), order.get(label, len(order)), label
+        return rank.get(groups[label][0].method, len(rank)), rank.get(label, len(rank)), label
 
     return {label: groups[label] for label in sorted(groups, key=place)}
 
@@ -383,17 +366,14 @@ def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
 def _check_comparable(label: str, group: Sequence[Results]) -> None:
     if len({result.name for result in group}) != len(group):
         seeds = sorted(result.seed for result in group)
-        raise ValueError(
-            f"{label!r} has several results of one seed (seeds {seeds}); give folders with one of each."
-        )
+        raise ValueError(f"{label!r} has several results of one seed (seeds {seeds}); give one of each.")
     first, *others = (
         {name: value for name, value in result.settings.items() if name not in MAY_DIFFER} for result in group
     )
-    changed = [change for other in others for change in differences(first, other)]
-    if changed:
+    if changed := dict.fromkeys(change for other in others for change in differences(first, other)):
         raise ValueError(
-            f"the results of {label!r} have different settings ({'; '.join(dict.fromkeys(changed))}) and no "
-            "common mean: report their folders one by one, or give them labels of their own (--label NAME)."
+            f"the results of {label!r} have different settings ({'; '.join(changed)}) and no common mean: "
+            "report their folders one by one, or run them with labels of their own (--label NAME)."
         )
 
 

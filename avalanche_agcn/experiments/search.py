@@ -11,7 +11,7 @@ import operator
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import product
@@ -194,21 +194,19 @@ def _new_results(
 ) -> Iterator[Results]:
     """Results as runs end, up to the first run that fails."""
     with contextlib.ExitStack() as stack:
-        runs: Iterator[tuple[Settings, Callable[[], Results]]]
-        runs = ((settings, functools.partial(_run, settings, out)) for settings in missing)
+        runs: Iterable[tuple[str, Callable[[], Results]]]
+        runs = [(settings.name, functools.partial(_run, settings, out)) for settings in missing]
         if jobs > 1 and len(missing) > 1:
-            context = get_context("spawn")
-            pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker)
+            pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_worker)
             stack.callback(pool.shutdown, cancel_futures=True)
-            submitted = {pool.submit(run): settings for settings, run in runs}
+            submitted = {pool.submit(run): name for name, run in runs}
             runs = ((submitted[future], future.result) for future in as_completed(submitted))
-        for settings, get_result in runs:
+        for name, get_result in runs:
             try:
-                result = get_result()
+                yield get_result()
             except Exception:
-                log(f"{settings.name} failed. Runs that have started are finished first.")
+                log(f"{name} failed. Runs that have started are finished first.")
                 raise
-            yield result
 
 
 def _begin_worker() -> None:

@@ -87,7 +87,7 @@ def make_table(groups: Iterable[Sequence[Results]], columns: Mapping[str, Column
 
 
 def score(metric: str, kind: str) -> Column:
-    """Column of the mean and deviation over seeds of a score such as ``"mAP"``, ``"last"``."""
+    """Column of the mean and standard deviation over seeds of a score such as ``"mAP"``, ``"last"``."""
     return lambda group: mean_and_deviation(result.summary[metric][kind] for result in group)
 
 
@@ -182,9 +182,7 @@ def table_3(results: Sequence[Results]) -> Table:
         return own["lambda_cls"], own["lambda_dst"], own["lambda_gph"]
 
     def weight(k: int, group: Sequence[Results]) -> str:
-        value = weights(group)[k]
-        large = np.format_float_scientific(value, precision=2, trim="-", exp_digits=1).replace("e+", "e")
-        return f"{value:.3g}" if value < 1e3 else large  # "0.07", "1e5"
+        return re.sub(r"e\+0*", "e", f"{weights(group)[k]:.3g}")  # "0.07", "1e5"
 
     chosen = _ablations(results, "3")
     columns: dict[str, Column] = {symbol: partial(weight, k) for k, symbol in enumerate(("λ₁", "λ₂", "λ₃"))}
@@ -224,16 +222,12 @@ def _is_papers_stream(results: Sequence[Results]) -> bool:
     """Whether the paper has scores for the stream of the results, which must be one."""
     if not results:
         return False
-    benchmarks = {result.benchmark for result in results}
-    if len(benchmarks) != 1:
-        raise ValueError(f"one table is for one benchmark, but the results are of {sorted(benchmarks)}.")
-    if len({(tuple(result.class_names), len(result.nested["mAP"])) for result in results}) != 1:
-        raise ValueError(
-            "one table is for one stream, but the results are of different classes or experiences; "
-            "give folders of comparable runs."
-        )
-    stream = (len(results[0].class_names), len(results[0].nested["mAP"]))
-    return STREAMS.get(results[0].benchmark) == stream and not any(
+    streams = {(own.benchmark, tuple(own.class_names), len(own.classes_per_experience)) for own in results}
+    if len(streams) > 1:
+        given = ", ".join(sorted({benchmark for benchmark, _, _ in streams}))
+        raise ValueError(f"results of {given} have different classes or experiences: give comparable runs.")
+    ((benchmark, names, n_experiences),) = streams
+    return STREAMS.get(benchmark) == (len(names), n_experiences) and not any(
         own.get("limit") or own.get("validation_size") or own.get("protocol") not in (None, "paper")
         for own in (result.settings for result in results)
     )
@@ -249,15 +243,13 @@ def block_quality(result: Results) -> dict[str, tuple[float, float, float, float
     experience = np.asarray(result.experience_of_class)
     row, column = experience[:, None], experience[None, :]
     blocks = {"B": (row == column) & ~np.eye(len(found), dtype=bool), "R": row < column, "Q": row > column}
-    return {name: _compare(found[mask], true[mask]) for name, mask in blocks.items()}
-
-
-def _compare(found: np.ndarray, true: np.ndarray) -> tuple[float, float, float, float]:
-    if found.size == 0:
-        return (math.nan,) * 4
-    constant = np.ptp(found) == 0 or np.ptp(true) == 0
-    correlation = math.nan if constant else float(np.corrcoef(found, true)[0, 1])
-    return float(found.mean()), float(true.mean()), float(np.abs(found - true).mean()), correlation
+    quality = {}
+    for name, mask in blocks.items():
+        x, y = found[mask], true[mask]
+        mean, true_mean, error = (float(v.mean()) if v.size else math.nan for v in (x, y, np.abs(x - y)))
+        varies = x.size and np.ptp(x) and np.ptp(y)
+        quality[name] = mean, true_mean, error, float(np.corrcoef(x, y)[0, 1]) if varies else math.nan
+    return quality
 
 
 def quality_table(results: Sequence[Results]) -> Table:
@@ -275,25 +267,19 @@ def quality_table(results: Sequence[Results]) -> Table:
 
 
 def class_table(results: Sequence[Results]) -> Table:
-    """AP, precision and recall of each class at the end of each run, in percent."""
+    """AP, precision and recall at p ≥ 0.5 of each class at the end of each run, in percent."""
     rows = []
     for result in results:
-        columns = zip(result.class_names, result.experience_of_class, _precision_recall(result), strict=True)
-        for name, t, decided in columns:
-            scores = (result.per_class_ap[name], *decided)
-            numbers = ["" if value is None else f"{value:.2f}" for value in scores]
-            rows.append([name, str(t + 1), result.label, str(result.seed), *numbers])
+        right = found = true = [0] * len(result.class_names)  # if nothing was counted
+        if counts := result.decisions:
+            at = counts["thresholds"].index(0.5)
+            right, found, true = counts["right"][at], counts["found"][at], counts["true"]
+        for c, (name, t) in enumerate(zip(result.class_names, result.experience_of_class, strict=True)):
+            ap = result.per_class_ap[name]
+            shares = (f"{100 * right[c] / n[c]:.2f}" if n[c] else "" for n in (found, true))
+            cells = [name, str(t + 1), result.label, str(result.seed), "" if ap is None else f"{ap:.2f}"]
+            rows.append([*cells, *shares])
     return Table(["class", "experience", "method", "seed", "AP", "precision", "recall"], rows)
-
-
-def _precision_recall(result: Results, threshold: float = 0.5) -> list[tuple[float | None, float | None]]:
-    """Precision and recall of each class, in percent; None if it was never found, or has no positives."""
-    if result.decisions is None:
-        return [(None, None)] * len(result.class_names)
-    at = result.decisions["thresholds"].index(threshold)
-    right, found = (result.decisions[kind][at] for kind in ("right", "found"))
-    counts = zip(right, found, result.decisions["true"], strict=True)
-    return [(100 * r / f if f else None, 100 * r / n if n else None) for r, f, n in counts]
 
 
 def choices_table(choices: Mapping[str, Mapping[str, Any]]) -> Table:

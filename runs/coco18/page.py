@@ -39,7 +39,7 @@ README_ROWS = (
     *("multitask_ridge", "streaming_ridge", "agcn statistics", "finetuning + statistics"),
     *("er + negatives", "agcn", "finetuning"),
 )
-SPREAD = "In percent, mean ± deviation over seeds"
+SPREAD = "In percent, mean ± standard deviation over seeds"
 README_MARKS = "<!-- results -->\n", "<!-- end of results -->"
 PAIRS = ("streaming_ridge", "agcn statistics"), ("finetuning", "ewc", "lwf", "agcn orthogonal words", "l3a")
 """Rows whose paired differences are shown: the first compared with the second."""
@@ -104,7 +104,7 @@ def streams_of(results: Mapping[str, Sequence[Results]]) -> dict[str, list[Resul
 def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[str, Table]:
     """Tables of a part, by caption."""
     kinds: dict[str, tuple[str, Callable[[Sequence[Results]], Table]]] = {
-        "frozen": ("All methods, in percent, mean ± deviation over seeds and class orders", comparison_table),
+        "frozen": (f"All methods. {SPREAD} and class orders", comparison_table),
         "conventions": (SPREAD, conventions_table),
         "b0c3": ("As the papers report it: CF1 is the mean of per-class F1, at p > 0.8", stage_table),
     }
@@ -198,7 +198,7 @@ def fill_readme(readme: Path, results: Sequence[Results]) -> None:
 
 
 def write_small(chosen: Choices, path: Path) -> None:
-    """Write the settings of `--defaults small`: those chosen for each row over the frozen network.
+    """Write the settings of `--defaults small`: those chosen for each row over the frozen backbone.
 
     AGCN has orthogonal word vectors, with which it is better. StreamingRidge keeps its own defaults: it finds
     λ by itself, which suits networks and numbers of photos other than the study's.

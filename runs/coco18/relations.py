@@ -68,7 +68,7 @@ if __name__ == "__main__":
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, metavar="ROOT", help="folder with COCO's folders")
-    parser.add_argument("--cache", metavar="DIR", help="folder for features of the frozen network")
+    parser.add_argument("--cache", metavar="DIR", help="folder for features of the frozen backbone")
     arguments = parser.parse_args()
     data = {"dataset_root": arguments.data, "cache": arguments.cache}
     found = measure(base_settings(method="streaming_ridge", freeze_backbone=True, **data), ORDERS)

@@ -15,7 +15,7 @@ Choices = Mapping[str, Mapping[str, Any]]
 """Settings that trials chose for each label."""
 ORDERS = ("data", "shuffled-1", "shuffled-2")
 TRIALS = 12
-RATES = {"lr": LogUniform(1e-4, 1e-2)}  # of a linear classifier over the frozen network
+RATES = {"lr": LogUniform(1e-4, 1e-2)}  # of a linear classifier over the frozen backbone
 MEMORY = {"mem_size": 200, "batch_size_mem": 8}  # as many as images of the stream per step, also for SCR
 NEGATIVES = {"negatives": ("memory",)}
 STATISTICS = {"negatives": ("statistics",)}
@@ -45,8 +45,8 @@ WITHOUT_A_PART = (
     *("agcn-words-plain", "agcn-words-random"),
 )
 HEADS = HERE / "heads"
-"""Choices over the frozen network that were known when the baselines' whole networks were trained."""
-HEAD = {"lr": "lr_head"}  # with the network frozen, the one learning rate is the head's
+"""Choices over the frozen backbone that were known when the baselines' whole networks were trained."""
+HEAD = {"lr": "lr_head"}  # with a frozen backbone, the one learning rate is the head's
 
 
 def base_settings(**given: Any) -> Settings:
@@ -179,7 +179,7 @@ def whole(base: Settings, chosen: Choices) -> Study:
 
 
 PARTS: dict[str, tuple[str, Callable[[Settings, Choices], Study]]] = {
-    "frozen": ("Network frozen, all methods", frozen),
+    "frozen": ("Frozen backbone, all methods", frozen),
     "conventions": ("What each convention of the protocols changes", partial(vary, "conventions")),
     "b0c3": ("Under the protocol B0-C3", b_protocol),
     "memory": ("Size of the memory", partial(vary, "memory")),

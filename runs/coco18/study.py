@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=Path("RESULTS.md"), metavar="FILE", help="page to write")
     parser.add_argument("--figures", type=Path, default=Path("figures"), metavar="DIR", help="for its plots")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time, of one thread each")
-    parser.add_argument("--cache", metavar="DIR", help="folder for features of the frozen network")
+    parser.add_argument("--cache", metavar="DIR", help="folder for features of the frozen backbone")
     arguments = parser.parse_args(argv)
     try:
         if arguments.data:

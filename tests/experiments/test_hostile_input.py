@@ -140,11 +140,7 @@ def test_a_network_that_cannot_take_the_image_size_is_named(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "a.json",
-            {"settings": {"batch_size": 8}},
-            "a.json has format 1, but this",
-        ),
+        ("a.json", {"settings": {"batch_size": 8}}, "a.json has format 1, but this"),
         ("a.json", {"settings": 3, "format": 2}, "settings must be settings by name, not 3"),
         ("a.json", {"settings": None, "format": 2}, "settings must be settings by name, not None"),
         ("a.json", {"settings": [1], "format": 2}, "settings must be settings by name"),
@@ -293,16 +289,18 @@ FOREIGN = ("3", "null", "[]", '"a"', "{}", '{"method": "agcn"}', '{"unknown": 1}
         ({"per_class_ap": {}}, "per_class_ap must be the AP of each of the class_names"),
         ({"seconds": {"train": 1.0, "total": 1.0}}, "seconds has no 'eval'"),
         ({"stages": {"mAP": [50.0, 40.0]}}, "stages has no 'mean_class_F1'"),
-        ({"stages": {"mAP": [], "mean_class_F1": [1.0], "OF1": [1.0]}}, "must be a score for each"),
-        ({"decisions": {"thresholds": [], "true": [0], "found": [], "right": []}}, "counts of 4 classes for"),
-        ({"environment": {"packages": None}}, "environment.packages must be versions by name"),
-        ({"acm": [[1.0]]}, "acm must be a matrix of 4 × 4"),
+        ({"stages": {"mAP": [], "mean_class_F1": [1.0], "OF1": [1.0]}}, "one for each of 2 experiences"),
+        ({"decisions": {"thresholds": [], "true": [0], "found": [], "right": []}}, "a list that has 0.5"),
+        ({"decisions": {"thresholds": [0.5], "true": [0], "found": [], "right": []}}, "true must be 4"),
+        ({"classes_per_experience": [4, 4]}, "sum to the 4 class_names, but is (4, 4)"),
+        ({"environment": {"packages": None}}, "environment.packages must be an object"),
+        ({"acm": [[1.0]]}, "acm must be 4 × 4 probabilities"),
         ({"seed": "a"}, "seed must be a whole number, but is 'a'"),
         ({"more": 1}, "has 'more', which results do not have"),
         ({"pictures": [{"image": "../x.jpg", "labels": [], "probabilities": []}]}, "within the folder"),
         ({"pictures": [{"image": 0}]}, r"pictures[0] has no 'labels'"),
         ({"n_images": {"train": [1]}}, "n_images.'train' must be"),
-        ({"settings": {"image_size": 30_000}}, "settings: the setting image_size must be at least 8 and at"),
+        ({"settings": {"image_size": 30_000}}, "the setting image_size must be at least 8 and at"),
     ],
 )
 def test_results_with_wrong_content_are_named_with_the_place(finished, report, change, message):
@@ -312,28 +310,20 @@ def test_results_with_wrong_content_are_named_with_the_place(finished, report, c
     assert RESULTS_FILE in text
 
 
-def test_no_file_is_written_outside_of_the_folder(finished, report, tmp_path):
-    content = results_of(finished) | {"benchmark": "/../../EVIL", "pictures": None, "worst": None}
-    content["settings"]["label"] = "../../evil"
-    assert report(content)[0] == 0
+def test_names_are_escaped_in_each_format_and_no_file_is_written_outside(finished, report, tmp_path):
+    content = results_of(finished) | {"pictures": None, "worst": None, "cooccurrence": None}
+    names = ["=cmd|' /C calc'!A0", "<script>alert(1)</script>", "\\input{/etc/passwd}", "a|b $x$ [l](u)"]
+    content["settings"]["label"] = "+/../../<img src=x onerror=alert(1)> | \\input{x}"
+    content["per_class_ap"] = dict(zip(names, content["per_class_ap"].values(), strict=True))
+    assert report(content | {"class_names": names, "benchmark": "/../../EVIL<b>"})[0] == 0
     inside = tmp_path / "report" / "inner"
     others = {path for path in tmp_path.rglob("*") if path.is_file() and inside not in path.parents}
     assert others == {tmp_path / "runs" / NAME / RESULTS_FILE}
-    assert (inside / "report.html").is_file()
-
-
-def test_names_are_escaped_in_each_format(finished, report, tmp_path):
-    content = results_of(finished) | {"pictures": None, "worst": None, "cooccurrence": None}
-    names = ["=cmd|' /C calc'!A0", "<script>alert(1)</script>", "\\input{/etc/passwd}", "a|b $x$ [l](u)"]
-    content["settings"]["label"] = "+<img src=x onerror=alert(1)> | \\input{x}"
-    content["per_class_ap"] = dict(zip(names, content["per_class_ap"].values(), strict=True))
-    assert report(content | {"class_names": names, "benchmark": "Own<b>"})[0] == 0
-    inside = tmp_path / "report" / "inner"
     written = {path.suffix: path.read_text() for path in inside.glob("table-*.*")}
     assert "&lt;img src=x onerror=alert(1)&gt; \\|" in written[".md"]
     assert "<img" not in written[".md"]
     assert "\\textbackslash{}input\\{x\\}" in written[".tex"]
-    assert "\n'+<img" in written[".csv"]
+    assert "\n'+/../../<img" in written[".csv"]
     (classes,) = inside.glob("classes-*.csv")
     assert "'=cmd|" in classes.read_text()
     page = (inside / "report.html").read_text()

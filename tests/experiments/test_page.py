@@ -82,7 +82,7 @@ def written(results, tmp_path_factory):
     return path
 
 
-def test_names_are_text_nothing_is_loaded_and_scores_are_means_over_seeds(written):
+def test_names_are_text_nothing_is_loaded_and_scores_are_means_over_seeds(written, results):
     tags, text = Reader(written).tags, written.read_text(encoding="utf-8")
     assert tags.count("script") == 2
     assert "img" not in tags
@@ -103,8 +103,11 @@ def test_names_are_text_nothing_is_loaded_and_scores_are_means_over_seeds(writte
         assert method["decisions"]["right"] == [[20] * 4, [12] * 4]
     agcn = part["methods"][2]
     assert agcn["acm"][0] == [1000, 250, 0, 0]
-    assert part["truths"][agcn["truth"]["index"]][0] == [1000, 500, 0, 0]
+    assert agcn["truth"][0] == [1000, 500, 0, 0]
     assert agcn["colour"] == METHODS["agcn"].style.colour
+    other = {"thresholds": [0.5], "true": [1] * 4, "found": [[2] * 4], "right": [[1] * 4]}
+    mixed = page._decisions([results[0], replace(results[1], decisions=other)])
+    assert mixed == results[0].decisions  # counts at other thresholds are not added
 
 
 def test_each_photo_is_stored_once_unless_it_is_gone_or_has_no_room(written, results, tmp_path, monkeypatch):
@@ -137,7 +140,7 @@ def test_an_unfinished_run_is_shown_if_its_page_can_be_written(results, make_res
     ewc = next(m for m in read_data(tmp_path / "report.html")["parts"][0]["methods"] if m["label"] == "ewc")
     assert ewc["nested"]["mAP"] == [[70.0], []]
     assert ewc["decisions"]["true"] == [3, 4, 0, 0]
-    assert "| EWC | 1 | 70.0 |" in table_1([page._padded(running)]).markdown()
+    assert "| EWC | 1 | 70.0 |" in table_1([running]).markdown()
     (tmp_path / "file").write_text("")
     refresh_page(tmp_path / "file", [], 6, results[0])  # the run continues
     assert "report.html was not written" in capsys.readouterr().out

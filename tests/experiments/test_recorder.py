@@ -60,7 +60,7 @@ def test_pictures_have_the_probabilities_of_the_classes_seen_so_far_and_survive_
     again.load_state_dict(run.recorder.state_dict())
     assert again.as_results() == run.recorder.as_results()
     picture = results.pictures[0] | {"labels": ["cat"]}
-    with pytest.raises(ValueError, match=r"showed \['cat'\] in the run.*run it again"):
+    with pytest.raises(ValueError, match=r"scene .* now, not \['cat'\]: run it again"):
         open_picture(results, picture)
 
 

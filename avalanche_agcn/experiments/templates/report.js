@@ -246,7 +246,7 @@
   // One part: all plots of the results of one stream.
 
   const build = (root, part, index) => {
-    const { methods, classes, sizes, metrics, truths } = part, n = sizes.length;
+    const { methods, classes, sizes, metrics } = part, n = sizes.length;
     const experienceOf = sizes.flatMap((size, t) => Array(size).fill(t));
     const breaks = sizes.slice(0, -1).reduce((all, size) => [...all, (all.at(-1) ?? 0) + size], []);
     const store = `report:${location.pathname}:${index}`;
@@ -286,7 +286,7 @@
           h("label", {}, "Score", select(metrics.map((one) => [one, one]), state.metric, (value) => { state.metric = value; compare(); detail(); })),
           h("button", { type: "button", onclick: show(all) }, "Show all"), h("button", { type: "button", onclick: show([]) }, "Hide all")),
         h("div", { class: "chips", role: "group", "aria-label": "Methods" }, chips)),
-      h("h3", {}, "Learning curves"), h("p", { class: "note" }, "The score on the test images and classes of all experiences so far, with a band of one deviation over seeds. A method that trains once on everything is a dashed line."), curves,
+      h("h3", {}, "Learning curves"), h("p", { class: "note" }, "The score on the test images and classes of all experiences so far, with a band of one standard deviation over seeds. A method that trains once on everything is a dashed line."), curves,
       forgettingTitle, h("p", { class: "note" }, "How much the score on the nested test set of the first experiences has fallen since it was new, at the end of the run."), forgetting,
       h("h3", {}, "AP of each class"), h("p", { class: "note" }, "After the last experience, in percent. Rows are in the order of learning; select a heading to sort.", " ", CIVIDIS.bar("0", "100")), heat);
 
@@ -348,15 +348,15 @@
     };
     const drawMatrix = (method) => {
       if (!method.acm) return;
-      const maps = h("div", { class: "maps" }), truth = method.truth && truths[method.truth.index], seen = method.acm.length, names = classes.slice(0, seen);
+      const maps = h("div", { class: "maps" }), { truth } = method, seen = method.acm.length, names = classes.slice(0, seen);
       content.append(...title("Correlation matrix", "P(row | column), lines between experiences.", " ", CIVIDIS.bar("0", "1"), ...(truth ? [" Difference: ", DIVERGING.bar("−1", "1")] : [])), maps);
       const beside = content.clientWidth > 900 ? 3 : 1, room = content.clientWidth / beside - 145; // names take the rest
       const size = Math.max(3, Math.min(18, Math.floor(Math.min(340, room) / seen)));
       const shared = { rows: names, columns: names, breaks: breaks.filter((b) => b < seen), size };
-      const describe = (i, j) => [h("b", {}, `P(${names[i]} | ${names[j]})`), h("br"), `${method.name}: ${number(method.acm[i][j] / 1000, 3)}`, ...(truth ? [h("br"), `${method.truth.title}: ${number(truth[i][j] / 1000, 3)}`] : [])];
+      const describe = (i, j) => [h("b", {}, `P(${names[i]} | ${names[j]})`), h("br"), `${method.name}: ${number(method.acm[i][j] / 1000, 3)}`, ...(truth ? [h("br"), `${method.truth_title}: ${number(truth[i][j] / 1000, 3)}`] : [])];
       heatmap(figure(maps, `found by ${method.name}`), { ...shared, values: method.acm, colours: CIVIDIS, position: (v) => v / 1000, describe, label: `Correlation matrix of ${method.name}` });
       if (!truth) return;
-      heatmap(figure(maps, method.truth.title), { ...shared, values: truth.slice(0, seen).map((row) => row.slice(0, seen)), colours: CIVIDIS, position: (v) => v / 1000, describe, label: method.truth.title });
+      heatmap(figure(maps, method.truth_title), { ...shared, values: truth.slice(0, seen).map((row) => row.slice(0, seen)), colours: CIVIDIS, position: (v) => v / 1000, describe, label: method.truth_title });
       heatmap(figure(maps, "found − true"), { ...shared, values: method.acm.map((row, i) => row.map((v, j) => v - truth[i][j])), colours: DIVERGING, position: (v) => .5 + v / 2000, describe, label: "Difference of the matrices" });
     };
     const drawDecisions = (method, at) => {
