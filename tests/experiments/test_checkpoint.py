@@ -1,3 +1,4 @@
+import csv
 import functools
 import itertools
 import pickle
@@ -10,7 +11,7 @@ from avalanche.core import SupervisedPlugin
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.evaluation import multilabel_evaluator
+from avalanche_agcn.evaluation import MultiLabelCSVLogger, multilabel_evaluator
 from avalanche_agcn.experiments import checkpoint
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
@@ -124,6 +125,15 @@ def test_a_run_that_is_stopped_twice_in_an_epoch_resumes_to_the_same_end(tmp_pat
     n_steps = [stop(make_run(settings, tmp_path, resume=True), n_saves) for n_saves in (6, 1)]
     assert n_steps == [4, 1]
     assert finish(make_run(settings, tmp_path, resume=True), n_before=5) == whole(method="prs")
+
+
+def test_logs_of_a_resumed_run_continue_with_the_next_epoch(tmp_path):
+    settings, logs = smoke(method="finetuning", train_epochs=3), tmp_path / "logs"
+    run = make_run(settings, tmp_path, loggers=[MultiLabelCSVLogger(logs)])
+    stop(run, 5)  # in the second epoch
+    make_run(settings, tmp_path, loggers=[MultiLabelCSVLogger(logs, append=True)], resume=True).run()
+    rows = csv.DictReader((logs / "training_results.csv").open())
+    assert [row["training_exp"] + row["epoch"] for row in rows] == ["00", "01", "02", "10", "11", "12"]
 
 
 def test_a_file_is_written_for_all_readers_and_a_failure_leaves_the_old_one_and_nothing_else(tmp_path):
