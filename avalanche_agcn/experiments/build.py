@@ -60,9 +60,7 @@ def make_benchmark(settings: Settings, log: Callable[[str], None] = print) -> Mu
         scenes = settings.select("image_size", "n_train", "n_test")
         benchmark: MultiLabelBenchmark = benchmarks.SplitScenes(**given, **scenes)
     elif settings.dataset_root is None:
-        raise ValueError(
-            f"the benchmark {settings.benchmark!r} needs its images: give their folder by --data."
-        )
+        raise ValueError(f"the benchmark {settings.benchmark!r} needs the folder of its images: give --data.")
     else:
         if settings.benchmark == "photos":
             given |= {"log": log} | settings.select("labels", "test_labels", "test_size", "separator")
@@ -81,12 +79,8 @@ def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Se
     fixed = dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS)) | sizes
     if "valid" not in benchmark.plan.evaluation:
         fixed["validation_size"] = 0.0
-    asked = [name for name, own in fixed.items() if getattr(settings, name) not in (None, own)]
-    if asked:
-        raise ValueError(
-            f"the settings {', '.join(asked)} cannot change the data of your own benchmark: leave them out, "
-            "and make the benchmark with them."
-        )
+    if asked := ", ".join(name for name, own in fixed.items() if getattr(settings, name) not in (None, own)):
+        raise ValueError(f"the settings {asked} cannot change your own benchmark: make the benchmark so.")
     source = benchmark.plan.evaluation["valid" if settings.validation_size else "test"].source
     root = source.root if isinstance(source, ImageFiles) else None
     return replace(settings, benchmark="own", dataset_root=root, **sizes)

@@ -141,9 +141,10 @@ def _default_text(name: str, benchmark: BenchmarkName) -> str:
         return "cuda if there is one, else cpu"
     layers: dict[str, Mapping[str, Any]] = {"": DEFAULTS[benchmark]}
     if benchmark == "photos":
-        layers[""] = {**DEFAULTS[benchmark], **small_settings("photos", FULL)}
+        layers[""] = {**DEFAULTS[benchmark], **small_settings("photos", CHOICES[FULL])}
     else:
-        layers |= {"drawn scenes": DEFAULTS["scenes"], "small": small_settings("photos", "multitask_ridge")}
+        small = small_settings("photos", CHOICES["multitask_ridge"])
+        layers |= {"drawn scenes": DEFAULTS["scenes"], "small": small}
     values = {of: layer.get(name, getattr(Settings, name)) for of, layer in layers.items()}
     texts = {of: "none" if value in (None, ()) else str(value).lower() for of, value in values.items()}
     own = texts.pop("")
@@ -164,8 +165,8 @@ def settings_of(arguments: argparse.Namespace, variants: Variants | None = None)
     wanted = []
     for choice in choices:
         # From the weakest: small defaults, changes of the variant, what the command line gives this method.
-        variant = (choice.label, given.get("preset"), _as_list(extras.get("negatives", ())))
-        small = small_settings(benchmark, choice.method, *variant) if is_small else {}
+        variant = (given.get("preset"), _as_list(extras.get("negatives", ())))
+        small = small_settings(benchmark, choice, *variant) if is_small else {}
         known = {*TYPES, *method_arguments(choice.method)}
         own = {name: value for name, value in given.items() if name in known} | {"method": choice.method}
         own["label"] = choice.label if own.get("label") is None else own["label"]

@@ -180,7 +180,7 @@ def _read_state(path: Path, settings: Settings, resume: bool) -> State:
         check_fields(state["position"]["within"], {"epoch": int, "batch": int}, f"{path}: position.within")
     _check_settings(path, state["settings"], settings)
     if not resume:
-        raise UnfinishedRun(f"{path.parent} is unfinished: give --resume to continue it, or --overwrite to restart.")
+        raise UnfinishedRun(f"{path.parent} is unfinished: give --resume to continue it, or --overwrite.")
     return state
 
 

@@ -241,17 +241,14 @@ SMALL: dict[str, Any] = json.loads(SMALL_FILE.read_text(encoding="utf-8"))
 
 
 def small_settings(
-    benchmark: str,
-    method: str,
-    label: str | None = None,
-    preset: str | None = None,
-    negatives: Sequence[str] = (),
+    benchmark: str, choice: Choice, preset: str | None = None, negatives: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Settings for a few thousand images: those chosen for each method in the study on photos.
 
-    ``small.json`` has them, written by ``runs/coco18/study.py``. A variant is given by its label, by the
-    preset of AGCN, or by its sources of negatives.
+    ``small.json`` has them, written by ``runs/coco18/study.py``. The preset of AGCN and the sources of
+    negatives may make the choice another variant.
     """
+    method, label, _ = choice
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
     labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
     chosen: dict[str, Any] = next((SMALL["methods"][one] for one in labels if one in SMALL["methods"]), {})

@@ -254,7 +254,7 @@ def _check_method(settings: Settings) -> None:
         needs = "memory needs a method that replays, or AGCN with --memory; statistics need gradients"
         raise ValueError(f"{name} cannot use negatives from {unusable}: {needs}.")
     if settings.pseudo_labels and not METHODS[name].takes_pseudo_labels:
-        raise ValueError(f"{name} cannot use pseudo_labels: it has its own, trains jointly or in closed form.")
+        raise ValueError(f"{name} cannot use pseudo_labels: it has its own, trains jointly or has no loss.")
 
 
 def _check_data(settings: Settings) -> None:

@@ -146,7 +146,7 @@ def test_a_network_that_cannot_take_the_image_size_is_named(tmp_path, monkeypatc
             "a.json has format 1, but this",
         ),
         ("a.json", {"settings": 3, "format": 2}, "must have settings by name, such as `lr = 1e-4`, not 3"),
-        ("a.json", {"settings": None, "format": 2}, "must have settings by name, such as `lr = 1e-4`, not None"),
+        ("a.json", {"settings": None, "format": 2}, "settings by name, such as `lr = 1e-4`, not None"),
         ("a.json", {"settings": [1], "format": 2}, "must have settings by name"),
         ("a.json", {"seed": [[1]]}, "seed must be a whole number, not [1]"),
         ("a.json", {"seed": "a"}, "seed must be a whole number, not 'a'"),
