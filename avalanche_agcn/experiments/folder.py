@@ -176,8 +176,6 @@ def _read_state(path: Path, settings: Settings, resume: bool) -> State:
     state = load_state(path)
     check_fields(state, STATE_FIELDS, str(path))
     check_fields(state["position"], POSITION_FIELDS, f"{path}: position")
-    if state["position"]["within"] is not None:
-        check_fields(state["position"]["within"], {"epoch": int, "batch": int}, f"{path}: position.within")
     _check_settings(path, state["settings"], settings)
     if not resume:
         raise UnfinishedRun(f"{path.parent} is unfinished: give --resume to continue it, or --overwrite.")

@@ -329,7 +329,7 @@ class Run:
             if not 0 <= self.experience <= self.n_experiences:
                 raise ValueError(f"it is at experience {self.experience} of {self.n_experiences}")
             checkpoint.restore(self.strategy, state, self.benchmark.train_stream)
-            if within := position["within"]:
+            if (within := position["within"]) is not None:
                 n_batches = self._count_batches()[self.experience]
                 if not (0 <= within["epoch"] < self.n_epochs and 0 <= within["batch"] <= n_batches):
                     raise ValueError(f"it is at batch {within['batch']} of epoch {within['epoch']}")

@@ -249,25 +249,21 @@ def logits(strategy):
         return strategy.model.eval()(x)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not name.startswith("multitask")])
-def test_every_method_learns_further_classes(tmp_path, name):
-    train_and_save(tmp_path / "strategy.bin", name)
-    found = continue_on(tmp_path / "strategy.bin", name)
-    assert found.shape == (60, 6)
-    assert found.isfinite().all()
+EXACT = [("streaming_ridge", {}), ("l3a", {}), ("csc", {}), ("agcn", {"preset": "statistics"})]
+STREAM = [(name, {}) for name in METHODS if not name.startswith("multitask")]
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [("streaming_ridge", {}), ("l3a", {}), ("csc", {}), ("agcn", {"preset": "statistics"})],
-)
-def test_closed_form_and_graph_methods_equal_an_uninterrupted_run(tmp_path, name, settings):
+@pytest.mark.parametrize(("name", "settings"), [*STREAM, EXACT[-1]])
+def test_every_method_learns_further_classes_some_as_in_an_uninterrupted_run(tmp_path, name, settings):
     train_and_save(tmp_path / "strategy.bin", name, **settings)
-    whole = make_strategy(name, 6, **settings)
-    for experience in make_benchmark(3).train_stream:
-        whole.train(experience, eval_streams=[])
     continued = continue_on(tmp_path / "strategy.bin", name, **settings)
-    torch.testing.assert_close(continued, logits(whole), rtol=0, atol=1e-5)
+    assert continued.shape == (60, 6)
+    assert continued.isfinite().all()
+    if (name, settings) in EXACT:
+        whole = make_strategy(name, 6, **settings)
+        for experience in make_benchmark(3).train_stream:
+            whole.train(experience, eval_streams=[])
+        torch.testing.assert_close(continued, logits(whole), rtol=0, atol=1e-5)
 
 
 def test_another_strategy_is_rejected(tmp_path):
