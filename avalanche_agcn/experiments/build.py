@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,16 +170,15 @@ def make_evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
 
 @contextlib.contextmanager
 def open_loggers(
-    name: str,
-    folder: str | os.PathLike[str],
+    settings: Settings,
+    out: Path,
     *,
     tensorboard: str | None = None,
     wandb: str | None = None,
     csv_log: bool = False,
     append: bool = False,
-    config: Mapping[str, Any] | None = None,
 ) -> Iterator[list[BaseLogger]]:
-    """Open the loggers of one run below ``folder``, and close them at its end.
+    """Open the loggers of one run below ``out``, and close them at its end.
 
     Without an account on this machine (``wandb login``), Weights & Biases logs to a folder, which ``wandb
     sync`` uploads later; so does ``WANDB_MODE=offline``.
@@ -187,7 +186,7 @@ def open_loggers(
     with contextlib.ExitStack() as stack:
         loggers: list[BaseLogger] = []
         if tensorboard is not None:
-            board = TensorboardLogger(Path(tensorboard or Path(folder) / "tensorboard") / name)
+            board = TensorboardLogger(Path(tensorboard or out / "tensorboard") / settings.name)
             stack.callback(board.writer.close)
             loggers.append(board)
         if wandb is not None:
@@ -195,10 +194,10 @@ def open_loggers(
 
             # WANDB_MODE, which wandb itself reads only once per process; never ask for an account.
             mode = os.environ.get("WANDB_MODE") or (None if package.login(prompt=False) else "offline")
-            params = {"config": dict(config or {}), "mode": mode}
-            project = MultiLabelWandBLogger(wandb, name, params=params, dir=str(folder), save_code=False)
+            how: Any = {"params": {"config": settings.as_dict(), "mode": mode}, "save_code": False}
+            project = MultiLabelWandBLogger(wandb, settings.name, dir=str(out), **how)
             stack.callback(project.wandb.finish)
             loggers.append(project)
         if csv_log:
-            loggers.append(MultiLabelCSVLogger(Path(folder) / name / "logs", append=append))
+            loggers.append(MultiLabelCSVLogger(out / settings.name / "logs", append=append))
         yield loggers

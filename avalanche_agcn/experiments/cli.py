@@ -374,7 +374,7 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
         for settings in wanted:
             finished_before = (out / settings.name / RESULTS_FILE).is_file() and not overwrite
             own = {} if finished_before or not is_first_process() else logging
-            opened = open_loggers(settings.name, out, **own, append=resume, config=settings.as_dict())
+            opened = open_loggers(settings, out, **own, append=resume)
             with _report_saved_state(out / settings.name), opened as more:
                 loggers = [ProgressBar(), *more] if is_first_process() else []
                 how = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}

@@ -78,9 +78,7 @@ class Settings:
     lr_head: Annotated[float | None, "learning rate of a linear classifier; lr if none"] = None
     lr_gcn: Annotated[float, "learning rate of AGCN's GCN"] = 3e-5
     word_vectors: Annotated[str, "of AGCN: embedded, glove-6b-50d, random, or a GloVe file"] = "embedded"
-    missing_words: Annotated[
-        Literal["error", "random"], "class names without word vector: raise an error, or use a random one"
-    ] = "error"
+    missing_words: Annotated[Literal["error", "random"], "names without vector: fail, or draw one"] = "error"
     orthogonal_words: Annotated[bool, "make word vectors orthogonal and of unit length"] = False
     random_features: Annotated[int, "number of random features of L3A"] = 4096
 
