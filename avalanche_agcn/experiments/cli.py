@@ -71,7 +71,6 @@ def make_parser(
     how |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "argument_default": argparse.SUPPRESS}
     parser = argparse.ArgumentParser(usage=usage, description=description, **how)
     _add_run_options(parser, benchmark)
-    _add_logging_options(parser.add_argument_group("logging, besides the report"))
     others = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
     for name, kind in get_type_hints(Settings, include_extras=True).items():
         if name in GROUPS:
@@ -111,14 +110,12 @@ def _add_run_options(parser: argparse.ArgumentParser, benchmark: BenchmarkName) 
     config = "settings as TOML or JSON, or those of a results.json (default: none)"
     parser.add_argument("--config", type=Path, metavar="FILE", help=config)
     add_flag(parser, "--smoke", "check in seconds whether everything works")
-
-
-def _add_logging_options(options: argparse._ArgumentGroup) -> None:
+    logging = parser.add_argument_group("logging, besides the report")
     text = "log to TensorBoard (default: no; without DIR, to tensorboard in the folder for results)"
-    options.add_argument("--tensorboard", nargs="?", const="", metavar="DIR", help=text)
+    logging.add_argument("--tensorboard", nargs="?", const="", metavar="DIR", help=text)
     text = "log to Weights & Biases, offline without an account (default: no; PROJECT: avalanche-agcn)"
-    options.add_argument("--wandb", nargs="?", const="avalanche-agcn", metavar="PROJECT", help=text)
-    add_flag(options, "--csv-log", "log all metrics to CSV files in the folder of the run")
+    logging.add_argument("--wandb", nargs="?", const="avalanche-agcn", metavar="PROJECT", help=text)
+    add_flag(logging, "--csv-log", "log all metrics to CSV files in the folder of the run")
 
 
 def _add_setting(options: argparse._ArgumentGroup, name: str, text: str, benchmark: BenchmarkName) -> None:
