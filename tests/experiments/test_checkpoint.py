@@ -12,12 +12,11 @@ from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.evaluation import MultiLabelCSVLogger, multilabel_evaluator
-from avalanche_agcn.experiments import checkpoint
+from avalanche_agcn.experiments import build, checkpoint
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
-from avalanche_agcn.models import AGCNModel, MultiLabelClassifier, Precomputed
-from avalanche_agcn.training.plugins import StatisticalNegativesPlugin
+from avalanche_agcn.models import Precomputed
 
 
 def smoke(**changes):
@@ -213,40 +212,29 @@ def make_benchmark(n_experiences):
 
 
 def make_strategy(name, n_classes, **settings):
-    method = METHODS[name]
     torch.manual_seed(0)
-    if method.model == "agcn":
-        words = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))[:n_classes]
-        model = AGCNModel(Precomputed(WIDTH), words, hidden_features=7)
-    else:
-        model = MultiLabelClassifier(Precomputed(WIDTH), n_classes)
-    small = {"lambda_gph": 1.0} if "lambda_gph" in method.arguments else {"mem_size": 12}
-    settings = {name: value for name, value in small.items() if name in method.arguments} | settings
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    evaluator = multilabel_evaluator(loggers=[])
-    return method.strategy_class(model=model, optimizer=optimizer, evaluator=evaluator, seed=3, **settings)
+    # Orthogonal word vectors would depend on the number of classes.
+    how = {"freeze_backbone": True, "orthogonal_words": False, "seed": 3}
+    made = make_settings("scenes", SMOKE, method=name, **how, **settings)
+    names = ["person", "bicycle", "car", "dog", "cat", "boat"][:n_classes]
+    return build.make_strategy(made, Precomputed(WIDTH), names, evaluator=multilabel_evaluator(loggers=[]))
 
 
-def train_and_save(path, name, **settings):
-    benchmark, strategy = make_benchmark(2), make_strategy(name, 4, **settings)
-    for t, experience in enumerate(benchmark.train_stream):
-        strategy.train(experience, eval_streams=[])
+def learn(strategy, n_experiences, path=None):
+    """Train and evaluate a strategy, or continue with a saved one after two experiences."""
+    benchmark = make_benchmark(n_experiences)
+    if path is not None:
+        checkpoint.load_strategy(path, strategy, benchmark.train_stream)
+    for t in range(0 if path is None else 2, n_experiences):
+        strategy.train(benchmark.train_stream[t], eval_streams=[])
         strategy.eval(benchmark.test_stream[: t + 1])
-    checkpoint.save_strategy(path, strategy)
+    return strategy
 
 
-def continue_on(path, name, **settings):
-    benchmark, strategy = make_benchmark(3), make_strategy(name, 6, **settings)
-    checkpoint.load_strategy(path, strategy, benchmark.train_stream)
-    strategy.train(benchmark.train_stream[2], eval_streams=[])
-    strategy.eval(benchmark.test_stream[:])
-    return logits(strategy)
-
-
+@torch.no_grad()
 def logits(strategy):
     x = torch.stack([row[0] for experience in make_benchmark(3).test_stream for row in experience.dataset])
-    with torch.no_grad():
-        return strategy.model.eval()(x)
+    return strategy.model.eval()(x)
 
 
 EXACT = [("streaming_ridge", {}), ("l3a", {}), ("csc", {}), ("agcn", {"preset": "statistics"})]
@@ -255,18 +243,17 @@ STREAM = [(name, {}) for name in METHODS if not name.startswith("multitask")]
 
 @pytest.mark.parametrize(("name", "settings"), [*STREAM, EXACT[-1]])
 def test_every_method_learns_further_classes_some_as_in_an_uninterrupted_run(tmp_path, name, settings):
-    train_and_save(tmp_path / "strategy.bin", name, **settings)
-    continued = continue_on(tmp_path / "strategy.bin", name, **settings)
+    path = tmp_path / "strategy.bin"
+    checkpoint.save_strategy(path, learn(make_strategy(name, 4, **settings), 2))
+    continued = logits(learn(make_strategy(name, 6, **settings), 3, path))
     assert continued.shape == (60, 6)
     assert continued.isfinite().all()
     if (name, settings) in EXACT:
-        whole = make_strategy(name, 6, **settings)
-        for experience in make_benchmark(3).train_stream:
-            whole.train(experience, eval_streams=[])
-        torch.testing.assert_close(continued, logits(whole), rtol=0, atol=1e-5)
+        whole = logits(learn(make_strategy(name, 6, **settings), 3))
+        torch.testing.assert_close(continued, whole, rtol=0, atol=1e-5)
 
 
 def test_another_strategy_is_rejected(tmp_path):
-    train_and_save(tmp_path / "strategy.bin", "finetuning")
+    checkpoint.save_strategy(tmp_path / "strategy.bin", learn(make_strategy("finetuning", 4), 2))
     with pytest.raises(ValueError, match="plugins"):
-        continue_on(tmp_path / "strategy.bin", "finetuning", plugins=[StatisticalNegativesPlugin()])
+        learn(make_strategy("finetuning", 6, negatives=["statistics"]), 3, tmp_path / "strategy.bin")
