@@ -166,14 +166,13 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
 
     def resume(self, position: State, state: State) -> None:
         """Resume the next experience at a position that ``save`` was called with, and from that state."""
-        self._resumed = {"position": position, "optimizer": state["optimizer"], "random": state["random"]}
+        self._resumed = position | {name: state[name] for name in ("optimizer", "random")}
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Skip finished epochs and batches, and restore the optimizer."""
         self._epoch = self._batch = 0
         if self._resumed is not None:
-            position = self._resumed["position"]
-            self._epoch, self._batch = position["epoch"], position["batch"]
+            self._epoch, self._batch = self._resumed["epoch"], self._resumed["batch"]
             strategy.train_epochs -= self._epoch
             # The sampler draws skipped batches without their images, so that its memory sees their labels.
             strategy.dataloader.batch_sampler.set_position(self._epoch, self._batch)

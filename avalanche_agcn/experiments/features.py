@@ -119,7 +119,7 @@ class _Network:
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
-        names = [*self._names(source, positions, parts, folder)] if is_first_process() else []
+        names = [*self._names(source, positions, folder)] if is_first_process() else []
         paths = [folder / f"features-{name}.bin" for name in from_first_process(names)]
         n_known = sum(len(part) for path, part in zip(paths, parts, strict=True) if path.exists())
         self.log(f"Features of {n_known} of {len(positions)} images are in {folder}")
@@ -153,17 +153,15 @@ class _Network:
         finally:
             torch.set_num_threads(threads)
 
-    def _names(
-        self, source: MultiLabelSource, positions: Tensor, parts: Sequence[Tensor], folder: Path
-    ) -> Iterable[str]:
+    def _names(self, source: MultiLabelSource, positions: Tensor, folder: Path) -> Iterable[str]:
         """File names for parts of the images: digests of the network, the images and the transform."""
         key = digest(self._description(source, positions))
-        known = _file_digests(source, positions.tolist(), folder) if isinstance(source, ImageFiles) else []
-        files = iter(known)
-        for part in parts:
+        digests = _file_digests(source, positions.tolist(), folder) if isinstance(source, ImageFiles) else []
+        remaining = iter(digests)
+        for part in positions.split(IMAGES_PER_FILE):
             images = _Transformed(source, part, self.transform)
             shown = (_bytes(torch.as_tensor(images[k])) for k in spread(range(len(part)), N_PROBES))
-            contents = islice(files, len(part)) if known else image_bytes(source, part.tolist())
+            contents = islice(remaining, len(part)) if digests else image_bytes(source, part.tolist())
             yield digest([key.encode(), *shown, *contents])[:32]
 
     def _read_or_compute(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:

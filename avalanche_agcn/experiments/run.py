@@ -58,9 +58,10 @@ def keep_freed_memory() -> bool:
 class Run:
     """A run in its folder ``out/<method>-seed<k>``: trains, evaluates after each experience, saves.
 
-    A finished run with the same settings is not repeated. A run with other settings or on other data is an
-    error, and an unfinished run must be resumed or overwritten: ``resume`` continues from its state, if there
-    is one, and ``overwrite`` starts from the beginning, whatever the folder has.
+    A finished run with the same settings is not repeated. One with other settings or on other data raises
+    `OtherRun`, and an unfinished one `UnfinishedRun`, unless it is resumed or overwritten: ``resume``
+    continues from its state, if there is one, and ``overwrite`` starts from the beginning, whatever the
+    folder has. If another process runs in the folder, `FolderInUse` is raised.
 
     Args:
         benchmark: one of your own, instead of that of the settings.
@@ -68,11 +69,6 @@ class Run:
 
     Attributes:
         kept: results of the finished run in the folder; then there is no ``strategy``.
-
-    Raises:
-        FolderInUse: if another process runs in the folder.
-        OtherRun: if the folder has a run with other settings or on other data.
-        UnfinishedRun: if the folder has an unfinished run, without ``resume``.
     """
 
     strategy: MultiLabelTemplate

@@ -313,6 +313,4 @@ def check_folders(wanted: Sequence[Settings]) -> None:
     """Raise a ValueError if several runs would have the same folder."""
     names = Counter(settings.name for settings in wanted)
     if shared := ", ".join(name for name, times in names.items() if times > 1):
-        raise ValueError(
-            f"several runs would have the folder {shared}: give each method and seed once, and one a label."
-        )
+        raise ValueError(f"several runs would have the folder {shared}: repeat no method, seed or label.")
