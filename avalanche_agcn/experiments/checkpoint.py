@@ -298,7 +298,7 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         with aside.open("xb") as file:
             write(file)
