@@ -25,12 +25,9 @@ def run(argv: Sequence[str]) -> int:
     """Run methods on COCO, NUS-WIDE, PASCAL VOC, your own photos or, without data, on drawn scenes."""
     known = list(cli.DATA_NAMES)
     benchmark, options = (argv[0], argv[1:]) if argv and argv[0] in known else ("coco", argv)
-    description = (
-        f"{run.__doc__}\n\nDATA is one of {', '.join(known)} (default: coco). It comes first, and sets the "
-        "defaults below."
-    )
+    about = f"{run.__doc__}\n\nDATA, which comes first, is one of {', '.join(known)} (default: coco)."
     how = {"prog": f"{PROG} run", "usage": "%(prog)s [DATA] [options]"}
-    return cli.main(benchmark, description, options, **how)  # type: ignore[arg-type]
+    return cli.main(benchmark, about, options, **how)  # type: ignore[arg-type]
 
 
 def report(argv: Sequence[str]) -> int:
@@ -40,9 +37,7 @@ def report(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the first folder)")
     text = "draw these plots and write nothing else: mAP, classes, acm-agcn, … (default: all)"
     parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help=text)
-    cli.add_flag(
-        parser, "--stages", "add the table of the B protocols' papers: mean and last mAP, F1 at p > 0.8"
-    )
+    cli.add_flag(parser, "--stages", "add the B protocols' scores: mean and last mAP, F1 at p > 0.8")
     arguments = parser.parse_args(argv)
     from avalanche_agcn.experiments.report import write_report
     from avalanche_agcn.experiments.results import find_results

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,7 @@ def make_benchmark(settings: Settings, log: Callable[[str], None] = print) -> Mu
         scenes = settings.select("image_size", "n_train", "n_test")
         benchmark: MultiLabelBenchmark = benchmarks.SplitScenes(**given, **scenes)
     elif settings.dataset_root is None:
-        raise ValueError(
-            f"the benchmark {settings.benchmark!r} needs its images: give their folder by --data."
-        )
+        raise ValueError(f"the benchmark {settings.benchmark!r} needs the folder of its images: give --data.")
     else:
         if settings.benchmark == "photos":
             given |= {"log": log} | settings.select("labels", "test_labels", "test_size", "separator")
@@ -81,12 +79,8 @@ def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Se
     fixed = dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS)) | sizes
     if "valid" not in benchmark.plan.evaluation:
         fixed["validation_size"] = 0.0
-    asked = [name for name, own in fixed.items() if getattr(settings, name) not in (None, own)]
-    if asked:
-        raise ValueError(
-            f"the settings {', '.join(asked)} cannot change the data of your own benchmark: leave them out, "
-            "and make the benchmark with them."
-        )
+    if asked := ", ".join(name for name, own in fixed.items() if getattr(settings, name) not in (None, own)):
+        raise ValueError(f"the settings {asked} cannot change your own benchmark: create it with them.")
     source = benchmark.plan.evaluation["valid" if settings.validation_size else "test"].source
     root = source.root if isinstance(source, ImageFiles) else None
     return replace(settings, benchmark="own", dataset_root=root, **sizes)
@@ -176,16 +170,15 @@ def make_evaluator(loggers: Sequence[BaseLogger]) -> EvaluationPlugin:
 
 @contextlib.contextmanager
 def open_loggers(
-    name: str,
-    folder: str | os.PathLike[str],
+    settings: Settings,
+    out: Path,
     *,
     tensorboard: str | None = None,
     wandb: str | None = None,
     csv_log: bool = False,
     append: bool = False,
-    config: Mapping[str, Any] | None = None,
 ) -> Iterator[list[BaseLogger]]:
-    """Open the loggers of one run below ``folder``, and close them at its end.
+    """Open the loggers of one run below ``out``, and close them at its end.
 
     Without an account on this machine (``wandb login``), Weights & Biases logs to a folder, which ``wandb
     sync`` uploads later; so does ``WANDB_MODE=offline``.
@@ -193,7 +186,7 @@ def open_loggers(
     with contextlib.ExitStack() as stack:
         loggers: list[BaseLogger] = []
         if tensorboard is not None:
-            board = TensorboardLogger(Path(tensorboard or Path(folder) / "tensorboard") / name)
+            board = TensorboardLogger(Path(tensorboard or out / "tensorboard") / settings.name)
             stack.callback(board.writer.close)
             loggers.append(board)
         if wandb is not None:
@@ -201,10 +194,10 @@ def open_loggers(
 
             # WANDB_MODE, which wandb itself reads only once per process; never ask for an account.
             mode = os.environ.get("WANDB_MODE") or (None if package.login(prompt=False) else "offline")
-            params = {"config": dict(config or {}), "mode": mode}
-            project = MultiLabelWandBLogger(wandb, name, params=params, dir=str(folder), save_code=False)
+            how: Any = {"params": {"config": settings.as_dict(), "mode": mode}, "save_code": False}
+            project = MultiLabelWandBLogger(wandb, settings.name, dir=str(out), **how)
             stack.callback(project.wandb.finish)
             loggers.append(project)
         if csv_log:
-            loggers.append(MultiLabelCSVLogger(Path(folder) / name / "logs", append=append))
+            loggers.append(MultiLabelCSVLogger(out / settings.name / "logs", append=append))
         yield loggers

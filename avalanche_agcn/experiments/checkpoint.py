@@ -12,8 +12,8 @@ import json
 import math
 import os
 import random
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,10 +40,6 @@ def capture(strategy: MultiLabelTemplate) -> State:
     for plugin in strategy.plugins:
         if hasattr(plugin, "synchronize"):
             plugin.synchronize(strategy)
-    return _state_of(strategy)
-
-
-def _state_of(strategy: MultiLabelTemplate) -> State:
     others, memories = _stateful_plugins(strategy)
     return {
         "layout": [type(plugin).__name__ for plugin in (*others, *memories)],
@@ -78,11 +74,9 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
 
     If the state does not fit the strategy, an exception of any type is raised; see `fitting_state`.
     """
-    own = _state_of(strategy)
+    own = capture(strategy)
     if state["layout"] != own["layout"]:
-        raise ValueError(
-            f"it is of another version or strategy: with plugins {state['layout']}, not {own['layout']}"
-        )
+        raise ValueError(f"it is of another version or strategy: its plugins are {state['layout']}")
     check_form(state, own)
     unwrap(strategy.model).load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
@@ -172,14 +166,14 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
 
     def resume(self, position: State, state: State) -> None:
         """Resume the next experience at a position that ``save`` was called with, and from that state."""
-        self._resumed = {"position": position, "optimizer": state["optimizer"], "random": state["random"]}
+        self._resumed = position | {name: state[name] for name in ("optimizer", "random")}
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Skip finished batches and restore the optimizer."""
+        """Skip finished epochs and batches, and restore the optimizer."""
         self._epoch = self._batch = 0
         if self._resumed is not None:
-            position = self._resumed["position"]
-            self._epoch, self._batch = position["epoch"], position["batch"]
+            self._epoch, self._batch = self._resumed["epoch"], self._resumed["batch"]
+            strategy.train_epochs -= self._epoch
             # The sampler draws skipped batches without their images, so that its memory sees their labels.
             strategy.dataloader.batch_sampler.set_position(self._epoch, self._batch)
             # Only now, since Avalanche has just reset the optimizer for the experience.
@@ -188,6 +182,8 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Restore the RNG state last: plugins may draw random numbers when an experience starts."""
         if self._resumed is not None:
+            strategy.train_epochs += self._epoch  # Avalanche's loop has read it; loggers show all epochs
+            strategy.clock.train_exp_epochs = self._epoch
             set_random_state(self._resumed["random"])
             self._resumed = None
 
@@ -216,12 +212,10 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
     def _check_loss(self, strategy: Any) -> None:
         """With float16, the scaler skips steps that are not finite, until its scale cannot be reduced."""
         loss = float(torch.as_tensor(strategy.loss).detach())
-        if math.isfinite(loss) or (strategy.scaler.is_enabled() and strategy.scaler.get_scale() > 1):
-            return
-        raise Diverged(
-            f"the loss is {loss} at step {self._batch + 1} of epoch {self._epoch + 1} of experience "
-            f"{strategy.experience.current_experience + 1}: {LOWER_RATE}"
-        )
+        if not math.isfinite(loss) and not (strategy.scaler.is_enabled() and strategy.scaler.get_scale() > 1):
+            experience = strategy.experience.current_experience + 1
+            place = f"step {self._batch + 1} of epoch {self._epoch + 1} of experience {experience}"
+            raise Diverged(f"the loss is {loss} at {place}: {LOWER_RATE}")
 
 
 MAGIC = b"avalanche-agcn state 1\n"
@@ -252,10 +246,8 @@ def load_state(path: str | os.PathLike) -> State:
     try:
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:  # of torch's reader, of any type
-        raise DamagedState(
-            f"{path} has the right checksum, but something else than tensors and plain values "
-            f"({type(error).__name__})"
-        ) from error
+        kind = type(error).__name__
+        raise DamagedState(f"{path} has the right checksum, but not only plain values ({kind})") from error
 
 
 @contextlib.contextmanager
@@ -265,10 +257,8 @@ def fitting_state(path: str | os.PathLike) -> Iterator[None]:
         yield
     except Exception as error:  # of any type, since any value of the state may be wrong
         reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(
-            f"{path} does not fit this run ({type(error).__name__}: {reason:.200}): give --overwrite to "
-            "start from the beginning."
-        ) from error
+        message = f"{path} does not fit this run ({type(error).__name__}: {reason:.200})"
+        raise ValueError(f"{message}: give --overwrite to start from the beginning.") from error
 
 
 def seed_everything(seed: int) -> None:
@@ -308,17 +298,15 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with aside.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.umask(mask := os.umask(0))
-        os.chmod(aside, 0o666 & ~mask)  # as for any new file; only the owner can read mkstemp's
-        os.replace(aside, path)
+        aside.replace(path)
     except BaseException:
-        Path(aside).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
 
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -61,6 +61,7 @@ OWN_FLAGS: dict[str, tuple[str, type, str]] = {
 Their defaults are text here, since strategies would import torch."""
 OUT, SMOKE_OUT = "results", "results-smoke"
 METAVARS = {int: "N", float: "X", str: "TEXT"}
+Variants = Mapping[str, Variant]
 
 
 def make_parser(
@@ -70,14 +71,17 @@ def make_parser(
     how |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "argument_default": argparse.SUPPRESS}
     parser = argparse.ArgumentParser(usage=usage, description=description, **how)
     _add_run_options(parser, benchmark)
-    _add_logging_options(parser.add_argument_group("logging, besides the report"))
     others = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
     for name, kind in get_type_hints(Settings, include_extras=True).items():
         if name in GROUPS:
             options = parser.add_argument_group(GROUPS[name])
         if get_origin(kind) is Annotated and name not in {"benchmark", "seed", *others}:
             _add_setting(options, name, kind.__metadata__[0], benchmark)
-    _add_method_options(parser.add_argument_group("settings of methods, for those that have them"))
+    own = parser.add_argument_group("settings of methods, for those that have them")
+    for name, (flag, kind, text) in OWN_FLAGS.items():
+        own.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
+    text = "any setting: ewc_lambda=10 pool=avg; see `avalanche-agcn methods` (default: none)"
+    own.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=text)
     parser.set_defaults(benchmark=benchmark)
     return parser
 
@@ -106,21 +110,12 @@ def _add_run_options(parser: argparse.ArgumentParser, benchmark: BenchmarkName) 
     config = "settings as TOML or JSON, or those of a results.json (default: none)"
     parser.add_argument("--config", type=Path, metavar="FILE", help=config)
     add_flag(parser, "--smoke", "check in seconds whether everything works")
-
-
-def _add_logging_options(options: argparse._ArgumentGroup) -> None:
+    logging = parser.add_argument_group("logging, besides the report")
     text = "log to TensorBoard (default: no; without DIR, to tensorboard in the folder for results)"
-    options.add_argument("--tensorboard", nargs="?", const="", metavar="DIR", help=text)
+    logging.add_argument("--tensorboard", nargs="?", const="", metavar="DIR", help=text)
     text = "log to Weights & Biases, offline without an account (default: no; PROJECT: avalanche-agcn)"
-    options.add_argument("--wandb", nargs="?", const="avalanche-agcn", metavar="PROJECT", help=text)
-    add_flag(options, "--csv-log", "log all metrics to CSV files in the folder of the run")
-
-
-def _add_method_options(options: argparse._ArgumentGroup) -> None:
-    for name, (flag, kind, text) in OWN_FLAGS.items():
-        options.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
-    text = "any setting: ewc_lambda=10 pool=avg; see `avalanche-agcn methods` (default: none)"
-    options.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=text)
+    logging.add_argument("--wandb", nargs="?", const="avalanche-agcn", metavar="PROJECT", help=text)
+    add_flag(logging, "--csv-log", "log all metrics to CSV files in the folder of the run")
 
 
 def _add_setting(options: argparse._ArgumentGroup, name: str, text: str, benchmark: BenchmarkName) -> None:
@@ -143,22 +138,21 @@ def _default_text(name: str, benchmark: BenchmarkName) -> str:
         return "cuda if there is one, else cpu"
     layers: dict[str, Mapping[str, Any]] = {"": DEFAULTS[benchmark]}
     if benchmark == "photos":
-        layers[""] = {**DEFAULTS[benchmark], **small_settings("photos", FULL)}
+        layers[""] = {**DEFAULTS[benchmark], **small_settings("photos", CHOICES[FULL])}
     else:
-        layers |= {"drawn scenes": DEFAULTS["scenes"], "small": small_settings("photos", "multitask_ridge")}
+        small = small_settings("photos", CHOICES["multitask_ridge"])
+        layers |= {"drawn scenes": DEFAULTS["scenes"], "small": small}
     values = {of: layer.get(name, getattr(Settings, name)) for of, layer in layers.items()}
     texts = {of: "none" if value in (None, ()) else str(value).lower() for of, value in values.items()}
     own = texts.pop("")
     return own + "".join(f", {of}: {text}" for of, text in texts.items() if text != own)
 
 
-def settings_of(
-    arguments: argparse.Namespace, variants: Mapping[str, Variant] | None = None
-) -> list[Settings]:
+def settings_of(arguments: argparse.Namespace, variants: Variants | None = None) -> list[Settings]:
     """Settings of each method (or variant of AGCN) and seed, in that order."""
     given, required = _merge(vars(arguments))
     benchmark = _benchmark_of(arguments, given)
-    choices, is_small = _choices_of(arguments, given.pop("method", FULL), benchmark, variants)
+    choices, is_small = _choices_of(arguments, given.pop("method", FULL), benchmark, variants is not None)
     _check_accepted(required, [choice.method for choice in choices])
     # Set after all others, since these decide which methods can use them.
     extras = {name: given.pop(name) for name in EXTRAS if name in given}
@@ -168,8 +162,8 @@ def settings_of(
     wanted = []
     for choice in choices:
         # From the weakest: small defaults, changes of the variant, what the command line gives this method.
-        variant = (choice.label, given.get("preset"), _as_list(extras.get("negatives", ())))
-        small = small_settings(benchmark, choice.method, *variant) if is_small else {}
+        variant = (given.get("preset"), _as_list(extras.get("negatives", ())))
+        small = small_settings(benchmark, choice, *variant) if is_small else {}
         known = {*TYPES, *method_arguments(choice.method)}
         own = {name: value for name, value in given.items() if name in known} | {"method": choice.method}
         own["label"] = choice.label if own.get("label") is None else own["label"]
@@ -191,7 +185,11 @@ def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     """
     import torch
 
-    config = _config_of(given) if "config" in given else {}
+    config = read_config(given["config"]) if "config" in given else {}
+    if "method" in given:  # the label and the method's own settings are those of another method
+        config.pop("label", None)
+        if any(name != config.get("method") for name in given["method"]):
+            config.pop("method_settings", None)
     options = {name: value for name, value in given.items() if name in TYPES or name in OWN_FLAGS}
     named = dict(map(_named_value, given["set"]))
     smoke = dict(SMOKE) if given.get("smoke") else {}
@@ -206,18 +204,6 @@ def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
     return merged, required
 
 
-def _config_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The config; without its label and its method's own settings, if the command line has methods."""
-    config = read_config(given["config"])
-    if "benchmark" in config:  # the script's overrides it
-        check_value("benchmark", config["benchmark"], TYPES["benchmark"])
-    if "method" in given:
-        config.pop("label", None)
-        if any(name != config.get("method") for name in given["method"]):
-            config.pop("method_settings", None)
-    return config
-
-
 def read_config(path: str | os.PathLike) -> dict[str, Any]:
     """Settings from a TOML or JSON file; those of a run from its ``results.json``."""
     if str(path).endswith(".toml"):
@@ -227,14 +213,14 @@ def read_config(path: str | os.PathLike) -> dict[str, Any]:
             raise ValueError(f"{path} is not TOML: {str(error).rstrip('.')}.") from None
     else:
         content = read_json(path)
+    if isinstance(content, dict) and "settings" in content:
+        check_format(path, content)
+        content = content["settings"]
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`.")
-    if "settings" not in content:
-        return content
-    check_format(path, content)
-    if not isinstance(content["settings"], dict):
-        raise ValueError(f"{path}: settings must be settings by name, not {content['settings']!r:.60}.")
-    return content["settings"]
+        raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`, not {content!r:.60}.")
+    if "benchmark" in content:  # the script's overrides it
+        check_value("benchmark", content["benchmark"], TYPES["benchmark"])
+    return content
 
 
 def _named_value(text: str) -> tuple[str, Any]:
@@ -267,15 +253,12 @@ def _benchmark_of(arguments: argparse.Namespace, given: dict[str, Any]) -> Bench
 
 
 def _choices_of(
-    arguments: argparse.Namespace,
-    methods: Any,
-    benchmark: BenchmarkName,
-    variants: Mapping[str, Variant] | None,
+    arguments: argparse.Namespace, methods: Any, benchmark: BenchmarkName, has_variants: bool
 ) -> tuple[list[Choice], bool]:
     """Methods to run, and whether each has the settings chosen on a few thousand photos."""
     given = vars(arguments).keys() & {*TYPES, *OWN_FLAGS, "method", "config", "smoke", "defaults"}
     nothing_given = given <= {"benchmark", "seed"} and not arguments.set
-    if nothing_given and variants is None and benchmark != "photos":
+    if nothing_given and not has_variants and benchmark != "photos":
         return [CHOICES[name] for name in FIRST], True
     names = _as_list(methods)
     choices = [CHOICES.get(str(name), Choice(name)) for name in (METHODS if "all" in names else names)]
@@ -283,15 +266,12 @@ def _choices_of(
     return choices, getattr(arguments, "defaults", default) == "small"
 
 
-def _check_accepted(names: Iterable[str], methods: Sequence[str]) -> None:
+def _check_accepted(names: set[str], methods: Sequence[str]) -> None:
     """Raise a ValueError for settings that none of the chosen methods has."""
     known = {name for method in methods for name in method_arguments(method)}
-    unknown = sorted(set(names) - known)
-    if unknown:
-        raise ValueError(
-            f"unknown settings {unknown} for {', '.join(methods)}; their own are {sorted(known)}, and --help "
-            "lists those of all methods."
-        )
+    if unknown := sorted(names - known):
+        own = f"{', '.join(methods)}; their own are {sorted(known)}, and --help lists all"
+        raise ValueError(f"unknown settings {unknown} for {own}.")
 
 
 WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # no files; as in models/, which would import torch
@@ -300,11 +280,10 @@ WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # no files; as in models/
 def _check_word_vectors(wanted: Sequence[Settings]) -> None:
     """Raise a FileNotFoundError for a missing file of word vectors, before other methods are trained."""
     sources = {settings.word_vectors for settings in wanted if METHODS[settings.method].model == "agcn"}
-    missing = [one for one in sources - set(WORD_VECTORS) if not Path(one).is_file()]
-    if missing:
-        raise FileNotFoundError(
-            f"there is no file {missing[0]} of word vectors; others are {', '.join(WORD_VECTORS)}."
-        )
+    for source in sources - set(WORD_VECTORS):
+        if not Path(source).is_file():
+            known = ", ".join(WORD_VECTORS)
+            raise FileNotFoundError(f"there is no file {source} of word vectors; others are {known}.")
 
 
 EXTRAS: dict[str, Callable[[Settings, Any], Any]] = {
@@ -325,7 +304,7 @@ def _with_extras(wanted: list[Settings], extras: Mapping[str, Any]) -> list[Sett
     return wanted
 
 
-def _with_variants(wanted: Sequence[Settings], variants: Mapping[str, Variant]) -> list[Settings]:
+def _with_variants(wanted: Sequence[Settings], variants: Variants) -> list[Settings]:
     """The runs themselves, and their variants that differ from them, seed by seed."""
     others = sorted({settings.method for settings in wanted} - {FULL})
     if others:
@@ -349,7 +328,7 @@ def main(
     description: str | None,
     argv: Sequence[str] | None = None,
     *,
-    variants: Mapping[str, Variant] | None = None,
+    variants: Variants | None = None,
     **how: Any,
 ) -> int:
     """Run the methods on the command line, then write tables and plots of all runs; return the exit code.
@@ -392,7 +371,7 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
         for settings in wanted:
             finished_before = (out / settings.name / RESULTS_FILE).is_file() and not overwrite
             own = {} if finished_before or not is_first_process() else logging
-            opened = open_loggers(settings.name, out, **own, append=resume, config=settings.as_dict())
+            opened = open_loggers(settings, out, **own, append=resume)
             with _report_saved_state(out / settings.name), opened as more:
                 loggers = [ProgressBar(), *more] if is_first_process() else []
                 how = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}

@@ -66,12 +66,7 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
 
 
 def one_sentence(error: BaseException) -> str:
-    """The message of an error on one line; of one from a loader worker, without the worker's traceback.
-
-    Example:
-        >>> one_sentence(MemoryError())
-        'MemoryError.'
-    """
+    """The message of an error on one line; of one from a loader worker, without the worker's traceback."""
     text = str(error).strip()
     if "\nOriginal Traceback" in text:
         text = re.sub(r"^[\w.]+: ", "", text.splitlines()[-1])
@@ -87,7 +82,7 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = 128 + signum  # 143 for SIGTERM, 130 for Ctrl-C
 
 
-_request = SimpleNamespace(signum=None, waits=False, process=None)
+_request = SimpleNamespace(signum=0, waits=False, process=0)
 """The received signal, whether it is held back until the end of the batch, and the process that handles it:
 loader workers inherit the handler, but ignore signals."""
 
@@ -106,7 +101,7 @@ def handle_signals() -> Iterator[None]:
         end_workers()
         raise
     finally:
-        _request.signum = None
+        _request.signum = 0
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -119,13 +114,13 @@ def stop_between_batches() -> Iterator[None]:
         yield
     finally:
         _request.waits = False
-    if _request.signum is not None:
+    if _request.signum:
         raise Stopped(_request.signum)
 
 
 def requested_signal() -> int:
     """Number of the signal that is held back; 0 if there is none."""
-    return _request.signum or 0
+    return _request.signum
 
 
 def end_workers() -> None:
@@ -147,7 +142,7 @@ def _expect_dead_workers() -> None:
 def _handle(signum: int, frame: FrameType | None) -> None:
     if os.getpid() != _request.process:
         return
-    if _request.signum is not None:
+    if _request.signum:
         end_workers()
         os._exit(128 + signum)
     _request.signum = signum

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import torch
 import torchvision
 from filelock import FileLock
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from tqdm import tqdm
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
@@ -88,18 +89,12 @@ def feature_benchmark(
     return assemble(replace(plan, evaluation=evaluation))
 
 
-class _Features(Dataset):
+class _Features(TensorDataset):
     """Features in the role of images, with their names; the labels are in the benchmark's plan."""
 
     def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor) -> None:
-        self.features, self.source, self.positions = features, source, positions
-        self.targets = torch.zeros(len(features), 0)
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.features[index], self.targets[index]
+        self.source, self.positions, self.targets = source, positions, torch.zeros(len(features), 0)
+        super().__init__(features, self.targets)
 
     def image_name(self, index: int) -> str:
         """Name of the image."""
@@ -124,7 +119,7 @@ class _Network:
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
-        names = [*self._names(source, positions, parts, folder)] if is_first_process() else []
+        names = [*self._names(source, positions, folder)] if is_first_process() else []
         paths = [folder / f"features-{name}.bin" for name in from_first_process(names)]
         n_known = sum(len(part) for path, part in zip(paths, parts, strict=True) if path.exists())
         self.log(f"Features of {n_known} of {len(positions)} images are in {folder}")
@@ -158,20 +153,16 @@ class _Network:
         finally:
             torch.set_num_threads(threads)
 
-    def _names(
-        self, source: MultiLabelSource, positions: Tensor, parts: Sequence[Tensor], folder: Path
-    ) -> Iterable[str]:
+    def _names(self, source: MultiLabelSource, positions: Tensor, folder: Path) -> Iterable[str]:
         """File names for parts of the images: digests of the network, the images and the transform."""
         key = digest(self._description(source, positions))
-        files = _FileDigests(folder, source) if isinstance(source, ImageFiles) else None
-        for part in parts:
+        digests = _file_digests(source, positions.tolist(), folder) if isinstance(source, ImageFiles) else []
+        remaining = iter(digests)
+        for part in positions.split(IMAGES_PER_FILE):
             images = _Transformed(source, part, self.transform)
             shown = (_bytes(torch.as_tensor(images[k])) for k in spread(range(len(part)), N_PROBES))
-            own = part.tolist()
-            contents = map(files.digest, own) if files else image_bytes(source, own)
+            contents = islice(remaining, len(part)) if digests else image_bytes(source, part.tolist())
             yield digest([key.encode(), *shown, *contents])[:32]
-        if files is not None:
-            files.save()
 
     def _read_or_compute(self, source: MultiLabelSource, positions: Tensor, path: Path, bar: tqdm) -> Tensor:
         """Features from their file; if it is missing, the processes of this run write it, and others wait."""
@@ -205,40 +196,30 @@ class _Network:
         return distributed.in_order_of_images(parts)
 
 
-class _FileDigests:
-    """Digests of the contents of a source's files, cached in ``folder`` until the files change.
+def _file_digests(source: ImageFiles, positions: Sequence[int], folder: Path) -> list[bytes]:
+    """SHA-256 of the contents of a source's files, cached in ``folder`` until the files change.
 
     A file is not read again while its inode, its size and both of its times are unchanged. No program can set
     the time at which an inode changed (``ctime``), so even a file of the same size and ``mtime`` is detected.
     """
-
-    def __init__(self, folder: Path, source: ImageFiles) -> None:
-        self._source = source
-        self._path = folder / f"digests-{digest([os.path.abspath(source.root).encode()])[:32]}.json"
-        self._known: dict[str, Any] = {}
-        self._is_new = False
-        with contextlib.suppress(OSError, ValueError, TypeError):  # it is missing or damaged
-            self._known = dict(read_json(self._path))
-
-    def digest(self, position: int) -> bytes:
-        """SHA-256 of an image's file."""
-        path = self._source.path(position)
+    cache = folder / f"digests-{digest([os.path.abspath(source.root).encode()])[:32]}.json"
+    known: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError, TypeError):  # it is missing or damaged
+        known = dict(read_json(cache))
+    digests, is_new = [], False
+    for path in map(source.path, positions):
         status = os.stat(path)
-        state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-        known = self._known.get(path)
-        if isinstance(known, list) and known[:-1] == state:
-            return str(known[-1]).encode()
-        found = file_digest(path).hex()
-        # A file that has just changed may change again within the same clock tick; and only on POSIX is
-        # st_ctime the time of a change.
-        if os.name == "posix" and time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
-            self._known[path], self._is_new = [*state, found], True
-        return found.encode()
-
-    def save(self) -> None:
-        """Write the cache."""
-        if self._is_new:
-            write_json(self._path, self._known)
+        state, row = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns], known.get(path)
+        if not isinstance(row, list) or row[:-1] != state:
+            row = [*state, file_digest(path).hex()]
+            # A file that has just changed may change again within the same clock tick; and only on POSIX is
+            # st_ctime the time of a change.
+            if os.name == "posix" and time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
+                known[path], is_new = row, True
+        digests.append(str(row[-1]).encode())
+    if is_new:
+        write_json(cache, known)
+    return digests
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -84,9 +84,7 @@ def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"there is no image {path}; the labels are there, but the images must be downloaded, too."
-        ) from None
+        raise FileNotFoundError(f"there is no image {path}, which has labels: download it, too.") from None
 
 
 def spread(positions: Sequence[int], n: int = N_SAMPLED) -> list[int]:
@@ -142,95 +140,83 @@ class UnfinishedRun(ValueError):
     """The folder has an unfinished run, and neither resume nor overwrite is given."""
 
 
-def check_data(folder: Path, content: Results | State | None, data: Fingerprint) -> None:
-    """Raise `OtherRun` with the differences if the run in the folder was made on other data."""
-    saved = content.data if isinstance(content, Results) else (content or {}).get("data")
-    changed = [] if saved is None else changed_data(saved, data)
+def check_data(folder: Path, saved: Fingerprint | None, data: Fingerprint) -> None:
+    """Raise `OtherRun` with the differences if the run in the folder was saved with other data."""
+    changed = [] if saved is None else ", ".join(changed_data(saved, data))
     if changed:
-        path = folder / (RESULTS_FILE if isinstance(content, Results) else STATE_FILE)
-        raise OtherRun(
-            f"{path} was saved with other data; changed: {', '.join(changed)}; restore them, {ADVICE}"
-        )
+        raise OtherRun(f"{folder} was saved with other data; changed: {changed}; restore them, {ADVICE}")
 
 
 def read_folder(
     folder: Path, settings: Settings, resume: bool, log: Callable[[str], None]
-) -> Results | State | None:
+) -> tuple[Results | None, State | None]:
     """Results of the finished run with these settings, or the state of an unfinished one, if there is any.
 
     Raises `OtherRun` for a run with other settings, and `UnfinishedRun` for a state without ``resume``.
     """
-    results, state = folder / RESULTS_FILE, folder / STATE_FILE
+    results, path = folder / RESULTS_FILE, folder / STATE_FILE
     if results.is_file():
         finished = read_results(results)
         _check_settings(results, finished.settings, settings)
-        return finished
-    if state.is_file():
-        return _read_state(state, settings, resume, log)
-    if resume:
-        log(f"{settings.name}: no {state} to continue from; starting from the beginning")
-    return None
-
-
-def _read_state(path: Path, settings: Settings, resume: bool, log: Callable[[str], None]) -> State | None:
-    """The state of an unfinished run; None if it is damaged, so that the run starts from the beginning."""
+        return finished, None
+    reason = f"there is no {path} to continue from"
     try:
-        state = load_state(path)
+        if path.is_file():
+            return None, _read_state(path, settings, resume)
     except DamagedState as error:
         if not resume:
             raise
-        log(f"{settings.name}: {str(error).rstrip('.')}; it is not used: starting from the beginning")
-        return None
+        reason = f"{str(error).rstrip('.')}; it is not used"
+    if resume:
+        log(f"{settings.name}: {reason}: starting from the beginning")
+    return None, None
+
+
+def _read_state(path: Path, settings: Settings, resume: bool) -> State:
+    state = load_state(path)
     check_fields(state, STATE_FIELDS, str(path))
     check_fields(state["position"], POSITION_FIELDS, f"{path}: position")
-    if state["position"]["within"] is not None:
-        check_fields(state["position"]["within"], {"epoch": int, "batch": int}, f"{path}: position.within")
     _check_settings(path, state["settings"], settings)
     if not resume:
-        raise UnfinishedRun(
-            f"{path.parent} has an unfinished run: give --resume to continue it, or --overwrite to start "
-            "from the beginning."
-        )
+        raise UnfinishedRun(f"{path.parent} is unfinished: give --resume to continue it, or --overwrite.")
     return state
 
 
 def _check_settings(path: Path, old: Mapping[str, Any], new: Settings) -> None:
     check_format(path, old)
-    changed = differences(old, new.as_dict(), but=RUNTIME_SETTINGS | DATA_PATHS)
+    changed = "; ".join(differences(old, new.as_dict(), but=RUNTIME_SETTINGS | DATA_PATHS))
     if changed:
-        raise OtherRun(
-            f"{path} was saved with other settings ({'; '.join(changed)}): run with those, {ADVICE}"
-        )
+        raise OtherRun(f"{path} was saved with other settings ({changed}): run with those, {ADVICE}")
 
 
-class RunLock:
-    """Lock of a run's folder: a file that names the process which writes there.
+def lock_folder(folder: Path) -> None:
+    """Lock a run's folder, which is created if needed, by a file that names the process which writes there.
 
     A killed process leaves the file behind; the next one on the same machine replaces it. A process may lock
-    a folder again that it has locked. The folder is created if needed; `FolderInUse` names its owner.
+    a folder again that it has locked. `FolderInUse` names the owner of a locked folder.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK_FILE
+    with _guard(folder):
+        owner = _read_owner(path)
+        if owner is not None and owner != _myself() and _is_alive(owner):
+            raise FolderInUse(
+                f"{folder} is in use by process {owner['pid']} on {owner['host']}: wait for it, choose "
+                f"another --out, or remove {path} if that process has ended."
+            )
+        write_json(path, _myself())
 
-    def __init__(self, folder: str | os.PathLike) -> None:
-        self.path = Path(folder) / LOCK_FILE
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._guard():
-            owner = _read_owner(self.path)
-            if owner is not None and owner != _myself() and _is_alive(owner):
-                raise FolderInUse(
-                    f"{self.path.parent} is in use by process {owner['pid']} on {owner['host']}: wait for "
-                    f"it, choose another --out, or remove {self.path} if that process has ended."
-                )
-            write_json(self.path, _myself())
 
-    def release(self) -> None:
-        """Let other processes use the folder."""
-        with self._guard():
-            if _read_owner(self.path) == _myself():
-                self.path.unlink()
+def release_folder(folder: Path) -> None:
+    """Let other processes use the folder."""
+    with _guard(folder):
+        if _read_owner(folder / LOCK_FILE) == _myself():
+            (folder / LOCK_FILE).unlink()
 
-    def _guard(self) -> FileLock:
-        """Held only briefly: a process forked from the owner would keep it after the owner has ended."""
-        return FileLock(self.path.parent.parent / ".lock")
+
+def _guard(folder: Path) -> FileLock:
+    """Held only briefly: a process forked from the owner would keep it after the owner has ended."""
+    return FileLock(folder.parent / ".lock")
 
 
 def _myself() -> dict[str, Any]:

@@ -177,7 +177,7 @@ class Variant:
         return {**self.settings, **scaled}
 
 
-def _ablation(name: str, colour: str, marker: str, table: Table, **changes: Any) -> Variant:
+def _ablation(name: str, colour: str, marker: str, table: Table = "ours", **changes: Any) -> Variant:
     """A variant of AGCN; changes are settings, or in the paper's Table 3 factors of the run's own."""
     settings, scale = ({}, changes) if table == "3" else (changes, {})
     return Variant(FULL, f"AGCN {name}", settings, Style(colour, marker, DASHED), table, scale)
@@ -187,15 +187,13 @@ _MEMORY, _STATISTICS = {"negatives": ("memory",)}, {"negatives": ("statistics",)
 _ORTHOGONAL, _PRESET = {"orthogonal_words": True, **_MEMORY}, {"preset": "statistics"}
 VARIANTS: dict[str, Variant] = {
     "agcn-no-cross": _ablation("without R and Q", "#0072B2", "s", "2", cross_blocks=False),
-    "agcn-identity-graph": _ablation("identity graph", "#009E73", "^", "ours", graph="identity"),
+    "agcn-identity-graph": _ablation("identity graph", "#009E73", "^", graph="identity"),
     "agcn-words-random": _ablation(
-        "random word vectors", "#CC79A7", "D", "ours", word_vectors="random", orthogonal_words=False
+        "random word vectors", "#CC79A7", "D", word_vectors="random", orthogonal_words=False
     ),
-    "agcn-words-plain": _ablation("word vectors as they are", "#56B4E9", "v", "ours", orthogonal_words=False),
-    "agcn-words-orthogonal": _ablation(
-        "word vectors made orthogonal", "#000000", "X", "ours", orthogonal_words=True
-    ),
-    "agcn-q-stream": _ablation("Q over the stream", "#332288", "P", "ours", q_counts="stream"),
+    "agcn-words-plain": _ablation("word vectors as they are", "#56B4E9", "v", orthogonal_words=False),
+    "agcn-words-orthogonal": _ablation("word vectors made orthogonal", "#000000", "X", orthogonal_words=True),
+    "agcn-q-stream": _ablation("Q over the stream", "#332288", "P", q_counts="stream"),
     # The paper's Table 3 as factors of its full method's weights, so that other benchmarks can vary their
     # own weights by the same factors.
     "agcn-lambda1-5/7-lambda3-0": _ablation(
@@ -241,17 +239,14 @@ SMALL: dict[str, Any] = json.loads(SMALL_FILE.read_text(encoding="utf-8"))
 
 
 def small_settings(
-    benchmark: str,
-    method: str,
-    label: str | None = None,
-    preset: str | None = None,
-    negatives: Sequence[str] = (),
+    benchmark: str, choice: Choice, preset: str | None = None, negatives: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Settings for a few thousand images: those chosen for each method in the study on photos.
 
-    ``small.json`` has them, written by ``runs/coco18/study.py``. A variant is given by its label, by the
-    preset of AGCN, or by its sources of negatives.
+    ``small.json`` has them, written by ``runs/coco18/study.py``. The preset of AGCN and the sources of
+    negatives may make the choice another variant.
     """
+    method, label, _ = choice
     sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
     labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
     chosen: dict[str, Any] = next((SMALL["methods"][one] for one in labels if one in SMALL["methods"]), {})

@@ -132,21 +132,17 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
 
         Names of files are relative to the folder ``root``.
         """
-        rows = _as_list(self._rows)
-        pictures = [
-            {
-                **self._describe(int(self._images.positions[0][position]), root),
-                "probabilities": [_percent(row[k]) if len(row) else [] for row in rows],
-            }
-            for k, position in enumerate(self.positions)
-        ]
+        rows = _as_list(self._rows, torch.empty(len(self.positions), 0))
+        pictures = []
+        for k, number in enumerate(self._images.positions[0][self.positions].tolist()):
+            pictures.append(self._describe(number, root) | {"probabilities": [_percent(r[k]) for r in rows]})
         found, right = self._counts.tolist()
         counts = {"true": self._n_true.tolist(), "found": found, "right": right}
         return {
             "pictures": pictures,
             "worst": list(self._worst(root)),
             "decisions": {"thresholds": list(PROBABILITIES), **counts},
-            "class_ap": [_percent(row) for row in _as_list(self._class_ap)],
+            "class_ap": [_percent(row) for row in _as_list(self._class_ap, torch.empty(0))],
         }
 
     def _worst(self, root: str | None) -> Iterator[dict[str, Any]]:
@@ -154,9 +150,8 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
             error = 100 * float(self._errors[k, place, c])
             if error >= 0:
                 picture = self._describe(int(self._numbers[k, place, c]), root)
-                probability = error if ERRORS[k] == "wrong" else 100 - error
-                about = {"class": self._names[c], "error": ERRORS[k]}
-                yield {**about, **picture, "probability": round(probability, 2)}
+                probability = round(error if ERRORS[k] == "wrong" else 100 - error, 2)
+                yield {"class": self._names[c], "error": ERRORS[k], **picture, "probability": probability}
 
     def _describe(self, number: int, root: str | None) -> dict[str, Any]:
         """Number of a drawn scene, or name of a file; and its labels."""
@@ -165,9 +160,9 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         return {"image": image, "labels": [self._names[c] for c in self._images.labels[number].nonzero()]}
 
 
-def _as_list(rows: Mapping[int, Tensor]) -> list[Tensor]:
-    """Rows by experience; an empty one where there was no evaluation."""
-    return [rows.get(t, torch.empty(0)) for t in range(max(rows, default=-1) + 1)]
+def _as_list(rows: Mapping[int, Tensor], empty: Tensor) -> list[Tensor]:
+    """Rows by experience, with ``empty`` where there was no evaluation."""
+    return [rows.get(t, empty) for t in range(max(rows, default=-1) + 1)]
 
 
 def _percent(fractions: Tensor) -> list[float | None]:
@@ -218,12 +213,7 @@ class EstimatePlugin(SupervisedPlugin, supports_distributed=True):  # type: igno
 
 
 def count_bytes(state: Any) -> int:
-    """Bytes of all tensors in nested containers.
-
-    Example:
-        >>> count_bytes({"a": torch.zeros(3), "b": [torch.zeros(2, dtype=torch.float64), 1]})
-        28
-    """
+    """Bytes of all tensors in nested containers."""
     if isinstance(state, Tensor):
         return state.nbytes
     parts = state.values() if isinstance(state, dict) else state

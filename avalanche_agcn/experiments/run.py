@@ -58,9 +58,10 @@ def keep_freed_memory() -> bool:
 class Run:
     """A run in its folder ``out/<method>-seed<k>``: trains, evaluates after each experience, saves.
 
-    A finished run with the same settings is not repeated. A run with other settings or on other data is an
-    error, and an unfinished run must be resumed or overwritten: ``resume`` continues from its state, if there
-    is one, and ``overwrite`` starts from the beginning, whatever the folder has.
+    A finished run with the same settings is not repeated. One with other settings or on other data raises
+    `OtherRun`, and an unfinished one `UnfinishedRun`, unless it is resumed or overwritten: ``resume``
+    continues from its state, if there is one, and ``overwrite`` starts from the beginning, whatever the
+    folder has. If another process runs in the folder, `FolderInUse` is raised.
 
     Args:
         benchmark: one of your own, instead of that of the settings.
@@ -68,11 +69,6 @@ class Run:
 
     Attributes:
         kept: results of the finished run in the folder; then there is no ``strategy``.
-
-    Raises:
-        FolderInUse: if another process runs in the folder.
-        OtherRun: if the folder has a run with other settings or on other data.
-        UnfinishedRun: if the folder has an unfinished run, without ``resume``.
     """
 
     strategy: MultiLabelTemplate
@@ -96,16 +92,17 @@ class Run:
         self.folder, self._overwrite = Path(out) / settings.name, overwrite
         with contextlib.ExitStack() as stack:  # releases the folder if anything below fails
             if self._is_first:
-                stack.callback(folder.RunLock(self.folder).release)
+                folder.lock_folder(self.folder)
+                stack.callback(folder.release_folder, self.folder)
             from_first_process(None)  # a barrier: no process reads the folder before it is locked
-            content = None
+            self.kept, state = None, None
             if not overwrite:
-                content = folder.read_folder(self.folder, self.settings, resume, self.log)
+                self.kept, state = folder.read_folder(self.folder, self.settings, resume, self.log)
             self._open_data(benchmark)
-            folder.check_data(self.folder, content, self.data)
-            self.kept = content if isinstance(content, Results) else None
-            if not isinstance(content, Results):
-                self._build(content, loggers)
+            saved = self.kept.data if self.kept else (state or {}).get("data")
+            folder.check_data(self.folder, saved, self.data)
+            if self.kept is None:
+                self._build(state, loggers)
             self._lock = stack.pop_all()
 
     def _open_data(self, benchmark: MultiLabelBenchmark | None) -> None:
@@ -119,7 +116,7 @@ class Run:
         """Make the strategy, and restore the state if there is one."""
         settings = self.settings
         self.seconds = {"train": 0.0, "eval": 0.0}
-        self.experience, self.trained, self._epochs_done = 0, False, 0
+        self.experience, self.trained = 0, False
         self._started = time.monotonic()
         network: Any = build.make_backbone(settings)
         self.backbone = network
@@ -133,6 +130,7 @@ class Run:
             network = Precomputed(network.num_features)
         parts: Any = {"plugins": [self.recorder], "evaluator": build.make_evaluator(loggers)}
         self.strategy = build.make_strategy(settings, network, self.benchmark.class_names, **parts)
+        self.strategy.train_epochs = self.n_epochs
         self.checkpoints = CheckpointPlugin(self._save, minutes=settings.checkpoint_minutes)
         if state is not None:
             self._restore(state)
@@ -168,16 +166,15 @@ class Run:
 
     def _count_remaining(self) -> tuple[int, int]:
         """Train batches, and images to evaluate, of the remaining experiences."""
-        evaluated = [len(experience.dataset) for experience in self._evaluation_stream]
-        n_evaluated = sum(evaluated)
-        if not self._at_once:
-            n_evaluated = sum(sum(evaluated[: t + 1]) for t in range(self.experience, len(evaluated)))
+        sizes = [len(experience.dataset) for experience in self._evaluation_stream]
+        remaining = range(len(sizes) - 1 if self._at_once else self.experience, len(sizes))
+        n_evaluated = sum(sum(sizes[: t + 1]) for t in remaining)
         return self.n_epochs * sum(self._count_batches()[self.experience :]), n_evaluated
 
     def _count_batches(self) -> list[int]:
         """Batches per epoch of each time that the run trains."""
-        datasets = [experience.dataset for experience in self.benchmark.train_stream]
-        datasets = [self.benchmark.complete_train_dataset] if self._at_once else datasets
+        data = self.benchmark
+        datasets = [data.complete_train_dataset] if self._at_once else [e.dataset for e in data.train_stream]
         return [math.ceil(len(dataset) / self.settings.train_mb_size) for dataset in datasets]
 
     def run(self) -> Results:
@@ -226,9 +223,6 @@ class Run:
         self.seconds[part] += time.monotonic() - self._started
 
     def _train(self) -> None:
-        # Finished epochs of a resumed run are skipped here, finished batches of the next one by the plugin.
-        self.strategy.train_epochs = self.n_epochs - self._epochs_done
-        self._epochs_done = 0
         data = self.benchmark if self._at_once else self.benchmark.train_stream[self.experience]
         try:
             self.strategy.train(data, eval_streams=[], num_workers=self.settings.num_workers)
@@ -331,19 +325,15 @@ class Run:
             if not 0 <= self.experience <= self.n_experiences:
                 raise ValueError(f"it is at experience {self.experience} of {self.n_experiences}")
             checkpoint.restore(self.strategy, state, self.benchmark.train_stream)
-            if position["within"] is not None:
-                self._resume_within(position["within"], state)
+            if (within := position["within"]) is not None:
+                n_batches = self._count_batches()[self.experience]
+                if not (0 <= within["epoch"] < self.n_epochs and 0 <= within["batch"] <= n_batches):
+                    raise ValueError(f"it is at batch {within['batch']} of epoch {within['epoch']}")
+                checkpoint.check_optimizer(self.strategy.optimizer, state["optimizer"])
+                self.checkpoints.resume(within, state)
             if self.experience:
                 self.results()  # fails now, not after the next experience, if scores are missing
         self._log(f"continuing with experience {self.experience + 1}")
-
-    def _resume_within(self, within: State, state: State) -> None:
-        n_batches = self._count_batches()[self.experience]
-        if not (0 <= within["epoch"] < self.n_epochs and 0 <= within["batch"] <= n_batches):
-            raise ValueError(f"it is at batch {within['batch']} of epoch {within['epoch']}")
-        checkpoint.check_optimizer(self.strategy.optimizer, state["optimizer"])
-        self.checkpoints.resume(within, state)
-        self._epochs_done = within["epoch"]
 
 
 def _percent(fractions: Iterable[float]) -> list[float | None]:

@@ -16,6 +16,9 @@ from avalanche_agcn.experiments.methods import METHODS
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
 Negatives = tuple[Literal["memory", "statistics"], ...]
+Arguments = dict[str, inspect.Parameter]
+Values = Mapping[str, Any]
+"""Settings by name."""
 FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
 RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes", "keep_models"})
@@ -159,7 +162,7 @@ def is_b_protocol(name: str | None) -> bool:
     return isinstance(name, str) and re.fullmatch(r"B\d+-C\d+", name) is not None
 
 
-def method_arguments(method: str) -> dict[str, inspect.Parameter]:
+def method_arguments(method: str) -> Arguments:
     """Arguments of a method's strategy that ``method_settings`` has; a ValueError names an unknown method."""
     if method not in [*METHODS]:  # a list, since a value from a file may not be hashable
         raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}.")
@@ -168,7 +171,7 @@ def method_arguments(method: str) -> dict[str, inspect.Parameter]:
     return arguments
 
 
-def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_settings(given: Values) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields that all methods share, and settings of methods, whether nested or beside them."""
     shared = {name: value for name, value in given.items() if name in TYPES and name != "method_settings"}
     nested = given.get("method_settings", {})
@@ -178,9 +181,7 @@ def split_settings(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     return shared, {**nested, **beside}
 
 
-def make_settings(
-    benchmark: BenchmarkName, defaults: Mapping[str, Any] | None = None, /, **given: Any
-) -> Settings:
+def make_settings(benchmark: BenchmarkName, defaults: Values | None = None, /, **given: Any) -> Settings:
     """Settings of a benchmark, with the given ones instead of its defaults.
 
     Args:
@@ -194,11 +195,9 @@ def make_settings(
     check_value("benchmark", benchmark, TYPES["benchmark"])
     shared, own = split_settings(given)
     arguments = method_arguments(shared.get("method", Settings.method))
-    unknown = sorted(own.keys() - arguments.keys())
-    if unknown:
-        raise ValueError(
-            f"unknown settings {unknown}; known are {sorted(TYPES)}, and of this method {sorted(arguments)}."
-        )
+    if unknown := sorted(own.keys() - arguments.keys()):
+        known = f"{sorted(TYPES)}, and of this method {sorted(arguments)}"
+        raise ValueError(f"unknown settings {unknown}; known are {known}.")
     merged = _merge(benchmark, arguments, defaults or {}, {**shared, **own, "benchmark": benchmark})
     types = TYPES | {name: argument.annotation for name, argument in arguments.items()}
     values = {name: value for name, value in merged.items() if name in types}
@@ -213,12 +212,7 @@ def make_settings(
     return settings
 
 
-def _merge(
-    benchmark: BenchmarkName,
-    arguments: Mapping[str, inspect.Parameter],
-    defaults: Mapping[str, Any],
-    given: Mapping[str, Any],
-) -> dict[str, Any]:
+def _merge(benchmark: BenchmarkName, arguments: Arguments, defaults: Values, given: Values) -> dict[str, Any]:
     """All settings by name; each source overrides those before it."""
     chosen = {**DEFAULTS[benchmark], **defaults, **given}
     by_protocol = _protocol_settings(benchmark, chosen.get("protocol"))
@@ -239,9 +233,7 @@ def _protocol_settings(benchmark: BenchmarkName, protocol: Any) -> dict[str, Any
     if protocol in (None, "paper"):
         return {}
     if not is_b_protocol(protocol):
-        raise ValueError(
-            f"the setting protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not {protocol!r}."
-        )
+        raise ValueError(f"the setting protocol must be 'paper' or 'B<n>-C<m>' (B0-C10), not {protocol!r}.")
     size = {} if benchmark == "scenes" else {"image_size": B_IMAGE_SIZE}
     return {"n_classes": None, "n_experiences": None, **size}
 
@@ -258,17 +250,11 @@ def _check_method(settings: Settings) -> None:
     name, no_memory = settings.method, settings.method_settings.get("mem_size") == 0
     if no_memory and method_arguments(name)["mem_size"].default > 0:
         raise ValueError(f"{name} needs a memory: mem_size (--memory) must be at least 1, not 0.")
-    unusable = sorted(set(settings.negatives) - usable_negatives(settings))
-    if unusable:
-        raise ValueError(
-            f"{name} cannot use negatives from {', '.join(unusable)}: memory needs a method that replays "
-            "images, or AGCN with --memory; statistics need one that trains by gradient."
-        )
+    if unusable := ", ".join(sorted(set(settings.negatives) - usable_negatives(settings))):
+        needs = "memory needs a method that replays, or AGCN with --memory; statistics need gradients"
+        raise ValueError(f"{name} cannot use negatives from {unusable}: {needs}.")
     if settings.pseudo_labels and not METHODS[name].takes_pseudo_labels:
-        raise ValueError(
-            f"{name} cannot use pseudo_labels: they need a method that trains by gradient, one experience "
-            "after the other, and has none of its own."
-        )
+        raise ValueError(f"{name} cannot use pseudo_labels: it has its own, trains jointly or has no loss.")
 
 
 def _check_data(settings: Settings) -> None:
@@ -307,22 +293,17 @@ def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
     """Raise a ValueError for results or a state of another format."""
     found = content.get("format", 1)
     if found != FORMAT:
-        raise ValueError(
-            f"{path} has format {found}, but this version of avalanche-agcn reads format {FORMAT}: "
-            "run it again."
-        )
+        raise ValueError(f"{path} has format {found}, but this version reads format {FORMAT}: run it again.")
 
 
-def differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], *, but: Collection[str] = RUNTIME_SETTINGS
-) -> list[str]:
+def differences(old: Values, new: Values, *, but: Collection[str] = RUNTIME_SETTINGS) -> list[str]:
     """Settings that differ, each as ``"lr: 0.0001, now 0.001"``; a missing one has its default."""
     before, now = _with_defaults(old), _with_defaults(new)
     names = sorted((before.keys() | now.keys()) - set(but))
     return [f"{n}: {before.get(n)}, now {now.get(n)}" for n in names if before.get(n) != now.get(n)]
 
 
-def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_defaults(values: Values) -> dict[str, Any]:
     shared, own = split_settings({**Settings().as_dict(), **values})
     arguments = method_arguments(shared["method"]) if shared["method"] in METHODS else {}
     defaults = {name: argument.default for name, argument in arguments.items()}
@@ -332,9 +313,6 @@ def _with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_folders(wanted: Sequence[Settings]) -> None:
     """Raise a ValueError if several runs would have the same folder."""
-    shared = [name for name, times in Counter(settings.name for settings in wanted).items() if times > 1]
-    if shared:
-        raise ValueError(
-            f"several runs would have the folder {', '.join(shared)}: give each method and seed once, and a "
-            "label to one method only."
-        )
+    names = Counter(settings.name for settings in wanted)
+    if shared := ", ".join(name for name, times in names.items() if times > 1):
+        raise ValueError(f"several runs would have the folder {shared}: repeat no method, seed or label.")

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.checkpoint import Diverged, load_state
 from avalanche_agcn.experiments.cli import main
-from avalanche_agcn.experiments.exit_codes import returns_exit_code
+from avalanche_agcn.experiments.exit_codes import one_sentence, returns_exit_code
 from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
@@ -139,3 +139,4 @@ def test_a_killed_loader_worker_and_a_too_high_learning_rate_end_in_one_sentence
     assert load_all() == 1
     message = r"Stopped: DataLoader worker .*, perhaps for lack of memory: use fewer --workers\.\n"
     assert re.fullmatch(message, capsys.readouterr().err)
+    assert one_sentence(MemoryError()) == "MemoryError."  # though it has no message

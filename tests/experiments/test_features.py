@@ -158,18 +158,6 @@ def test_threads_that_share_a_backbone_get_its_features(tmp_path):
         torch.testing.assert_close(stack(features.result().test_stream[1].dataset), expected)
 
 
-def test_a_backbone_keeps_its_mode_when_an_image_fails(tmp_path):
-    backbone = torch.nn.Sequential(MeanColours(), torch.nn.Dropout(0.5)).train()
-    backbone[1].eval()
-
-    def fail(image):
-        raise OSError("no image")
-
-    with pytest.raises(OSError, match="no image"):
-        feature_benchmark(scenes(eval_transform=fail), backbone, tmp_path)
-    assert [module.training for module in backbone] == [True, False]
-
-
 def replace_pixels(path):
     """Write other pixels to a file and keep its size and time."""
     status, content = path.stat(), bytearray(path.read_bytes())

@@ -118,7 +118,7 @@ def lock_as(folder, monkeypatch, process=None, **changes):
     own = run_folder._myself() | {"pid": owner.pid, "started": owner.create_time()} | changes
     with monkeypatch.context() as patch:
         patch.setattr(run_folder, "_myself", lambda: own)
-        run_folder.RunLock(folder)
+        run_folder.lock_folder(folder)
     return own
 
 
@@ -137,7 +137,8 @@ def test_the_lock_of_a_process_that_has_ended_is_taken_over(tmp_path, monkeypatc
     if not changes:
         other_process.kill()
         other_process.wait()
-    run_folder.RunLock(tmp_path).release()
+    run_folder.lock_folder(tmp_path)
+    run_folder.release_folder(tmp_path)
     assert not (tmp_path / run_folder.LOCK_FILE).exists()
 
 
@@ -145,10 +146,11 @@ def test_the_lock_of_another_host_is_kept_but_not_one_that_names_nobody(tmp_path
     lock_as(tmp_path, monkeypatch, host="elsewhere")
     message = r"on elsewhere.* remove .*lock.json if that process has ended"
     with pytest.raises(run_folder.FolderInUse, match=message):
-        run_folder.RunLock(tmp_path)
+        run_folder.lock_folder(tmp_path)
     for text in ("", "[]", '{"pid": "x"}', "[" * 100_000):
         (tmp_path / run_folder.LOCK_FILE).write_text(text)
-        run_folder.RunLock(tmp_path).release()
+        run_folder.lock_folder(tmp_path)
+        run_folder.release_folder(tmp_path)
         assert not (tmp_path / run_folder.LOCK_FILE).exists()
 
 
@@ -174,7 +176,7 @@ def test_two_runs_started_at_once_do_not_mix(tmp_path, launcher):
 
 def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path, monkeypatch):
     """Else one could read a state that another run replaces as it ends, and the processes would differ."""
-    calls, names = [], ["RunLock", "from_first_process", "read_folder"]
+    calls, names = [], ["lock_folder", "from_first_process", "read_folder"]
 
     def record(name, own, *args):
         calls.append(name)
@@ -258,7 +260,7 @@ def test_each_change_of_the_data_is_named(folder, monkeypatch, content_bytes):
     assert changed(folder, before) == in_both("images")
     benchmark = photos(folder)
     (folder / "7.bmp").unlink()
-    with pytest.raises(FileNotFoundError, match=r"there is no image .*7.bmp; .*downloaded"):
+    with pytest.raises(FileNotFoundError, match=r"there is no image .*7.bmp, .*download it"):
         run_folder.data_fingerprint(benchmark.plan)
 
 

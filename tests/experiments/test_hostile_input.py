@@ -1,6 +1,7 @@
 """Wrong options and files end in an exit code and one sentence; no exception leaves the command line."""
 
 import copy
+import itertools
 import json
 import re
 import shutil
@@ -17,7 +18,6 @@ from torchvision.models import VisionTransformer
 from avalanche_agcn.__main__ import main as package_main
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.benchmarks.coco import read_instances
-from avalanche_agcn.checks import RANGES
 from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.cli import main, make_parser, settings_of
@@ -47,14 +47,8 @@ def sentence(capsys):
     [
         ("--epochs 0", r"train_epochs must be at least 1 and at most 1e\+06, not 0"),
         ("--lr nan", r"lr must be a finite number, at least 0 and at most 1e\+30, not nan"),
-        ("--lr-head inf", "lr_head must be a finite number, at least 0"),
-        ("--epochs -1", "train_epochs must be at least 1"),
-        ("--lr -1", "lr must be at least 0"),
-        ("--checkpoint-minutes nan", "checkpoint_minutes must be a finite number"),
         ("--seed 4294967296", "seed must be at least 0"),
-        ("--limit 0", "limit must be at least 1"),
         ("--workers -1", "num_workers must be at least 0"),
-        ("--batch-size 0", "train_mb_size must be at least 1"),
         ("--validation-size 1.0", "validation_size must be at least 0 and below 1, not 1.0"),
         ("--image-size 100000", "image_size must be at least 8 and at most 2048"),
         ("--split-lists missing.zip", r"split_lists \(missing.zip\) need the images of their data"),
@@ -79,7 +73,7 @@ def sentence(capsys):
         ("--method er prs --label mine", "several runs would have the folder mine-seed0"),
         ("--method magic", "unknown method 'magic'; known are multitask"),
         ("--method er agcn --word-vectors absent.txt", "there is no file absent.txt of word vectors"),
-        ("--protocol B10", "protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not 'B10'"),
+        ("--protocol B10", "protocol must be 'paper' or 'B<n>-C<m>' .*, not 'B10'"),
         ("--loss focal", "--loss: invalid choice: 'focal'"),
         ("--config absent.toml", "absent.toml"),
     ],
@@ -92,10 +86,11 @@ def test_a_wrong_option_is_named_before_anything_is_written(options, message, ca
 
 
 def test_every_number_among_the_settings_has_a_range():
-    def is_number(kind):
-        return any(one in (int, float) for one in getattr(kind, "__args__", (kind,)))
-
-    assert {name for name, kind in TYPES.items() if is_number(kind)} <= RANGES.keys()
+    numbers = [name for name, kind in TYPES.items() if {int, float} & {*getattr(kind, "__args__", (kind,))}]
+    assert len(numbers) >= 20
+    for name, value in itertools.product(numbers, (-1, 10**31)):
+        with pytest.raises(ValueError, match=f"the setting {name} must be (at least|above) .*not {value}"):
+            make_settings("coco", **{name: value})
 
 
 @pytest.mark.parametrize(("device", "reason"), [("meta", "it computes nothing"), ("cuda:99", "")])
@@ -141,9 +136,9 @@ def test_a_network_that_cannot_take_the_image_size_is_named(tmp_path, monkeypatc
     ("name", "content", "message"),
     [
         ("a.json", {"settings": {"batch_size": 8}}, "a.json has format 1, but this"),
-        ("a.json", {"settings": 3, "format": 2}, "settings must be settings by name, not 3"),
-        ("a.json", {"settings": None, "format": 2}, "settings must be settings by name, not None"),
-        ("a.json", {"settings": [1], "format": 2}, "settings must be settings by name"),
+        ("a.json", {"settings": 3, "format": 2}, "must have settings by name, such as `lr = 1e-4`, not 3"),
+        ("a.json", {"settings": None, "format": 2}, "settings by name, such as `lr = 1e-4`, not None"),
+        ("a.json", {"settings": [1], "format": 2}, "must have settings by name"),
         ("a.json", {"seed": [[1]]}, "seed must be a whole number, not [1]"),
         ("a.json", {"seed": "a"}, "seed must be a whole number, not 'a'"),
         ("a.json", {"method": [3]}, "unknown method 3"),

@@ -210,20 +210,14 @@ def test_a_benchmark_of_the_users_own_goes_through_runs_tables_and_resume(tmp_pa
     assert "| Fine-Tuning | 1 |" in (tmp_path / "report" / "table-OwnBenchmark.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"protocol": "B2-C2", "class_order": "alphabetical"},
-        {"limit": 5, "n_classes": 3, "validation_size": 0.2},
-    ],
-)
+OTHER_DATA = {"protocol": "B2-C2", "class_order": "alphabetical"}
+
+
+@pytest.mark.parametrize("given", [OTHER_DATA, {"limit": 5, "n_classes": 3, "validation_size": 0.2}])
 def test_settings_that_a_benchmark_of_the_users_own_cannot_follow_are_named(tmp_path, given):
     settings = make_settings("own", method="finetuning", backbone="small", **given)
-    with pytest.raises(
-        ValueError, match=r"the settings [\w, ]+ cannot change the data of your own"
-    ) as raised:
+    with pytest.raises(ValueError, match=f"the settings {', '.join(given)} cannot change your own benchmark"):
         make_run(settings, tmp_path, benchmark=own_benchmark())
-    assert set(re.findall(r"\w+", str(raised.value).split(" cannot ")[0])) == {"the", "settings", *given}
 
 
 def save_scenes(folder, split="train"):

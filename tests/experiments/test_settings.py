@@ -30,6 +30,7 @@ STATISTICS = {"lr_gcn": 3e-4, "lambda_cls": 0.5, "lambda_gph": 1e3, "orthogonal_
         ("scenes", {}, {"backbone": "small", "lambda_gph": 1e3, "name": "agcn-seed0"}),
         ("scenes", {"backbone": "resnet18", "lambda_gph": 5, "limit": None, "amp": "bf16"}, {}),
         ("coco", {"protocol": "B0-C10"}, B_SIZES),
+        ("coco", {"protocol": "B40-C10"}, B_SIZES),
         ("coco", {"protocol": "B0-C4", "n_classes": 12, "image_size": 128}, {"n_experiences": None}),
         ("wide", {"protocol": "B0-C9", "n_experiences": 3}, B_SIZES | {"n_experiences": 3}),
         ("scenes", {"protocol": "B0-C10"}, B_SIZES | {"image_size": 64}),
@@ -99,9 +100,7 @@ def test_settings_that_do_not_fit_are_named_with_what_is_wanted(benchmark, given
         make_settings(benchmark, **given)
 
 
-def test_known_protocols_and_sources_of_labels_are_taken():
-    for name in ("B0-C10", "B40-C10"):
-        assert make_settings("coco", protocol=name).image_size == protocols.B_IMAGE_SIZE
+def test_sources_of_labels_are_taken():
     for method in METHODS.keys() - ONE_PASS:
         assert make_settings("scenes", method=method, pseudo_labels=True).as_dict()["pseudo_labels"] is True
     for source in ("memory", "statistics"):
