@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from avalanche_agcn.evaluation import functional
 from avalanche_agcn.evaluation._ranking import count_sets
@@ -179,8 +179,7 @@ class PerSetMetric(NestedMetric):
     def _result(self) -> NestedScores:
         sets = zip(self._increments, self.class_counts, strict=True)
         scored = [functional.score_sets([batches], [n], self.threshold) for batches, n in sets]
-        ap = torch.full((len(scored), max(self.class_counts)), math.nan, dtype=torch.float64)
-        for row, own in zip(ap, scored, strict=True):
-            row[: own.average_precision.shape[1]] = own.average_precision[0]
+        rows = [own.average_precision[0] for own in scored]
+        ap = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=math.nan)
         mean_ap, cf1, of1 = ([getattr(own, name)[0] for own in scored] for name in ("mAP", "CF1", "OF1"))
         return NestedScores(mean_ap, cf1, of1, ap, scored[-1].stage)

@@ -231,7 +231,6 @@ class NestedPluginMetric(BatchReader):
             none if there was no evaluation after experience t.
         average_precision: [C] of each stream, in the last evaluated set.
         stages: `stage_scores` of each stream after each experience; None if there was no evaluation.
-        lines: values of the last evaluation as text, one line per metric.
     """
 
     def __init__(self, emit: Collection[str], threshold: float, saved_graphs: bool, names: Names) -> None:
@@ -254,7 +253,6 @@ class NestedPluginMetric(BatchReader):
         self.history: dict[str, dict[str, list[list[float]]]] = {}
         self.average_precision: dict[str, Tensor] = {}
         self.stages: dict[str, list[functional.StageScores | None]] = {}
-        self.lines: dict[str, str] = {}
         self._n_trained: int | None = None  # classes trained on; None if there was no training
 
     def result(self) -> dict[str, dict[str, functional.NestedSummary]]:
@@ -333,20 +331,18 @@ class NestedPluginMetric(BatchReader):
 
     def after_eval(self, strategy: SupervisedTemplate) -> list[MetricValue]:
         """Score the nested sets, add a row to the matrices and emit the values."""
-        self.lines = {}
         if not self._set_classes:
             return []
-        scored = {suffix: metric.gather().result() for suffix, metric in self._metrics.items()}
-        for metric in self._metrics.values():
+        values: Values = {}
+        for suffix, metric in self._metrics.items():
+            scored = metric.gather().result()
             metric.reset()  # releases the scores
-        last = scored[""]
-        ap = self.average_precision[self._stream] = last.average_precision[-1, : self._set_classes[-1]]
-        is_complete = self._n_trained in (None, self._set_classes[-1])  # has all classes trained on
-        values = self._row_values(last, "", is_complete)
-        if is_complete:
-            values |= self._add_stage(last.stage)
-        if "_Saved" in scored:
-            values |= self._row_values(scored["_Saved"], "_Saved", is_complete)
+            for name in ("mAP", "CF1", "OF1"):
+                values |= self._add_row(f"{name}{suffix}", getattr(scored, name))
+            if not suffix:
+                ap = scored.average_precision[-1, : self._set_classes[-1]]
+                values |= self._add_stage(scored.stage)
+        self.average_precision[self._stream] = ap
         if "per_class" in self._emit:
             values["AP_Nested", None] = name_classes(ap, strategy, self._class_names)
         if "plot" in self._emit and self._stream in self.history:
@@ -354,6 +350,11 @@ class NestedPluginMetric(BatchReader):
             curves = {name: [row[-1] if row else math.nan for row in rows] for name, rows in matrices.items()}
             values["LearningCurve", None] = learning_curve(curves)
         return metric_values(self, strategy, values, stream=self._stream)
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the evaluated sets have all classes trained on."""
+        return self._n_trained in (None, self._set_classes[-1])
 
     def _count_set_classes(self, experiences: Sequence[Any]) -> list[int]:
         """Number of classes of each nested set that the first evaluated experiences form."""
@@ -367,40 +368,33 @@ class NestedPluginMetric(BatchReader):
             class_counts.append(n_classes)
         return class_counts
 
-    def _row_values(self, scored: functional.NestedScores, suffix: str, is_complete: bool) -> Values:
-        """Values of each metric to emit; complete rows are added to the history."""
-        values: Values = {}
-        for metric in ("mAP", "CF1", "OF1"):
-            name, row = f"{metric}{suffix}", getattr(scored, metric)
-            emitted: Values = {("Nested", i): score for i, score in enumerate(row) if "nested" in self._emit}
-            if is_complete:
-                emitted |= self._add_row(name, row)
-            values |= {(f"{name}_{what}", i): value for (what, i), value in emitted.items()}
-            if emitted:
-                self.lines[f"{name} of {self._stream} stream"] = _describe(emitted)
+    def _add_row(self, name: str, row: list[float]) -> Values:
+        """Store a complete row, and return the values to emit, except those that need a missing row."""
+        values: Values = {
+            (f"{name}_Nested", i): score for i, score in enumerate(row) if "nested" in self._emit
+        }
+        if not self._is_complete:
+            return values
+        matrix = self.history.setdefault(self._stream, {}).setdefault(name, [])
+        matrix.extend([] for _ in range(len(matrix), len(row)))
+        matrix[len(row) - 1] = row  # its length tells the experience
+        if "experience" in self._emit:
+            first = {i: before[i] for i, before in enumerate(matrix[: len(row) - 1]) if before}
+            values |= {(f"{name}_Forgetting", i): score - row[i] for i, score in first.items()}
+        if "stream" in self._emit:
+            summary = zip(SUMMARY_NAMES, functional.nested_summary(matrix[: len(row)]), strict=True)
+            values |= {(f"{name}_{key}", None): value for key, value in summary if not math.isnan(value)}
         return values
 
     def _add_stage(self, stage: functional.StageScores) -> Values:
-        """Store the scores of a stage, and return those to emit."""
+        """Store the scores of a complete stage, and return those to emit."""
+        if not self._is_complete:
+            return {}
         n_sets, stages = len(self._set_classes), self.stages.setdefault(self._stream, [])
         stages.extend([None] * (n_sets - len(stages)))
         stages[n_sets - 1] = stage
         named = stage._asdict() if "stages" in self._emit else {}
         return {(f"{name}_Stage", None): value for name, value in named.items()}
-
-    def _add_row(self, name: str, row: list[float]) -> Values:
-        """Store a row, and return the values to emit, except those that need a row that is missing."""
-        matrix = self.history.setdefault(self._stream, {}).setdefault(name, [])
-        matrix.extend([] for _ in range(len(matrix), len(row)))
-        matrix[len(row) - 1] = row  # its length tells the experience
-        values: Values = {}
-        if "experience" in self._emit:
-            first = {i: before[i] for i, before in enumerate(matrix[: len(row) - 1]) if before}
-            values |= {("Forgetting", i): score - row[i] for i, score in first.items()}
-        if "stream" in self._emit:
-            summary = zip(SUMMARY_NAMES, functional.nested_summary(matrix[: len(row)]), strict=True)
-            values |= {(key, None): value for key, value in summary if not math.isnan(value)}
-        return values
 
 
 def name_classes(values: Tensor, strategy: SupervisedTemplate, class_names: Names) -> dict[str, float]:
@@ -433,11 +427,3 @@ def metric_values(
     named = {f"{name}/{path}" + ("" if i is None else f"/Exp{i:03d}"): values[name, i] for name, i in values}
     x = strategy.clock.train_iterations
     return [MetricValue(metric, name, value, x) for name, value in named.items()]
-
-
-def _describe(values: Values) -> str:
-    """Return the values of a metric as text: ``Nested 0.5000 0.4000, Last 0.4000``."""
-    groups: dict[tuple[str, bool], list[str]] = {}
-    for (what, i), value in values.items():
-        groups.setdefault((what, i is None), []).append(f"{value:.4f}")
-    return ", ".join(f"{what} {' '.join(numbers)}" for (what, _), numbers in groups.items())

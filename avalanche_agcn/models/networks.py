@@ -60,9 +60,8 @@ def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, 
             return _from_timm(name.removeprefix("timm/"), pretrained, {"global_pool": pool, **settings})
     near = difflib.get_close_matches(name, [*known, "small", *LITE])
     raise ValueError(
-        f"There is no backbone {name!r}; similar names are {near or ['resnet101', 'small']}. All "
-        "classification networks of torchvision are known, and those of timm if it is installed "
-        "(pip install timm)."
+        f"There is no backbone {name!r}; use a classification network of torchvision, or of timm if that is "
+        f"installed (pip install timm): similar names are {near or ['resnet101', 'small']}."
     )
 
 

@@ -19,13 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from avalanche_agcn import __version__
-from avalanche_agcn.benchmarks.image_files import (
-    Transform,
-    describe_transform,
-    load_image,
-    make_transform,
-    upright_rgb,
-)
+from avalanche_agcn.benchmarks import image_files
 from avalanche_agcn.checks import check_fields, check_range, read_json
 from avalanche_agcn.models.backbones import RandomFeatures, WeightsUnavailable, create_backbone
 from avalanche_agcn.models.forward import check_device, digest_weights, evaluation_mode
@@ -68,7 +62,7 @@ class SavedModel(MultiLabelClassifier):
         super().__init__(backbone, len(description["class_names"]))
         self.class_names, self.thresholds = description["class_names"], description["thresholds"]
         steps, self.description = description["transform"], description
-        self.transform = None if steps is None else make_transform(steps)
+        self.transform = None if steps is None else image_files.make_transform(steps)
         self.eval()
 
     @torch.inference_mode()
@@ -98,7 +92,9 @@ class SavedModel(MultiLabelClassifier):
             raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {type_name}.")
         if self.transform is None:
             raise ValueError("The run's transform could not be saved: pass photos as transformed tensors.")
-        return self.transform(upright_rgb(photo) if isinstance(photo, Image.Image) else load_image(photo))
+        if isinstance(photo, Image.Image):
+            return self.transform(image_files.upright_rgb(photo))
+        return self.transform(image_files.load_image(photo))
 
     def _prediction(self, row: Sequence[float]) -> Prediction:
         found = [k for k, threshold in enumerate(self.thresholds) if row[k] >= threshold]
@@ -112,7 +108,7 @@ def pack_model(
     *,
     network: Mapping[str, Any],
     by_name: bool,
-    transform: Transform | None,
+    transform: image_files.Transform | None,
     class_names: Sequence[str],
     thresholds: Sequence[float] | None = None,
     about: Mapping[str, Any],
@@ -130,6 +126,7 @@ def pack_model(
     if isinstance(model.backbone, RandomFeatures):
         tensors["random"] = model.backbone.weight
         backbone = model.backbone.backbone if backbone is model.backbone else backbone
+    weights = "pretrained" if by_name else "stored"
     if not by_name:
         tensors |= {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
     content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
@@ -139,12 +136,8 @@ def pack_model(
         **about,
         "class_names": names,
         "thresholds": [THRESHOLD] * len(names) if thresholds is None else list(thresholds),
-        "transform": describe_transform(transform),
-        "backbone": {
-            **network,
-            "weights": "pretrained" if by_name else "stored",
-            "digest": digest_weights(backbone),
-        },
+        "transform": image_files.describe_transform(transform),
+        "backbone": {**network, "weights": weights, "digest": digest_weights(backbone)},
         "tensors": hashlib.sha256(content).hexdigest(),
     }
     return content, description

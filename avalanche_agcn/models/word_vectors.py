@@ -135,17 +135,15 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as file:
             words, vectors = file["words"], file["vectors"]
+        is_matrix = words.ndim == 1 and vectors.ndim == 2 and len(words) == len(vectors) and vectors.shape[1]
+        if not is_matrix or words.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
+            types = f"{words.dtype} and {vectors.dtype}"
+            raise ValueError(f"it has {words.size} words and vectors of shape {vectors.shape}, of {types}")
     except (KeyError, ValueError, OSError, EOFError, TypeError, IndexError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{str(path)!r} is not an .npz with an array of strings 'words' and a matrix 'vectors': "
+            f"{str(path)!r} is not an .npz with words of type str, [n], and vectors of numbers, [n, d]: "
             f"{str(error).rstrip('.')}."
         ) from error
-    is_matrix = words.ndim == 1 and vectors.ndim == 2 and len(words) == len(vectors) and vectors.shape[1]
-    if not is_matrix or words.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{str(path)!r} must have words of type str, [n], and vectors of numbers, [n, d]; it has "
-            f"{words.size} words but vectors of shape {vectors.shape} (of {words.dtype} and {vectors.dtype})."
-        )
     return _pick(words.tolist(), vectors, wanted)
 
 
@@ -206,8 +204,7 @@ def _check_finite(found: Mapping[str, Tensor], source: str | Path) -> None:
     """Raise a ValueError for vectors that would make all classifiers NaN or zero."""
     for word, vector in found.items():
         if not vector.isfinite().all() or not vector.any():
-            problem = "only zeros" if vector.isfinite().all() else "numbers that are not finite"
             raise ValueError(
-                f"The vector of {word!r} in {str(source)!r} has {problem}; download the file again, or "
-                "rename the class."
+                f"The vector of {word!r} in {str(source)!r} has only zeros, or numbers that are not finite: "
+                f"{vector[:3].tolist()}…; download the file again, or rename the class."
             )
