@@ -73,9 +73,11 @@ class AGCNModel(MultiLabelModel):
         """Number of classes seen so far, and of logits."""
         return len(self.adjacency)
 
-    def embeddings(self) -> Tensor:
-        """H, one classifier per class seen, ``[n_seen, D]``."""
-        return self._embed(self.adjacency)
+    def embeddings(self, adjacency: Tensor | None = None) -> Tensor:
+        """H, one classifier per class of a graph, ``[n, D]``; of all classes seen if None."""
+        graph = self.adjacency if adjacency is None else adjacency
+        with torch.autocast(graph.device.type, enabled=False):
+            return self.gcn(graph, self.word_vectors[: len(graph)])
 
     def classifiers(self) -> Classifiers:
         """H as classifiers, without bias."""
@@ -95,7 +97,7 @@ class AGCNModel(MultiLabelModel):
         graphs = [graph.view(n, n) for graph, n in zip(past, sizes, strict=True)]
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(self.word_vectors.dtype)
-            return [features @ self._embed(graph).T for graph in (*graphs, self.adjacency)]
+            return [features @ self.embeddings(graph).T for graph in (*graphs, self.adjacency)]
 
     def set_graph(self, adjacency: Tensor) -> None:
         """Set the graph ``[n, n]`` over the first classes; a larger one than before starts an experience."""
@@ -126,10 +128,6 @@ class AGCNModel(MultiLabelModel):
             graph = torch.eye(n, device=self.adjacency.device)
             graph[: self.n_seen, : self.n_seen] = self.adjacency
             self.set_graph(graph)
-
-    def _embed(self, adjacency: Tensor) -> Tensor:
-        with torch.autocast(adjacency.device.type, enabled=False):
-            return self.gcn(adjacency, self.word_vectors[: len(adjacency)])
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
         """Resize the buffers to the saved ones; word vectors of further classes are kept."""

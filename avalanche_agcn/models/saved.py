@@ -7,7 +7,7 @@ layer between them (L3A) and a refinement of logits (StreamingRidge). Reading th
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -73,16 +73,14 @@ class SavedModel(MultiLabelClassifier):
         """
         check_range("batch_size", batch_size, least=1)
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
-        photos: Sequence[Any] = [images] if single else images  # type: ignore[assignment,list-item]
+        inputs = map(self._input, [images] if single else images)  # type: ignore[arg-type,list-item]
+        rows = []
         with evaluation_mode(self):
-            rows = [self(batch).double().sigmoid().cpu() for batch in self._batches(photos, batch_size)]
-        return [self._prediction(row) for batch in rows for row in batch.tolist()]
-
-    def _batches(self, photos: Sequence[Photo], batch_size: int) -> Iterator[Tensor]:
-        """Inputs of the network; successive images of one size form batches."""
-        for _, images in groupby(map(self._input, photos), key=lambda image: image.shape):
-            while batch := list(islice(images, batch_size)):
-                yield torch.stack(batch).to(self.classifier.weight.device)
+            for _, group in groupby(inputs, key=lambda image: image.shape):  # only equal sizes form a batch
+                while batch := list(islice(group, batch_size)):
+                    logits = self(torch.stack(batch).to(self.classifier.weight.device))
+                    rows += logits.double().sigmoid().tolist()
+        return [self._prediction(row) for row in rows]
 
     def _input(self, photo: Photo) -> Tensor:
         if isinstance(photo, Tensor):
@@ -182,14 +180,14 @@ def _find(run: Path, after: int | None) -> Path:
     path = run / f"{model_name(after)}{DESCRIPTION}"
     if path.is_file():
         return path
-    if after is not None and (run / f"{model_name()}{DESCRIPTION}").is_file():
-        kept = [p.stem.removeprefix("model-after") for p in run.glob(f"model-after*{DESCRIPTION}")]
-        listed = ", ".join(sorted(kept, key=lambda number: (len(number), number)))
-        there = f"there are those after {listed}" if kept else "run with --keep-models for them"
-        raise FileNotFoundError(f"{run} has no model after experience {after}; {there}.")
-    runs = sorted(str(p.parent) for p in run.glob(f"*/{model_name()}{DESCRIPTION}")) if run.is_dir() else []
-    there = f"give the folder of one run: {', '.join(runs[:20])}" if runs else "has a run ended there?"
-    raise FileNotFoundError(f"There is no {path}; {there}")
+    hint = "has a run ended there?"
+    if (run / f"{model_name()}{DESCRIPTION}").is_file():  # a run without the model after this experience
+        kept = [p.name for p in run.glob(f"model-after*{DESCRIPTION}")]
+        listed = ", ".join(sorted(kept, key=lambda name: (len(name), name)))
+        hint = f"there are {listed}." if kept else "run with --keep-models for it."
+    elif runs := sorted(str(p.parent) for p in run.glob(f"*/{model_name()}{DESCRIPTION}")):
+        hint = f"give the folder of one run: {', '.join(runs[:20])}."
+    raise FileNotFoundError(f"There is no {path}; {hint}")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -71,9 +71,7 @@ def load_word_vectors(
     check_choice("missing", missing, Missing)
     wanted = {key for name in class_names for key in _keys(name)}
     found = _read(source, wanted)
-    if missing == "error" and source != "random":
-        _check_found(class_names, found, source)
-    _check_finite(found, source)
+    _check(found, class_names if missing == "error" and source != "random" else (), source)
     dimension = len(next(iter(found.values()))) if found else dimension
 
     def vector(word: str) -> Tensor:
@@ -189,7 +187,8 @@ def _read_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     return found
 
 
-def _check_found(class_names: Sequence[str], found: Mapping[str, Tensor], source: str | Path) -> None:
+def _check(found: Mapping[str, Tensor], class_names: Sequence[str], source: str | Path) -> None:
+    """Raise an error for names without a vector, and for vectors that would make classifiers NaN or zero."""
     unknown = {name: [word for word in _parts(name, found) if word not in found] for name in class_names}
     listed = ", ".join(f"{words} of class {name!r}" for name, words in unknown.items() if words)
     if listed:
@@ -198,13 +197,9 @@ def _check_found(class_names: Sequence[str], found: Mapping[str, Tensor], source
             "a larger source ('glove-6b-50d' or a GloVe file), or pass missing='random' (in runs, "
             "--word-vectors glove-6b-50d or --set missing_words=random)."
         )
-
-
-def _check_finite(found: Mapping[str, Tensor], source: str | Path) -> None:
-    """Raise a ValueError for vectors that would make all classifiers NaN or zero."""
     for word, vector in found.items():
         if not vector.isfinite().all() or not vector.any():
             raise ValueError(
-                f"The vector of {word!r} in {str(source)!r} has only zeros, or numbers that are not finite: "
-                f"{vector[:3].tolist()}…; download the file again, or rename the class."
+                f"The vector of {word!r} in {str(source)!r} has only zeros, or numbers that are not finite; "
+                "download the file again, or rename the class."
             )
