@@ -186,8 +186,8 @@ def nested_metrics(
 ) -> list[NestedPluginMetric]:
     """Return a plugin metric of the nested test sets, or no metric if nothing is to be emitted.
 
-    After experience t, ``strategy.eval(benchmark.test_stream[: t + 1])`` passes each image through the
-    network once and adds row t to the nested matrices of mAP, CF1 and OF1.
+    Evaluation after experience t adds row t to the nested matrices of mAP, CF1 and OF1; see
+    `multilabel_evaluator`.
 
     Args:
         nested: emit mAP, CF1 and OF1 of every nested set 0..t: ``mAP_Nested/…/Exp003`` and so on.

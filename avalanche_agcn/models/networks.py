@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torchvision
 from torch import nn
+from torchvision.ops import Conv2dNormActivation
 
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
 
@@ -67,26 +68,18 @@ def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, 
 
 def _small(pretrained: Weights, *, width: int = 32) -> Network:
     layers = nn.Sequential(
-        _convolution(3, width, size=5, stride=2),
+        Conv2dNormActivation(3, width, kernel_size=5, stride=2),
         nn.MaxPool2d(2),
-        _convolution(width, 2 * width),
-        _convolution(2 * width, 2 * width),
+        Conv2dNormActivation(width, 2 * width),
+        Conv2dNormActivation(2 * width, 2 * width),
         nn.MaxPool2d(2),
-        _convolution(2 * width, 4 * width),
-        _convolution(4 * width, 8 * width),
+        Conv2dNormActivation(2 * width, 4 * width),
+        Conv2dNormActivation(4 * width, 8 * width),
     )
     if pretrained is True and width != 32:
         raise WeightsUnavailable("'small' has weights for width=32 only.")
     _load(layers, SMALL_WEIGHTS if pretrained is True else pretrained)
     return (layers, SCENES_MEAN, SCENES_STD) if pretrained is True else (layers, HALF, HALF)
-
-
-def _convolution(inputs: int, outputs: int, *, size: int = 3, stride: int = 1) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
-    )
 
 
 def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:
