@@ -286,12 +286,12 @@ def score_sets(
             f"A nested set has {max(class_counts)} classes, but the scores have {width}; evaluate only "
             "experiences that the model was trained on."
         )
-    counts = count_sets(increments, threshold=threshold, threads=torch.get_num_threads())
-    ap, predictions = torch.from_numpy(counts.average_precision), np.stack(counts[1:])  # [4, sets, C]
+    precision, counts = count_sets(increments, threshold=threshold, threads=torch.get_num_threads())
+    ap = torch.from_numpy(precision)
     f1 = []
     for i, n_classes in enumerate(class_counts):
         ap[i, n_classes:] = math.nan
-        f1.append(f1_from_counts(predictions[:, i, :n_classes]))
+        f1.append(f1_from_counts(counts[:, i, :n_classes]))
     mean_ap = ap.nanmean(dim=1).tolist()
     limit = _just_above(STAGE_PROBABILITY)
     totals: Any = sum(_count_batch(batch, limit) for increment in increments for batch in increment)

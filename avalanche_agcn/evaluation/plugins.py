@@ -333,15 +333,20 @@ class NestedPluginMetric(BatchReader):
         """Score the nested sets, add a row to the matrices and emit the values."""
         if not self._set_classes:
             return []
+        is_complete = self._n_trained in (None, self._set_classes[-1])  # has all classes trained on
         values: Values = {}
         for suffix, metric in self._metrics.items():
             scored = metric.gather().result()
             metric.reset()  # releases the scores
             for name in ("mAP", "CF1", "OF1"):
-                values |= self._add_row(f"{name}{suffix}", getattr(scored, name))
+                row = getattr(scored, name)
+                if "nested" in self._emit:
+                    values |= {(f"{name}{suffix}_Nested", i): score for i, score in enumerate(row)}
+                if is_complete:
+                    values |= self._add_row(f"{name}{suffix}", row)
             if not suffix:
                 ap = scored.average_precision[-1, : self._set_classes[-1]]
-                values |= self._add_stage(scored.stage)
+                values |= self._add_stage(scored.stage) if is_complete else {}
         self.average_precision[self._stream] = ap
         if "per_class" in self._emit:
             values["AP_Nested", None] = name_classes(ap, strategy, self._class_names)
@@ -350,11 +355,6 @@ class NestedPluginMetric(BatchReader):
             curves = {name: [row[-1] if row else math.nan for row in rows] for name, rows in matrices.items()}
             values["LearningCurve", None] = learning_curve(curves)
         return metric_values(self, strategy, values, stream=self._stream)
-
-    @property
-    def _is_complete(self) -> bool:
-        """Whether the evaluated sets have all classes trained on."""
-        return self._n_trained in (None, self._set_classes[-1])
 
     def _count_set_classes(self, experiences: Sequence[Any]) -> list[int]:
         """Number of classes of each nested set that the first evaluated experiences form."""
@@ -369,12 +369,8 @@ class NestedPluginMetric(BatchReader):
         return class_counts
 
     def _add_row(self, name: str, row: list[float]) -> Values:
-        """Store a complete row, and return the values to emit, except those that need a missing row."""
-        values: Values = {
-            (f"{name}_Nested", i): score for i, score in enumerate(row) if "nested" in self._emit
-        }
-        if not self._is_complete:
-            return values
+        """Store a row, and return the values to emit, except those that need a row that is missing."""
+        values: Values = {}
         matrix = self.history.setdefault(self._stream, {}).setdefault(name, [])
         matrix.extend([] for _ in range(len(matrix), len(row)))
         matrix[len(row) - 1] = row  # its length tells the experience
@@ -387,9 +383,7 @@ class NestedPluginMetric(BatchReader):
         return values
 
     def _add_stage(self, stage: functional.StageScores) -> Values:
-        """Store the scores of a complete stage, and return those to emit."""
-        if not self._is_complete:
-            return {}
+        """Store the scores of a stage, and return those to emit."""
         n_sets, stages = len(self._set_classes), self.stages.setdefault(self._stream, [])
         stages.extend([None] * (n_sets - len(stages)))
         stages[n_sets - 1] = stage
