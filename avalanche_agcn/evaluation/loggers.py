@@ -229,7 +229,8 @@ class ProgressLogger(ProgressBar, TextLogger):
                 continue
             name, _, stream, *nested_set = v.name.split("/")  # mAP_Nested/eval_phase/test_stream/Exp003
             metric, _, what = name.rpartition("_")
-            line = lines.setdefault(f"{metric} of {stream.replace('_', ' ')}", {})
-            line[what, not nested_set] = f"{line.get((what, not nested_set), what)} {v.value:.4f}"
+            line = lines.setdefault(f"{metric} of {stream.removesuffix('_stream')} stream", {})
+            key = what, bool(nested_set)  # Forgetting is of each set, and of the whole stream
+            line[key] = f"{line.get(key, what)} {v.value:.4f}"
         for name, line in lines.items():
             self.log_single_metric(name, ", ".join(line.values()), 0)

@@ -122,11 +122,9 @@ class MultiLabelF1(MultiLabelMetric):
 
     def merge_state(self, other: Self) -> None:
         """Add the counts of another metric with the same threshold and ``top_k``."""
-        if (other.threshold, other.top_k) != (self.threshold, self.top_k):
-            raise ValueError(
-                f"Cannot merge counts at threshold {other.threshold}, top_k {other.top_k} into those at "
-                f"threshold {self.threshold}, top_k {self.top_k}; use equal settings."
-            )
+        own, others = (self.threshold, self.top_k), (other.threshold, other.top_k)
+        if own != others:
+            raise ValueError(f"Cannot merge counts at (threshold, top_k) {others} into those at {own}: use equal ones.")
         super().merge_state(other)
 
     def _result(self) -> PrecisionRecallF1:

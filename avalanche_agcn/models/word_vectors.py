@@ -28,6 +28,13 @@ RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are rou
 RANDOM_STD = 0.4  # about the standard deviation of GloVe's entries
 
 
+class UnknownWords(KeyError, ValueError):
+    """Some words of class names have no vector; the message lists them all."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would put it in quotation marks
+
+
 def load_word_vectors(
     class_names: Sequence[str],
     source: str | Path = "embedded",
@@ -52,7 +59,7 @@ def load_word_vectors(
             - ``"random"``: normally distributed vectors, for comparison.
             - a path to a text file of GloVe (one word and its numbers per line, of any dimension).
             - a path to an ``.npz`` with ``words`` (strings) and ``vectors`` (a matrix).
-        missing: ``"error"`` raises a ValueError; ``"random"`` gives each unknown word a random vector.
+        missing: ``"error"`` raises `UnknownWords`; ``"random"`` gives each unknown word a random vector.
         dimension: of random vectors, if the source has no word of the names.
         seed: of random vectors. A word's vector depends only on the word and the seed.
         orthogonal: whether to apply `orthogonalise`.
@@ -185,7 +192,7 @@ def _check(found: Mapping[str, Tensor], class_names: Sequence[str], source: str 
     unknown = {name: [word for word in _parts(name, found) if word not in found] for name in class_names}
     listed = ", ".join(f"{words} of class {name!r}" for name, words in unknown.items() if words)
     if listed:
-        raise ValueError(
+        raise UnknownWords(
             f"No vector in {str(source)!r} for {listed}. Rename the class to words it has, use "
             "a larger source ('glove-6b-50d' or a GloVe file), or pass missing='random' (in runs, "
             "--word-vectors glove-6b-50d or --set missing_words=random)."

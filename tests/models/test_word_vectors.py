@@ -53,7 +53,7 @@ def test_names_are_averages_of_their_words_unless_found_as_a_whole(text_file):
 
 
 def test_missing_words_are_named_with_their_classes_and_unknown_sources_with_the_choices(text_file):
-    with pytest.raises(ValueError, match=r"\['wolf'\] of class 'fire wolf'.*\['cat'\] of class 'cat'"):
+    with pytest.raises(KeyError, match=r"\['wolf'\] of class 'fire wolf'.*\['cat'\] of class 'cat'"):
         load_word_vectors(["dog", "fire wolf", "cat"], text_file)
     with pytest.raises(FileNotFoundError, match="'embedded'"):
         load_word_vectors(["cat"], "glove-7b")
