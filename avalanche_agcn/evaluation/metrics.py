@@ -124,7 +124,7 @@ class MultiLabelF1(MultiLabelMetric):
         """Add the counts of another metric with the same threshold and ``top_k``."""
         own, others = (self.threshold, self.top_k), (other.threshold, other.top_k)
         if own != others:
-            raise ValueError(f"Cannot merge counts at (threshold, top_k) {others} into those at {own}: use equal ones.")
+            raise ValueError(f"Merge counts at equal (threshold, top_k) only, not {others} into {own}.")
         super().merge_state(other)
 
     def _result(self) -> PrecisionRecallF1:

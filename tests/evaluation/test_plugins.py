@@ -141,13 +141,9 @@ def test_only_the_metrics_asked_for_are_made_and_read_multi_hot_targets_of_the_s
             made[0].read_batch(strategy)
 
 
-def test_class_names_are_those_given_those_of_the_benchmark_or_numbers():
-    values, stream = torch.tensor([0.5, 0.25]), SimpleNamespace(name="test")
-    strategy = SimpleNamespace(experience=SimpleNamespace(origin_stream=stream))
+def test_classes_without_names_are_numbered_and_too_few_names_are_rejected():
+    values, strategy = torch.tensor([0.5, 0.25]), SimpleNamespace(experience=None)
     assert name_classes(values, strategy, None) == {"class 0": 0.5, "class 1": 0.25}
-    stream.benchmark = SimpleNamespace(class_names=["cat", "dog", "car"])
-    assert name_classes(values, strategy, None) == {"cat": 0.5, "dog": 0.25}
-    assert name_classes(values, strategy, ["a", "b"]) == {"a": 0.5, "b": 0.25}
     with pytest.raises(ValueError, match="class_names has 1 names, but 2 classes are scored"):
         name_classes(values, strategy, ["cat"])
 
