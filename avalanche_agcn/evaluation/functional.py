@@ -134,6 +134,7 @@ def nested_scores(
     Neither may decrease, and the last set has all images. An empty set scores NaN. For ``scores``,
     ``targets`` and ``threshold`` see `precision_recall_f1`.
     """
+    values, positive, annotated = make_batch(scores, targets)
     check_decision(threshold)
     ends, counts = [0, *set_sizes], [0, *class_counts]
     grow = ends == sorted(ends) and counts == sorted(counts)
@@ -142,8 +143,10 @@ def nested_scores(
             f"set_sizes {list(set_sizes)} and class_counts {list(class_counts)} do not describe nested sets "
             f"of {len(scores)} images; pass numbers that do not decrease, with all images in the last set."
         )
-    parts = [(scores[a:b], targets[a:b]) for a, b in pairwise(ends)]
-    increments = [[make_batch(*part)] if len(part[0]) else [] for part in parts]
+    increments = [
+        [Batch(values[a:b], positive[a:b], None if annotated is None else annotated[a:b])]
+        for a, b in pairwise(ends)
+    ]
     return score_sets(increments, class_counts, threshold)
 
 

@@ -263,9 +263,9 @@ def test_nested_summary_by_hand(matrix, expected):
 SCORES, BROKEN = torch.zeros(3, 5), torch.zeros(3, 5).index_fill(1, torch.tensor(2), NAN)
 
 
-def nested_sizes(set_sizes, class_counts, message, threshold=0.0):
+def nested_sizes(set_sizes, class_counts, message, threshold=0.0, targets=SCORES):
     sizes = {"set_sizes": set_sizes, "class_counts": class_counts, "threshold": threshold}
-    return F.nested_scores, [SCORES, SCORES], sizes, message
+    return F.nested_scores, [SCORES, targets], sizes, message
 
 
 @pytest.mark.parametrize(
@@ -291,6 +291,7 @@ def nested_sizes(set_sizes, class_counts, message, threshold=0.0):
         (F.nested_summary, [[[0.5], []]], {}, "no last row"),
         (F.nested_summary, [[[0.5], [0.4]]], {}, "Row 1 .* has 1 entries but needs 2"),
         nested_sizes([2, 3], [2, 5], "threshold is NaN", threshold=NAN),
+        nested_sizes([2, 3], [2, 5], r"targets must be \[3, 5\]", targets=torch.zeros(4, 5)),
         nested_sizes([1, 2], [2, 5], "do not describe nested sets of 3 images"),
         nested_sizes([2, 1, 3], [1, 2, 5], "do not describe"),
         nested_sizes([2, 3], [2], "do not describe"),
