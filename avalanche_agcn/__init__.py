@@ -12,36 +12,30 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Of Avalanche's import: only its GEM needs one.
+# A warning of Avalanche's import: only its GEM needs such a solver.
 warnings.filterwarnings("ignore", "no QP solver found", UserWarning)
 
 _LAYERS = ("benchmarks", "models", "training", "evaluation", "training.plugins")
 
 
 def lazy_getattr(package: str, *modules: str) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for the names in ``__all__`` of a package.
+    """Return a ``__getattr__`` for the names in ``__all__`` of a package, or of its modules if it has none.
 
     It imports the modules, those that take long to import last, until one has the wanted name.
     """
 
     def find(name: str) -> Any:
-        if name in sys.modules[package].__all__:
-            for module in modules:
-                found = vars(import_module(f"{package}.{module}"))
-                if name in found:
-                    return found[name]
+        if not name.startswith("_") and name in getattr(sys.modules[package], "__all__", [name]):
+            for path in modules:
+                module = import_module(f"{package}.{path}")
+                if name in getattr(module, "__all__", vars(module)):
+                    return getattr(module, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find
 
 
-def __getattr__(name: str) -> Any:
-    if not name.startswith("_"):
-        for layer in _LAYERS:
-            module = import_module(f"{__name__}.{layer}")
-            if name in module.__all__:
-                return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_getattr(__name__, *_LAYERS)
 
 
 def __dir__() -> list[str]:

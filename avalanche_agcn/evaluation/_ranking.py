@@ -41,13 +41,10 @@ class Batch(NamedTuple):
 
 
 class SetCounts(NamedTuple):
-    """Average precision and counts of each class in each set, as arrays of [sets, classes]."""
+    """Average precision and counts of each class in each set."""
 
-    average_precision: NDArray[np.float64]  # NaN where the class has no positive in the set
-    correct: Counts  # positives at or above the threshold
-    predicted: Counts  # annotated images at or above the threshold
-    true: Counts  # positives
-    annotated: Counts  # images with a label for the class
+    average_precision: NDArray[np.float64]  # [sets, classes]; NaN where a class has no positive in a set
+    counts: Counts  # [4, sets, classes]: correct, predicted, positive and annotated images
 
 
 def count_sets(
@@ -69,7 +66,7 @@ def count_sets(
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
         others = pool.map(work, blocks[own:])
         counted = [*map(work, blocks[:own]), *others]
-    return SetCounts(*(np.concatenate(parts, axis=1) for parts in zip(*counted, strict=True)))
+    return SetCounts(*(np.concatenate(parts, axis=-1) for parts in zip(*counted, strict=True)))
 
 
 def _blocks(n_classes: int, n_sets: int, threads: int) -> list[slice]:
@@ -118,7 +115,7 @@ def _count_block(batches: Sequence[Batch], ends: Counts, threshold: float, block
         after += before
 
     ap, correct, true = _summarise(ranked, enters, above, bounds, limit)
-    return SetCounts(ap, correct, predicted.cumsum(axis=0), true, annotated.cumsum(axis=0))
+    return SetCounts(ap, np.stack([correct, predicted.cumsum(axis=0), true, annotated.cumsum(axis=0)]))
 
 
 def _by_class(parts: Sequence[NDArray]) -> NDArray:

@@ -26,7 +26,7 @@ def multilabel_evaluator(
     plots: bool = False,
     class_names: Sequence[str] | None = None,
     strict_checks: bool = False,
-    **nested_settings: Any,
+    **settings: Any,
 ) -> EvaluationPlugin:
     """Return an evaluator: loss and mAP in training; loss, nested mAP, CF1, OF1 and forgetting in evaluation.
 
@@ -41,15 +41,14 @@ def multilabel_evaluator(
         class_names: names of the columns; those of the benchmark if None.
         strict_checks: as in Avalanche: raise an error if only part of a stream is evaluated, such as
             ``test_stream[: t + 1]``.
-        **nested_settings: ``threshold``, ``saved_graphs``, ``stages``, ``per_class``: see `nested_metrics`.
+        **settings: ``threshold``, ``saved_graphs``, ``stages``, ``per_class``: see `nested_metrics`.
     """
     if loggers is None:
         loggers = [ProgressLogger()] if DistributedHelper.is_main_process else []
-    nested_settings["class_names"] = class_names
     evaluator = EvaluationPlugin(
         [LossPlugin("epoch"), LossPlugin("stream")],
         plugins.mean_average_precision_metrics(epoch=train_map),
-        plugins.nested_metrics(nested=True, stream=True, plot=plots, **nested_settings),
+        plugins.nested_metrics(nested=True, stream=True, plot=plots, class_names=class_names, **settings),
         correlation_plot_metrics(class_names=class_names) if plots else [],
         *metrics,
         loggers=loggers,

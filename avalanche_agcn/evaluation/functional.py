@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_range
+from avalanche_agcn.checks import check_range, check_shape
 from avalanche_agcn.evaluation._ranking import Batch, Counts, Mask, count_sets
 
 STAGE_PROBABILITY = 0.8  # KRT and CSC predict a class above it
@@ -234,11 +234,8 @@ def tail_scores(
     ``counts`` the number of its train images. NaN is ignored; a group without classes has NaN.
     """
     values, n = np.asarray(per_class, dtype=float), np.asarray(counts)
-    if values.shape != n.shape or few > many:
-        raise ValueError(
-            f"Scores of shape {values.shape} and counts of shape {n.shape} must be equally many, and "
-            f"few={few} not above many={many}."
-        )
+    check_shape("counts", n, values.shape, ", one for each score")
+    check_range("many", many, least=few)
     groups = (n < few, (n >= few) & (n <= many), n > many)
     known = [values[group & ~np.isnan(values)].tolist() for group in groups]
     return TailScores(*(fmean(group or [math.nan]) for group in known))
@@ -292,12 +289,12 @@ def score_sets(
             f"A nested set has {max(class_counts)} classes, but the scores have {width}; evaluate only "
             "experiences that the model was trained on."
         )
-    counts = count_sets(increments, threshold=threshold, threads=torch.get_num_threads())
-    ap, predictions = torch.from_numpy(counts.average_precision), np.stack(counts[1:])  # [4, sets, C]
+    precision, counts = count_sets(increments, threshold=threshold, threads=torch.get_num_threads())
+    ap = torch.from_numpy(precision)
     f1 = []
     for i, n_classes in enumerate(class_counts):
         ap[i, n_classes:] = math.nan
-        f1.append(f1_from_counts(predictions[:, i, :n_classes]))
+        f1.append(f1_from_counts(counts[:, i, :n_classes]))
     mean_ap = ap.nanmean(dim=1).tolist()
     limit = _just_above(STAGE_PROBABILITY)
     totals: Any = sum(_count_batch(batch, limit) for increment in increments for batch in increment)
@@ -317,16 +314,10 @@ def _harmonic_mean(a: float, b: float) -> float:
 
 def make_batch(scores: Tensor, targets: Tensor) -> Batch:
     """Check scores and targets, both [images, classes], and return them as arrays."""
-    if targets.ndim == 1 and scores.ndim == 2:
-        raise ValueError(
-            f"The targets are a vector of {len(targets)} numbers instead of multi-hot rows; convert class "
-            f"numbers with torch.nn.functional.one_hot(targets, {scores.shape[1]})."
-        )
-    if scores.ndim != 2 or scores.shape != targets.shape:
-        raise ValueError(
-            f"Scores and targets must both be [images, classes], got {tuple(scores.shape)} and "
-            f"{tuple(targets.shape)}; for scores of the seen classes pass targets[:, : scores.shape[1]]."
-        )
+    check_shape("scores", scores, ("images", "classes"))
+    n = scores.shape[1]
+    fix = f"multi-hot rows (class numbers: one_hot(targets, {n}); seen classes only: targets[:, :{n}])"
+    check_shape("targets", targets, tuple(scores.shape), f" as the scores, {fix}")
     if not scores.is_floating_point():
         raise TypeError(f"Scores must be floating point, got {scores.dtype}; pass logits or probabilities.")
     if scores.numel() == 0:
@@ -338,8 +329,7 @@ def check_decision(threshold: float, top_k: int | None = None) -> None:
     """Raise a ValueError if the threshold is NaN or ``top_k`` would keep no score."""
     if math.isnan(threshold):
         raise ValueError("The threshold is NaN; for p >= 0.5 use 0.5 with probabilities and 0.0 with logits.")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be at least 1 or None (keep every score), got {top_k}.")
+    check_range("top_k", top_k, least=1)
 
 
 def _as_array(tensor: Tensor) -> np.ndarray:

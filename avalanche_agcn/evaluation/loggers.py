@@ -40,20 +40,22 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
         super().__init__()
         self.log_folder = Path(log_folder)
         self.log_folder.mkdir(parents=True, exist_ok=True)
-        names = {"train": "training_results.csv", "eval": "eval_results.csv"}
-        self._paths = {phase: self.log_folder / name for phase, name in names.items()}
-        self._rows: dict[str, list[Row]] = {"train": [], "eval": []}
-        for phase, path in self._paths.items():
+        self._rows: dict[str, list[Row]] = {"training": [], "eval": []}
+        for phase, rows in self._rows.items():
+            path = self.log_folder / f"{phase}_results.csv"
             if append and path.exists():
-                self._rows[phase] += csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+                rows += csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
         self._training_exp: int | str = ""
-        self._values: dict[tuple[str, str, str], Row] = {}  # by phase, stream and experience
+        self._train_values: Row = {}
+        self._eval_values: dict[tuple[str, str], Row] = {}  # by stream and experience
 
     def log_single_metric(self, name: str, value: Any, x_plot: int) -> None:
         """Keep a number until its row is written; plots are ignored."""
         found = _PHASE.search(name)
         if found is not None and isinstance(value, (int, float)):
-            row = self._values.setdefault((found[1], found["stream"] or "", found["set"] or ""), {})
+            row = self._train_values
+            if found[1] == "eval":
+                row = self._eval_values.setdefault((found["stream"] or "", found["set"] or ""), {})
             row[name[: found.start()] + name[found.end() :]] = value  # such as AP_Nested/person
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -62,35 +64,30 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Discard the values of a single batch."""
-        self._take("train")
+        self._train_values.clear()
 
     def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Write a row."""
         row = {"training_exp": self._training_exp, "epoch": strategy.clock.train_exp_epochs}
-        for values in self._take("train").values():
-            row |= values
-        self._write("train", [row])
+        self._write("training", [row | self._train_values])
+        self._train_values.clear()
 
     def before_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Discard the values of an evaluation that did not finish."""
-        self._take("eval")
+        self._eval_values.clear()
 
     def after_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Write the rows of the evaluation, the whole stream last."""
         rows = [
             {"training_exp": self._training_exp, "stream": stream, "eval_exp": i and int(i), **values}
-            for (_, stream, i), values in self._take("eval").items()
+            for (stream, i), values in self._eval_values.items()
         ]
         self._write("eval", sorted(rows, key=lambda row: (row["eval_exp"] == "", row["eval_exp"])))
-
-    def _take(self, phase: str) -> dict[tuple[str, str, str], Row]:
-        """Return and remove the values of a phase."""
-        return {key: self._values.pop(key) for key in list(self._values) if key[0] == phase}
 
     def _write(self, phase: str, rows: list[Row]) -> None:
         self._rows[phase] += rows
         columns = list(dict.fromkeys(column for row in self._rows[phase] for column in row))
-        path = self._paths[phase]
+        path = self.log_folder / f"{phase}_results.csv"
         temporary = path.with_name(path.name + ".tmp")
         with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns, restval="")
@@ -224,9 +221,16 @@ class ProgressLogger(ProgressBar, TextLogger):
             super().after_eval_exp(strategy, metric_values, **kwargs)
 
     def log_metrics(self, metric_values: list[MetricValue]) -> None:
-        """Keep the values to print; those of a nested metric are replaced by its lines."""
-        nested = [v for v in metric_values if isinstance(v.origin, NestedPluginMetric)]
-        numbers = {v.name for v in nested if isinstance(v.value, float)}
-        super().log_metrics([v for v in metric_values if v.name not in numbers])
-        for metric in {v.origin for v in nested}:
-            self.metric_vals |= {name: (name, 0, text) for name, text in metric.lines.items()}
+        """Keep the values to print; those of a nested metric form one line for each of mAP, CF1 and so on."""
+        lines: dict[str, dict[tuple[str, bool], str]] = {}
+        for v in metric_values:
+            if not (isinstance(v.origin, NestedPluginMetric) and isinstance(v.value, float)):
+                super().log_metrics([v])
+                continue
+            name, _, stream, *nested_set = v.name.split("/")  # mAP_Nested/eval_phase/test_stream/Exp003
+            metric, _, what = name.rpartition("_")
+            line = lines.setdefault(f"{metric} of {stream.removesuffix('_stream')} stream", {})
+            key = what, bool(nested_set)  # Forgetting is of each set, and of the whole stream
+            line[key] = f"{line.get(key, what)} {v.value:.4f}"
+        for name, line in lines.items():
+            self.log_single_metric(name, ", ".join(line.values()), 0)

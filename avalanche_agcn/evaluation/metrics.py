@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from avalanche_agcn.evaluation import functional
 from avalanche_agcn.evaluation._ranking import count_sets
@@ -122,11 +122,9 @@ class MultiLabelF1(MultiLabelMetric):
 
     def merge_state(self, other: Self) -> None:
         """Add the counts of another metric with the same threshold and ``top_k``."""
-        if (other.threshold, other.top_k) != (self.threshold, self.top_k):
-            raise ValueError(
-                f"Cannot merge counts at threshold {other.threshold}, top_k {other.top_k} into those at "
-                f"threshold {self.threshold}, top_k {self.top_k}; use equal settings."
-            )
+        own, others = (self.threshold, self.top_k), (other.threshold, other.top_k)
+        if own != others:
+            raise ValueError(f"Merge counts at equal (threshold, top_k) only, not {others} into {own}.")
         super().merge_state(other)
 
     def _result(self) -> PrecisionRecallF1:
@@ -179,8 +177,7 @@ class PerSetMetric(NestedMetric):
     def _result(self) -> NestedScores:
         sets = zip(self._increments, self.class_counts, strict=True)
         scored = [functional.score_sets([batches], [n], self.threshold) for batches, n in sets]
-        ap = torch.full((len(scored), max(self.class_counts)), math.nan, dtype=torch.float64)
-        for row, own in zip(ap, scored, strict=True):
-            row[: own.average_precision.shape[1]] = own.average_precision[0]
+        rows = [own.average_precision[0] for own in scored]
+        ap = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=math.nan)
         mean_ap, cf1, of1 = ([getattr(own, name)[0] for own in scored] for name in ("mAP", "CF1", "OF1"))
         return NestedScores(mean_ap, cf1, of1, ap, scored[-1].stage)

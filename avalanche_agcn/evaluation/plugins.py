@@ -186,8 +186,8 @@ def nested_metrics(
 ) -> list[NestedPluginMetric]:
     """Return a plugin metric of the nested test sets, or no metric if nothing is to be emitted.
 
-    After experience t, ``strategy.eval(benchmark.test_stream[: t + 1])`` passes each image through the
-    network once and adds row t to the nested matrices of mAP, CF1 and OF1.
+    Evaluation after experience t adds row t to the nested matrices of mAP, CF1 and OF1; see
+    `multilabel_evaluator`.
 
     Args:
         nested: emit mAP, CF1 and OF1 of every nested set 0..t: ``mAP_Nested/…/Exp003`` and so on.
@@ -231,7 +231,6 @@ class NestedPluginMetric(BatchReader):
             none if there was no evaluation after experience t.
         average_precision: [C] of each stream, in the last evaluated set.
         stages: `stage_scores` of each stream after each experience; None if there was no evaluation.
-        lines: values of the last evaluation as text, one line per metric.
     """
 
     def __init__(self, emit: Collection[str], threshold: float, saved_graphs: bool, names: Names) -> None:
@@ -254,7 +253,6 @@ class NestedPluginMetric(BatchReader):
         self.history: dict[str, dict[str, list[list[float]]]] = {}
         self.average_precision: dict[str, Tensor] = {}
         self.stages: dict[str, list[functional.StageScores | None]] = {}
-        self.lines: dict[str, str] = {}
         self._n_trained: int | None = None  # classes trained on; None if there was no training
 
     def result(self) -> dict[str, dict[str, functional.NestedSummary]]:
@@ -333,20 +331,23 @@ class NestedPluginMetric(BatchReader):
 
     def after_eval(self, strategy: SupervisedTemplate) -> list[MetricValue]:
         """Score the nested sets, add a row to the matrices and emit the values."""
-        self.lines = {}
         if not self._set_classes:
             return []
-        scored = {suffix: metric.gather().result() for suffix, metric in self._metrics.items()}
-        for metric in self._metrics.values():
-            metric.reset()  # releases the scores
-        last = scored[""]
-        ap = self.average_precision[self._stream] = last.average_precision[-1, : self._set_classes[-1]]
         is_complete = self._n_trained in (None, self._set_classes[-1])  # has all classes trained on
-        values = self._row_values(last, "", is_complete)
-        if is_complete:
-            values |= self._add_stage(last.stage)
-        if "_Saved" in scored:
-            values |= self._row_values(scored["_Saved"], "_Saved", is_complete)
+        values: Values = {}
+        for suffix, metric in self._metrics.items():
+            scored = metric.gather().result()
+            metric.reset()  # releases the scores
+            for name in ("mAP", "CF1", "OF1"):
+                row = getattr(scored, name)
+                if "nested" in self._emit:
+                    values |= {(f"{name}{suffix}_Nested", i): score for i, score in enumerate(row)}
+                if is_complete:
+                    values |= self._add_row(f"{name}{suffix}", row)
+            if not suffix:
+                ap = scored.average_precision[-1, : self._set_classes[-1]]
+                values |= self._add_stage(scored.stage) if is_complete else {}
+        self.average_precision[self._stream] = ap
         if "per_class" in self._emit:
             values["AP_Nested", None] = name_classes(ap, strategy, self._class_names)
         if "plot" in self._emit and self._stream in self.history:
@@ -367,17 +368,18 @@ class NestedPluginMetric(BatchReader):
             class_counts.append(n_classes)
         return class_counts
 
-    def _row_values(self, scored: functional.NestedScores, suffix: str, is_complete: bool) -> Values:
-        """Values of each metric to emit; complete rows are added to the history."""
+    def _add_row(self, name: str, row: list[float]) -> Values:
+        """Store a row, and return the values to emit, except those that need a row that is missing."""
         values: Values = {}
-        for metric in ("mAP", "CF1", "OF1"):
-            name, row = f"{metric}{suffix}", getattr(scored, metric)
-            emitted: Values = {("Nested", i): score for i, score in enumerate(row) if "nested" in self._emit}
-            if is_complete:
-                emitted |= self._add_row(name, row)
-            values |= {(f"{name}_{what}", i): value for (what, i), value in emitted.items()}
-            if emitted:
-                self.lines[f"{name} of {self._stream} stream"] = _describe(emitted)
+        matrix = self.history.setdefault(self._stream, {}).setdefault(name, [])
+        matrix.extend([] for _ in range(len(matrix), len(row)))
+        matrix[len(row) - 1] = row  # its length tells the experience
+        if "experience" in self._emit:
+            first = {i: before[i] for i, before in enumerate(matrix[: len(row) - 1]) if before}
+            values |= {(f"{name}_Forgetting", i): score - row[i] for i, score in first.items()}
+        if "stream" in self._emit:
+            summary = zip(SUMMARY_NAMES, functional.nested_summary(matrix[: len(row)]), strict=True)
+            values |= {(f"{name}_{key}", None): value for key, value in summary if not math.isnan(value)}
         return values
 
     def _add_stage(self, stage: functional.StageScores) -> Values:
@@ -387,20 +389,6 @@ class NestedPluginMetric(BatchReader):
         stages[n_sets - 1] = stage
         named = stage._asdict() if "stages" in self._emit else {}
         return {(f"{name}_Stage", None): value for name, value in named.items()}
-
-    def _add_row(self, name: str, row: list[float]) -> Values:
-        """Store a row, and return the values to emit, except those that need a row that is missing."""
-        matrix = self.history.setdefault(self._stream, {}).setdefault(name, [])
-        matrix.extend([] for _ in range(len(matrix), len(row)))
-        matrix[len(row) - 1] = row  # its length tells the experience
-        values: Values = {}
-        if "experience" in self._emit:
-            first = {i: before[i] for i, before in enumerate(matrix[: len(row) - 1]) if before}
-            values |= {("Forgetting", i): score - row[i] for i, score in first.items()}
-        if "stream" in self._emit:
-            summary = zip(SUMMARY_NAMES, functional.nested_summary(matrix[: len(row)]), strict=True)
-            values |= {(key, None): value for key, value in summary if not math.isnan(value)}
-        return values
 
 
 def name_classes(values: Tensor, strategy: SupervisedTemplate, class_names: Names) -> dict[str, float]:
@@ -433,11 +421,3 @@ def metric_values(
     named = {f"{name}/{path}" + ("" if i is None else f"/Exp{i:03d}"): values[name, i] for name, i in values}
     x = strategy.clock.train_iterations
     return [MetricValue(metric, name, value, x) for name, value in named.items()]
-
-
-def _describe(values: Values) -> str:
-    """Return the values of a metric as text: ``Nested 0.5000 0.4000, Last 0.4000``."""
-    groups: dict[tuple[str, bool], list[str]] = {}
-    for (what, i), value in values.items():
-        groups.setdefault((what, i is None), []).append(f"{value:.4f}")
-    return ", ".join(f"{what} {' '.join(numbers)}" for (what, _), numbers in groups.items())

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
+from avalanche_agcn.checks import check_shape
 from avalanche_agcn.models.backbones import count_features
 from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, Classifiers, MultiLabelModel
 from avalanche_agcn.models.gcn import GCN, HIDDEN_FEATURES
@@ -58,11 +59,7 @@ class AGCNModel(MultiLabelModel):
         hidden_features: int = HIDDEN_FEATURES,
         decoupled: bool = False,
     ) -> None:
-        if word_vectors.ndim != 2:
-            raise ValueError(
-                "word_vectors must be a matrix with a row for each class, such as "
-                f"load_word_vectors(class_names), but has shape {tuple(word_vectors.shape)}."
-            )
+        check_shape("word_vectors", word_vectors, ("classes", "d"), ", as load_word_vectors returns them")
         super().__init__(backbone, n_auxiliary=len(word_vectors) if decoupled else 0)
         self.gcn = GCN(word_vectors.shape[1], count_features(backbone), hidden_features=hidden_features)
         self.register_buffer("word_vectors", word_vectors.detach().clone().float())
@@ -76,9 +73,11 @@ class AGCNModel(MultiLabelModel):
         """Number of classes seen so far, and of logits."""
         return len(self.adjacency)
 
-    def embeddings(self) -> Tensor:
-        """H, one classifier per class seen, ``[n_seen, D]``."""
-        return self._embed(self.adjacency)
+    def embeddings(self, adjacency: Tensor | None = None) -> Tensor:
+        """H, one classifier per class of a graph, ``[n, D]``; of all classes seen if None."""
+        graph = self.adjacency if adjacency is None else adjacency
+        with torch.autocast(graph.device.type, enabled=False):
+            return self.gcn(graph, self.word_vectors[: len(graph)])
 
     def classifiers(self) -> Classifiers:
         """H as classifiers, without bias."""
@@ -98,20 +97,15 @@ class AGCNModel(MultiLabelModel):
         graphs = [graph.view(n, n) for graph, n in zip(past, sizes, strict=True)]
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(self.word_vectors.dtype)
-            return [features @ self._embed(graph).T for graph in (*graphs, self.adjacency)]
+            return [features @ self.embeddings(graph).T for graph in (*graphs, self.adjacency)]
 
     def set_graph(self, adjacency: Tensor) -> None:
         """Set the graph ``[n, n]`` over the first classes; a larger one than before starts an experience."""
-        n = len(adjacency)
-        if adjacency.shape != (n, n) or n < self.n_seen:
+        n, n_words = len(adjacency), len(self.word_vectors)
+        if adjacency.shape != (n, n) or not self.n_seen <= n <= n_words:
             raise ValueError(
-                f"A graph of shape {tuple(adjacency.shape)} cannot replace one of {self.n_seen} classes: "
-                "it must be square and no smaller."
-            )
-        if n > len(self.word_vectors):
-            raise ValueError(
-                f"A graph of {n} classes needs as many word vectors, but there are "
-                f"{len(self.word_vectors)}: call add_word_vectors(...) first."
+                f"A graph of shape {tuple(adjacency.shape)} cannot replace one of {self.n_seen} classes: use "
+                f"a square one, no smaller and of at most {n_words} classes, or call add_word_vectors(...)."
             )
         if n > self.n_seen > 0:
             self.past_sizes = torch.cat([self.past_sizes, self.past_sizes.new_tensor([self.n_seen])])
@@ -134,10 +128,6 @@ class AGCNModel(MultiLabelModel):
             graph = torch.eye(n, device=self.adjacency.device)
             graph[: self.n_seen, : self.n_seen] = self.adjacency
             self.set_graph(graph)
-
-    def _embed(self, adjacency: Tensor) -> Tensor:
-        with torch.autocast(adjacency.device.type, enabled=False):
-            return self.gcn(adjacency, self.word_vectors[: len(adjacency)])
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
         """Resize the buffers to the saved ones; word vectors of further classes are kept."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
-from avalanche_agcn.checks import check_choice, check_range
+from avalanche_agcn.checks import check_choice, check_range, check_shape
 from avalanche_agcn.models.forward import evaluation_mode
 from avalanche_agcn.models.networks import Weights, load_network
 from avalanche_agcn.models.networks import WeightsUnavailable as WeightsUnavailable  # for users to catch
@@ -127,11 +127,8 @@ class Precomputed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features, ``[B, num_features]``."""
-        if x.ndim != 2 or x.shape[1] != self.num_features:
-            raise ValueError(
-                f"Expected features [B, {self.num_features}], got {tuple(x.shape)}: train and evaluate on a "
-                "feature_benchmark made with the same backbone."
-            )
+        reason = ", as a feature_benchmark made with the same backbone has them"
+        check_shape("features", x, ("images", self.num_features), reason)
         return x
 
 

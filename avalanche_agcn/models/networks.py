@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torchvision
 from torch import nn
+from torchvision.ops import Conv2dNormActivation
 
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
 
@@ -60,34 +61,25 @@ def load_network(name: str, pretrained: Weights, pool: str, settings: dict[str, 
             return _from_timm(name.removeprefix("timm/"), pretrained, {"global_pool": pool, **settings})
     near = difflib.get_close_matches(name, [*known, "small", *LITE])
     raise ValueError(
-        f"There is no backbone {name!r}; similar names are {near or ['resnet101', 'small']}. All "
-        "classification networks of torchvision are known, and those of timm if it is installed "
-        "(pip install timm)."
+        f"There is no backbone {name!r}; use a classification network of torchvision, or of timm if that is "
+        f"installed (pip install timm): similar names are {near or ['resnet101', 'small']}."
     )
 
 
 def _small(pretrained: Weights, *, width: int = 32) -> Network:
     layers = nn.Sequential(
-        _convolution(3, width, size=5, stride=2),
+        Conv2dNormActivation(3, width, kernel_size=5, stride=2),
         nn.MaxPool2d(2),
-        _convolution(width, 2 * width),
-        _convolution(2 * width, 2 * width),
+        Conv2dNormActivation(width, 2 * width),
+        Conv2dNormActivation(2 * width, 2 * width),
         nn.MaxPool2d(2),
-        _convolution(2 * width, 4 * width),
-        _convolution(4 * width, 8 * width),
+        Conv2dNormActivation(2 * width, 4 * width),
+        Conv2dNormActivation(4 * width, 8 * width),
     )
     if pretrained is True and width != 32:
         raise WeightsUnavailable("'small' has weights for width=32 only.")
     _load(layers, SMALL_WEIGHTS if pretrained is True else pretrained)
     return (layers, SCENES_MEAN, SCENES_STD) if pretrained is True else (layers, HALF, HALF)
-
-
-def _convolution(inputs: int, outputs: int, *, size: int = 3, stride: int = 1) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
-    )
 
 
 def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:

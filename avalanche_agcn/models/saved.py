@@ -7,7 +7,7 @@ layer between them (L3A) and a refinement of logits (StreamingRidge). Reading th
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,13 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from avalanche_agcn import __version__
-from avalanche_agcn.benchmarks.image_files import (
-    Transform,
-    describe_transform,
-    load_image,
-    make_transform,
-    upright_rgb,
-)
+from avalanche_agcn.benchmarks import image_files
 from avalanche_agcn.checks import check_fields, check_range, read_json
 from avalanche_agcn.models.backbones import RandomFeatures, WeightsUnavailable, create_backbone
 from avalanche_agcn.models.forward import check_device, digest_weights, evaluation_mode
@@ -68,7 +62,7 @@ class SavedModel(MultiLabelClassifier):
         super().__init__(backbone, len(description["class_names"]))
         self.class_names, self.thresholds = description["class_names"], description["thresholds"]
         steps, self.description = description["transform"], description
-        self.transform = None if steps is None else make_transform(steps)
+        self.transform = None if steps is None else image_files.make_transform(steps)
         self.eval()
 
     @torch.inference_mode()
@@ -79,16 +73,14 @@ class SavedModel(MultiLabelClassifier):
         """
         check_range("batch_size", batch_size, least=1)
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
-        photos: Sequence[Any] = [images] if single else images  # type: ignore[assignment,list-item]
+        inputs = map(self._input, [images] if single else images)  # type: ignore[arg-type,list-item]
+        rows = []
         with evaluation_mode(self):
-            rows = [self(batch).double().sigmoid().cpu() for batch in self._batches(photos, batch_size)]
-        return [self._prediction(row) for batch in rows for row in batch.tolist()]
-
-    def _batches(self, photos: Sequence[Photo], batch_size: int) -> Iterator[Tensor]:
-        """Inputs of the network; successive images of one size form batches."""
-        for _, images in groupby(map(self._input, photos), key=lambda image: image.shape):
-            while batch := list(islice(images, batch_size)):
-                yield torch.stack(batch).to(self.classifier.weight.device)
+            for _, group in groupby(inputs, key=lambda image: image.shape):  # only equal sizes form a batch
+                while batch := list(islice(group, batch_size)):
+                    logits = self(torch.stack(batch).to(self.classifier.weight.device))
+                    rows += logits.double().sigmoid().tolist()
+        return [self._prediction(row) for row in rows]
 
     def _input(self, photo: Photo) -> Tensor:
         if isinstance(photo, Tensor):
@@ -98,7 +90,9 @@ class SavedModel(MultiLabelClassifier):
             raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {type_name}.")
         if self.transform is None:
             raise ValueError("The run's transform could not be saved: pass photos as transformed tensors.")
-        return self.transform(upright_rgb(photo) if isinstance(photo, Image.Image) else load_image(photo))
+        if isinstance(photo, Image.Image):
+            return self.transform(image_files.upright_rgb(photo))
+        return self.transform(image_files.load_image(photo))
 
     def _prediction(self, row: Sequence[float]) -> Prediction:
         found = [k for k, threshold in enumerate(self.thresholds) if row[k] >= threshold]
@@ -112,7 +106,7 @@ def pack_model(
     *,
     network: Mapping[str, Any],
     by_name: bool,
-    transform: Transform | None,
+    transform: image_files.Transform | None,
     class_names: Sequence[str],
     thresholds: Sequence[float] | None = None,
     about: Mapping[str, Any],
@@ -130,6 +124,7 @@ def pack_model(
     if isinstance(model.backbone, RandomFeatures):
         tensors["random"] = model.backbone.weight
         backbone = model.backbone.backbone if backbone is model.backbone else backbone
+    weights = "pretrained" if by_name else "stored"
     if not by_name:
         tensors |= {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
     content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
@@ -139,12 +134,8 @@ def pack_model(
         **about,
         "class_names": names,
         "thresholds": [THRESHOLD] * len(names) if thresholds is None else list(thresholds),
-        "transform": describe_transform(transform),
-        "backbone": {
-            **network,
-            "weights": "pretrained" if by_name else "stored",
-            "digest": digest_weights(backbone),
-        },
+        "transform": image_files.describe_transform(transform),
+        "backbone": {**network, "weights": weights, "digest": digest_weights(backbone)},
         "tensors": hashlib.sha256(content).hexdigest(),
     }
     return content, description
@@ -189,14 +180,14 @@ def _find(run: Path, after: int | None) -> Path:
     path = run / f"{model_name(after)}{DESCRIPTION}"
     if path.is_file():
         return path
-    if after is not None and (run / f"{model_name()}{DESCRIPTION}").is_file():
-        kept = [p.stem.removeprefix("model-after") for p in run.glob(f"model-after*{DESCRIPTION}")]
-        listed = ", ".join(sorted(kept, key=lambda number: (len(number), number)))
-        there = f"there are those after {listed}" if kept else "run with --keep-models for them"
-        raise FileNotFoundError(f"{run} has no model after experience {after}; {there}.")
-    runs = sorted(str(p.parent) for p in run.glob(f"*/{model_name()}{DESCRIPTION}")) if run.is_dir() else []
-    there = f"give the folder of one run: {', '.join(runs[:20])}" if runs else "has a run ended there?"
-    raise FileNotFoundError(f"There is no {path}; {there}")
+    hint = "has a run ended there?"
+    if (run / f"{model_name()}{DESCRIPTION}").is_file():  # a run without the model after this experience
+        kept = [p.name for p in run.glob(f"model-after*{DESCRIPTION}")]
+        listed = ", ".join(sorted(kept, key=lambda name: (len(name), name)))
+        hint = f"there are {listed}." if kept else "run with --keep-models for it."
+    elif runs := sorted(str(p.parent) for p in run.glob(f"*/{model_name()}{DESCRIPTION}")):
+        hint = f"give the folder of one run: {', '.join(runs[:20])}."
+    raise FileNotFoundError(f"There is no {path}; {hint}")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

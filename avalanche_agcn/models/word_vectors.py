@@ -71,9 +71,7 @@ def load_word_vectors(
     check_choice("missing", missing, Missing)
     wanted = {key for name in class_names for key in _keys(name)}
     found = _read(source, wanted)
-    if missing == "error" and source != "random":
-        _check_found(class_names, found, source)
-    _check_finite(found, source)
+    _check(found, class_names if missing == "error" and source != "random" else (), source)
     dimension = len(next(iter(found.values()))) if found else dimension
 
     def vector(word: str) -> Tensor:
@@ -135,17 +133,15 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as file:
             words, vectors = file["words"], file["vectors"]
+        is_matrix = words.ndim == 1 and vectors.ndim == 2 and len(words) == len(vectors) and vectors.shape[1]
+        if not is_matrix or words.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
+            types = f"{words.dtype} and {vectors.dtype}"
+            raise ValueError(f"it has {words.size} words and vectors of shape {vectors.shape}, of {types}")
     except (KeyError, ValueError, OSError, EOFError, TypeError, IndexError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{str(path)!r} is not an .npz with an array of strings 'words' and a matrix 'vectors': "
+            f"{str(path)!r} is not an .npz with words of type str, [n], and vectors of numbers, [n, d]: "
             f"{str(error).rstrip('.')}."
         ) from error
-    is_matrix = words.ndim == 1 and vectors.ndim == 2 and len(words) == len(vectors) and vectors.shape[1]
-    if not is_matrix or words.dtype.kind != "U" or vectors.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{str(path)!r} must have words of type str, [n], and vectors of numbers, [n, d]; it has "
-            f"{words.size} words but vectors of shape {vectors.shape} (of {words.dtype} and {vectors.dtype})."
-        )
     return _pick(words.tolist(), vectors, wanted)
 
 
@@ -191,7 +187,8 @@ def _read_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     return found
 
 
-def _check_found(class_names: Sequence[str], found: Mapping[str, Tensor], source: str | Path) -> None:
+def _check(found: Mapping[str, Tensor], class_names: Sequence[str], source: str | Path) -> None:
+    """Raise an error for names without a vector, and for vectors that would make classifiers NaN or zero."""
     unknown = {name: [word for word in _parts(name, found) if word not in found] for name in class_names}
     listed = ", ".join(f"{words} of class {name!r}" for name, words in unknown.items() if words)
     if listed:
@@ -200,14 +197,9 @@ def _check_found(class_names: Sequence[str], found: Mapping[str, Tensor], source
             "a larger source ('glove-6b-50d' or a GloVe file), or pass missing='random' (in runs, "
             "--word-vectors glove-6b-50d or --set missing_words=random)."
         )
-
-
-def _check_finite(found: Mapping[str, Tensor], source: str | Path) -> None:
-    """Raise a ValueError for vectors that would make all classifiers NaN or zero."""
     for word, vector in found.items():
         if not vector.isfinite().all() or not vector.any():
-            problem = "only zeros" if vector.isfinite().all() else "numbers that are not finite"
             raise ValueError(
-                f"The vector of {word!r} in {str(source)!r} has {problem}; download the file again, or "
-                "rename the class."
+                f"The vector of {word!r} in {str(source)!r} has only zeros, or numbers that are not finite; "
+                "download the file again, or rename the class."
             )

@@ -263,42 +263,40 @@ def test_nested_summary_by_hand(matrix, expected):
 SCORES, BROKEN = torch.zeros(3, 5), torch.zeros(3, 5).index_fill(1, torch.tensor(2), NAN)
 
 
-def nested_sizes(set_sizes, class_counts, message, threshold=0.0):
+def nested_sizes(set_sizes, class_counts, message, threshold=0.0, targets=SCORES):
     sizes = {"set_sizes": set_sizes, "class_counts": class_counts, "threshold": threshold}
-    return F.nested_scores, [SCORES, SCORES], sizes, message
+    return F.nested_scores, [SCORES, targets], sizes, message
 
 
 @pytest.mark.parametrize(
     ("function", "arguments", "settings", "message"),
     [
         (F.make_batch, [SCORES, torch.tensor([0, 4, 2])], {}, r"one_hot\(targets, 5\)"),
-        (F.make_batch, [SCORES, torch.zeros(3, 6)], {}, r"both be .* got \(3, 5\) and \(3, 6\)"),
-        (F.make_batch, [SCORES, torch.zeros(2, 5)], {}, r"both be .* got \(3, 5\) and \(2, 5\)"),
-        (F.make_batch, [torch.zeros(3)] * 2, {}, r"both be"),
-        (F.make_batch, [torch.zeros(3, 5, 1)] * 2, {}, r"both be"),
+        (F.make_batch, [SCORES, torch.zeros(3, 6)], {}, r"targets\[:, :5\]\), not \[3, 6\]"),
+        (F.make_batch, [SCORES, torch.zeros(2, 5)], {}, r"targets must be \[3, 5\] .*, not \[2, 5\]"),
+        (F.make_batch, [torch.zeros(3)] * 2, {}, r"\[images, classes\], not \[3\]"),
         (F.make_batch, [torch.zeros(0, 5)] * 2, {}, "empty"),
         (F.make_batch, [torch.zeros(5, 0)] * 2, {}, "empty"),
         (F.make_batch, [SCORES.long(), SCORES], {}, r"floating point, got torch\.int64"),
         (F.make_batch, [SCORES, BROKEN + 0.5], {}, "0, 1 or NaN .* got 0.5"),
         (F.make_batch, [SCORES, BROKEN - 1.0], {}, "0, 1 or NaN .* got -1"),
-        (F.make_batch, [SCORES, BROKEN + 2.0], {}, "0, 1 or NaN .* got 2"),
         (F.mean_average_precision, [BROKEN, SCORES], {}, "class 2 contain NaN"),
         (F.precision_recall_f1, [BROKEN, SCORES], {"threshold": 0.0}, "contain NaN"),
-        (F.precision_recall_f1, [SCORES] * 2, {"threshold": 0.0, "top_k": 0}, r"at least 1 .* got 0"),
+        (F.precision_recall_f1, [SCORES] * 2, {"threshold": 0.0, "top_k": 0}, "must be at least 1, not 0"),
         (F.precision_recall_f1, [SCORES] * 2, {}, "threshold"),  # it has no default
         (F.stage_scores, [SCORES] * 2, {"probability": 1.0}, "must be above 0 and below 1, not 1.0"),
         (F.stage_average, [[]], {}, "no stage to average"),
-        (F.tail_scores, [[0.1, 0.2], [1]], {}, "must be equally many"),
+        (F.tail_scores, [[0.1, 0.2], [1]], {}, r"counts must be \[2\], one for each score, not \[1\]"),
         (F.nested_summary, [[]], {}, "no last row"),
         (F.nested_summary, [[[0.5], []]], {}, "no last row"),
         (F.nested_summary, [[[0.5], [0.4]]], {}, "Row 1 .* has 1 entries but needs 2"),
         nested_sizes([2, 3], [2, 5], "threshold is NaN", threshold=NAN),
+        nested_sizes([2, 3], [2, 5], r"targets must be \[3, 5\]", targets=torch.zeros(4, 5)),
         nested_sizes([1, 2], [2, 5], "do not describe nested sets of 3 images"),
         nested_sizes([2, 1, 3], [1, 2, 5], "do not describe"),
         nested_sizes([2, 3], [2], "do not describe"),
         nested_sizes([2, 3], [5, 2], r"class_counts \[5, 2\] do not describe"),
         nested_sizes([2, 3], [-1, 2], "do not describe"),
-        nested_sizes([], [], "do not describe"),
         nested_sizes([2, 3], [2, 6], "A nested set has 6 classes, but the scores have 5"),
     ],
 )

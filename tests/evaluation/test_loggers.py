@@ -200,8 +200,8 @@ def test_evaluation_during_training_has_its_own_bar(run, n_batches, on_terminal)
 
 @pytest.mark.parametrize("logger", [ProgressBar, ProgressLogger])
 def test_an_evaluation_has_one_bar_and_a_line_for_all_nested_sets(make_strategy, benchmark, logger):
-    file = io.StringIO()
-    strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[logger(file)], per_class=True))
+    file, wanted = io.StringIO(), {"per_class": True, "stages": True}
+    strategy = make_strategy(evaluator=multilabel_evaluator(loggers=[logger(file)], **wanted))
     strategy.eval(benchmark.test_stream)
     text, row = file.getvalue(), find_nested(strategy).history["test"]["OF1"][2]
     n = sum(-(-len(experience.dataset) // 7) for experience in benchmark.test_stream)
@@ -210,7 +210,8 @@ def test_an_evaluation_has_one_bar_and_a_line_for_all_nested_sets(make_strategy,
     assert "Exp000" not in text
     numbers = " ".join(f"{score:.4f}" for score in row)
     nested = f"\tOF1 of test stream = Nested {numbers}, Last {row[2]:.4f}, NestedMean "
-    for line in (nested, f"\tAP_Nested/{TEST}/cat = 0.", f"\tLoss_Stream/{TEST}"):
+    stage = "\tmean_class_F1 of test stream = Stage 0."
+    for line in (nested, stage, f"\tAP_Nested/{TEST}/cat = 0.", f"\tLoss_Stream/{TEST}"):
         assert (line in text) == (logger is ProgressLogger)
 
 

@@ -46,7 +46,7 @@ def nested_sets(draw):
 @settings(deadline=None, max_examples=150)
 @given(nested_sets(), st.sampled_from([-2.0, 0.0, 1.0]))
 def test_counts_equal_counting_one_by_one(increments, threshold):
-    counts = count_sets(increments, threshold=threshold)
+    precision, counts = count_sets(increments, threshold=threshold)
     for i in range(len(increments)):
         parts = [batch for increment in increments[: i + 1] for batch in increment]
         scores, positive = (np.concatenate([part[k] for part in parts]) for k in range(2))
@@ -54,7 +54,7 @@ def test_counts_equal_counting_one_by_one(increments, threshold):
         annotated = np.concatenate(masks)
         for c in range(scores.shape[1]):
             expected = count_one_by_one(scores[:, c], positive[:, c], annotated[:, c], threshold)
-            np.testing.assert_allclose([field[i, c] for field in counts], expected, rtol=1e-14)
+            np.testing.assert_allclose([precision[i, c], *counts[:, i, c]], expected, rtol=1e-14)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])

@@ -91,8 +91,7 @@ def test_compiled_layers_keep_names_and_values(monkeypatch):
         (create_backbone, ["small"], {"pool": "min"}, "'max', 'avg'"),
         (create_backbone, ["small"], {"frozen": ["layer9"]}, r"no layer 'layer9' to freeze; .*'0', '1'"),
         (create_backbone, ["small"], {"fold_batchnorm": True}, "freeze_batchnorm=True"),
-        (Precomputed(5), [torch.zeros(2, 3, 8, 8)], {}, r"Expected features \[B, 5\]"),
-        (Precomputed(5), [torch.zeros(2, 4)], {}, r"Expected features \[B, 5\]"),
+        (Precomputed(5), [torch.zeros(2, 4)], {}, r"features must be \[images, 5\], as a feature_b"),
         (RandomFeatures, [Precomputed(6), 0], {}, "width must be at least 1, not 0"),
         (RandomFeatures, [nn.Identity()], {}, "does not tell the length of its features"),
     ],
@@ -122,8 +121,8 @@ def test_folded_convolution_computes_the_same_and_other_normalisations_stay(bias
     expected = with_statistics(layers).eval()(x)
     layers.train()[1].eval()
     assert fold_into_convolutions(layers) == 1
-    kinds = [nn.BatchNorm2d, nn.Conv2d, nn.Identity, nn.ReLU, nn.BatchNorm2d, nn.Dropout]
-    assert [type(layer) for layer in layers] == kinds
+    types = [nn.BatchNorm2d, nn.Conv2d, nn.Identity, nn.ReLU, nn.BatchNorm2d, nn.Dropout]
+    assert [type(layer) for layer in layers] == types
     assert [layers[1].training, layers[5].training] == [False, True]
     torch.testing.assert_close(layers.eval()(x), expected)
     assert fold_into_convolutions(layers) == 0

@@ -233,7 +233,7 @@ def test_truncated_foreign_and_malicious_files_give_one_sentence_and_execute_not
 
 def test_what_is_missing_is_named(finished, tmp_path, capsys):
     run, _ = finished
-    with pytest.raises(FileNotFoundError, match=r"no model after experience 9; there are those after 1, 2\."):
+    with pytest.raises(FileNotFoundError, match=r"after9.json; there are model-after1.json, model-after2"):
         load_model(run.folder, after=9)
     with pytest.raises(FileNotFoundError, match=r"give the folder of one run: .*agcn-seed0"):
         load_model(run.folder.parent)

@@ -5,18 +5,12 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
+from torchvision.models.detection import FCOS_ResNet50_FPN_Weights
 
 from avalanche_agcn.benchmarks.voc import VOC_CLASSES
 from avalanche_agcn.models.word_vectors import EMBEDDED, load_word_vectors, orthogonalise
 
-COCO = """
-person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant, stop sign,
-parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe, backpack, umbrella,
-handbag, tie, suitcase, frisbee, skis, snowboard, sports ball, kite, baseball bat, baseball glove, skateboard,
-surfboard, tennis racket, bottle, wine glass, cup, fork, knife, spoon, bowl, banana, apple, sandwich, orange,
-broccoli, carrot, hot dog, pizza, donut, cake, chair, couch, potted plant, bed, dining table, toilet, tv,
-laptop, mouse, remote, keyboard, cell phone, microwave, oven, toaster, sink, refrigerator, book, clock, vase,
-scissors, teddy bear, hair drier, toothbrush"""
+COCO = [name for name in FCOS_ResNet50_FPN_Weights.COCO_V1.meta["categories"][1:] if name != "N/A"]
 NUS_WIDE = """
 airport, animal, beach, bear, birds, boats, book, bridge, buildings, cars, castle, cat, cityscape, clouds,
 computer, coral, cow, dancing, dog, earthquake, elk, fire, fish, flags, flowers, food, fox, frost, garden,
@@ -24,8 +18,7 @@ glacier, grass, harbor, horses, house, lake, leaf, map, military, moon, mountain
 plane, plants, police, protest, railroad, rainbow, reflection, road, rocks, running, sand, sign, sky, snow,
 soccer, sports, statue, street, sun, sunset, surf, swimmers, tattoo, temple, tiger, tower, town, toy, train,
 tree, valley, vehicle, water, waterfall, wedding, whales, window, zebra"""
-CLASS_NAMES = {"coco80": COCO.strip(), "nuswide81": NUS_WIDE.strip(), "voc20": ", ".join(VOC_CLASSES)}
-CLASS_NAMES = {key: re.split(r",\s", names) for key, names in CLASS_NAMES.items()}
+CLASS_NAMES = {"coco80": COCO, "nuswide81": re.split(r",\s", NUS_WIDE.strip()), "voc20": list(VOC_CLASSES)}
 COMPOUNDS = {"diningtable": "dining table", "pottedplant": "potted plant", "tvmonitor": "tv monitor"}
 
 
@@ -84,9 +77,9 @@ def test_npz_is_read_and_other_content_is_rejected(tmp_path):
     np.savez(path, words=np.array(["a", "b"]), vectors=two)
     assert load_word_vectors(["b", "a b"], path).tolist() == [[0, 1], [0.5, 0.5]]
     for arrays, message in [
-        ({"x": two}, "'vectors'"),
+        ({"x": two}, "words is not a file"),
         ({"words": np.array(["a"]), "vectors": two}, "1 words"),
-        ({"words": np.array(["a", None], dtype=object), "vectors": two}, "array of strings 'words'"),
+        ({"words": np.array(["a", None], dtype=object), "vectors": two}, "words of type str"),
     ]:
         np.savez(path, **arrays)
         with pytest.raises(ValueError, match=message):
