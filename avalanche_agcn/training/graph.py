@@ -57,7 +57,12 @@ def adjacency(
         new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
         cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
     """
-    check_graph(preset, neighbour_weight, new_threshold, cross_threshold, "preset")
+    check_choice("preset", preset, Graph)
+    check_range("neighbour_weight", neighbour_weight, least=0)
+    for name, threshold in {"new_threshold": new_threshold, "cross_threshold": cross_threshold}.items():
+        if threshold is not None and preset != "official":
+            raise ValueError(f"{name} belongs to preset 'official'; {preset!r} has no threshold.")
+        check_range(name, threshold, above=0, most=1)
     relations, sizes = acm.matrix(), torch.tensor(acm.block_sizes, dtype=torch.long)
     if preset == "identity":
         return torch.eye(len(relations), dtype=relations.dtype, device=relations.device)
@@ -70,19 +75,6 @@ def adjacency(
         return _normalise(_reweight_rows(relations, neighbour_weight))
     thresholds = new_threshold or NEW_THRESHOLD, cross_threshold or CROSS_THRESHOLD
     return _official(relations, owner, len(sizes), neighbour_weight, thresholds)
-
-
-def check_graph(
-    preset: str, weight: float, new_threshold: float | None, cross_threshold: float | None, name: str
-) -> None:
-    """Raise a ValueError if a setting of `adjacency` is out of range; ``name`` is the one of ``preset``."""
-    check_choice(name, preset, Graph)
-    check_range("neighbour_weight", weight, least=0)
-    thresholds = {"new_threshold": new_threshold, "cross_threshold": cross_threshold}
-    for threshold, value in thresholds.items():
-        if value is not None and preset != "official":
-            raise ValueError(f"{threshold} belongs to preset 'official'; {preset!r} has no threshold.")
-        check_range(threshold, value, above=0, most=1)
 
 
 def _reweight_rows(relations: Tensor, neighbour_weight: float) -> Tensor:

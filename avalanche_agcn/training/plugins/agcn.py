@@ -1,6 +1,7 @@
 """AGCN: losses against a frozen teacher (`AGCNPlugin`), and the graph of label relations (`ACMPlugin`)."""
 
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, get_args
 
 import torch
 from avalanche.core import SupervisedPlugin
@@ -12,7 +13,7 @@ from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.agcn import AGCNModel
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.acm import OFFICIAL_STARTS, AugmentedCorrelationMatrix, QCounts
-from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency, check_graph
+from avalanche_agcn.training.graph import NEIGHBOUR_WEIGHT, Graph, adjacency
 from avalanche_agcn.training.losses import Reduction, distillation_loss, relationship_preserving_loss
 from avalanche_agcn.training.moment_sums import in_float64
 from avalanche_agcn.training.plugins.distillation import TeacherPlugin
@@ -152,19 +153,21 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
         official = preset == "official"
         self.soft_labels = soft_labels or ("softmax" if official else "sigmoid")
         self.count_before_step = official if count_before_step is None else count_before_step
-        self.graph: Graph = graph or preset
         check_choice("soft_labels", self.soft_labels, SoftLabels)
-        check_graph(self.graph, neighbour_weight, new_threshold, cross_threshold, name="graph")
-        self.graph_settings: dict[str, Any] = {
-            "cross_blocks": cross_blocks,
-            "neighbour_weight": neighbour_weight,
-            "new_threshold": new_threshold,
-            "cross_threshold": cross_threshold,
-        }
+        check_choice("graph", graph, [None, *get_args(Graph)])
         starts = OFFICIAL_STARTS if official else {}
         given = {"hard_start": hard_start, "soft_start": soft_start}
         starts = starts | {name: start for name, start in given.items() if start is not None}
         self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, **starts)
+        self.make_graph = partial(
+            adjacency,
+            preset=graph or preset,
+            cross_blocks=cross_blocks,
+            neighbour_weight=neighbour_weight,
+            new_threshold=new_threshold,
+            cross_threshold=cross_threshold,
+        )
+        self.make_graph(self.acm)  # checks its settings; there are no classes yet
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, unless it is open already; earlier ones must have been counted."""
@@ -199,10 +202,9 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
 
     def _count(self, strategy: SupervisedTemplate, targets: Tensor) -> None:
         plugins = [plugin for plugin in strategy.plugins if isinstance(plugin, AGCNPlugin)]
-        logits = plugins[0].teacher_logits(strategy) if plugins else None
-        soft_old = None
-        if logits is not None:
-            logits = in_float64(logits)
+        soft_old = plugins[0].teacher_logits(strategy) if plugins else None
+        if soft_old is not None:
+            logits = in_float64(soft_old)
             soft_old = logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
         self.acm.update(targets[:, self.acm.n_old : self.acm.n_seen], soft_old, reduce=True)
         self._update_graph(strategy)
@@ -210,4 +212,4 @@ class ACMPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[ca
     def _update_graph(self, strategy: SupervisedTemplate) -> None:
         model = unwrap(strategy.model)
         if isinstance(model, AGCNModel):
-            model.set_graph(adjacency(self.acm, self.graph, **self.graph_settings))
+            model.set_graph(self.make_graph(self.acm))
