@@ -98,7 +98,7 @@ def _add_run_options(parser: argparse.ArgumentParser, benchmark: BenchmarkName) 
     parser.add_argument(
         "--defaults",
         choices=("small", "paper"),
-        help="settings of each method: those chosen on a few thousand photos, over a frozen network, or the "
+        help="settings of each method: those chosen on a few thousand photos, over a frozen backbone, or the "
         f"paper's (default: {'small' if benchmark == 'photos' else 'paper, with no options small'})",
     )
     parser.add_argument("--seed", nargs="+", type=int, metavar="N", help="one or several (default: 0)")

@@ -1,4 +1,4 @@
-"""A benchmark of features instead of images, for heads over a frozen network.
+"""A benchmark of features instead of images, for heads over a frozen backbone.
 
 Each image goes through the network once. Features are cached in files of a few thousand images. The name of a
 file is a digest of the network's weights, of its output for a few images in the current precision, of the
