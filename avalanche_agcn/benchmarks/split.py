@@ -43,8 +43,8 @@ def experience_sizes(
     sizes = nearly_equal_sizes(n_classes, n_experiences)
     if sizes[0] != sizes[-1]:
         raise ValueError(
-            f"{n_classes} classes do not split equally into {n_experiences} experiences; "
-            f"pass classes_per_experience=, for example {sizes}."
+            f"{n_classes} classes do not split equally into {n_experiences} experiences; choose numbers that "
+            f"do, or, in Python, pass classes_per_experience=, for example {sizes}."
         )
     return sizes
 
