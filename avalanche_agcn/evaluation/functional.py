@@ -235,7 +235,8 @@ def tail_scores(
     """
     values, n = np.asarray(per_class, dtype=float), np.asarray(counts)
     check_shape("counts", n, values.shape, ", one for each score")
-    check_range("many", many, least=few)
+    if few > many:
+        raise ValueError(f"few={few} must not be above many={many}.")
     groups = (n < few, (n >= few) & (n <= many), n > many)
     known = [values[group & ~np.isnan(values)].tolist() for group in groups]
     return TailScores(*(fmean(group or [math.nan]) for group in known))

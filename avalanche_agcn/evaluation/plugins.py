@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 from avalanche.distributed.distributed_helper import DistributedHelper
@@ -333,21 +334,20 @@ class NestedPluginMetric(BatchReader):
         """Score the nested sets, add a row to the matrices and emit the values."""
         if not self._set_classes:
             return []
+        scored = {suffix: metric.gather().result() for suffix, metric in self._metrics.items()}
+        for metric in self._metrics.values():
+            metric.reset()  # releases the scores
+        ap = self.average_precision[self._stream] = scored[""].average_precision[-1, : self._set_classes[-1]]
         is_complete = self._n_trained in (None, self._set_classes[-1])  # has all classes trained on
         values: Values = {}
-        for suffix, metric in self._metrics.items():
-            scored = metric.gather().result()
-            metric.reset()  # releases the scores
-            for name in ("mAP", "CF1", "OF1"):
-                row = getattr(scored, name)
-                if "nested" in self._emit:
-                    values |= {(f"{name}{suffix}_Nested", i): score for i, score in enumerate(row)}
-                if is_complete:
-                    values |= self._add_row(f"{name}{suffix}", row)
-            if not suffix:
-                ap = scored.average_precision[-1, : self._set_classes[-1]]
-                values |= self._add_stage(scored.stage) if is_complete else {}
-        self.average_precision[self._stream] = ap
+        for suffix, name in product(scored, ("mAP", "CF1", "OF1")):
+            row = getattr(scored[suffix], name)
+            if "nested" in self._emit:
+                values |= {(f"{name}{suffix}_Nested", i): score for i, score in enumerate(row)}
+            if is_complete:
+                values |= self._add_row(f"{name}{suffix}", row)
+        if is_complete:
+            values |= self._add_stage(scored[""].stage)
         if "per_class" in self._emit:
             values["AP_Nested", None] = name_classes(ap, strategy, self._class_names)
         if "plot" in self._emit and self._stream in self.history:

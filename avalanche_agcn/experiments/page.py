@@ -21,7 +21,7 @@ from avalanche_agcn.evaluation.style import default_style
 from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, name_of, style_of
 from avalanche_agcn.experiments.plots import describe_stream, open_picture, true_matrix
-from avalanche_agcn.experiments.results import METRICS, Results, group_by_label, known
+from avalanche_agcn.experiments.results import METRICS, PICTURES, Results, group_by_label, known
 from avalanche_agcn.experiments.tables import all_tables
 
 PAGE_FILE = "report.html"
@@ -182,13 +182,14 @@ class Photos:
     def select(self, run: Results, part: str) -> list[dict[str, Any]]:
         """``pictures`` or ``worst`` of a run that can be shown, with the index of each photo."""
         settings, shown = run.settings, []
+        names = PICTURES[part].keys() - {"image"}
         scene = (settings.get("seed"), settings.get("validation_size"))  # else a file, the same for all seeds
         for picture in getattr(run, part) or []:
             key = (settings.get("dataset_root") or scene, picture["image"])
             if key not in self._indices:
                 self._indices[key] = self._add(run, picture)
             if (index := self._indices[key]) is not None:
-                shown.append({"photo": index, **{k: v for k, v in picture.items() if k != "image"}})
+                shown.append({"photo": index, **{name: picture[name] for name in names}})
         return shown
 
     def _add(self, run: Results, picture: Mapping[str, Any]) -> int | None:

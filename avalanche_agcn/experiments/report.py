@@ -289,5 +289,5 @@ def verdict(results: Sequence[Results]) -> str | None:
     return (
         f"{name_of(first)} has {where} against {last_2:.1f} of {name_of(second)} ({seeds}), because it "
         f"{' and '.join(reason for reason, holds in reasons.items() if holds)}: the mean AP of its classes "
-        f"when they were new was {new:.1f} against {new_2:.1f}."
+        f"was {new:.1f} when they were new and {last:.1f} at the end, against {new_2:.1f} and {last_2:.1f}."
     )

@@ -250,10 +250,8 @@ def _check_content(content: Any) -> None:
     _check_names(content)
     _check_nested(content["nested"], len(content["classes_per_experience"]))
     _check_numbers(content, content)
-    if decisions := content.get("decisions"):
-        thresholds = decisions["thresholds"]
-        _require("decisions.thresholds", 0.5 in thresholds, "a list that has 0.5", (*thresholds,))
-        _check_numbers(decisions, content, "decisions.")
+    if content.get("decisions"):
+        _check_decisions(content["decisions"], len(content["class_names"]))
     for part, hints in PICTURES.items():
         for k, picture in enumerate(content.get(part) or []):
             check_fields(picture, hints, f"{part}[{k}]")
@@ -286,31 +284,42 @@ def _check_names(content: Mapping[str, Any]) -> None:
 def _check_nested(nested: Mapping[str, Sequence[Sequence[Any]]], n_experiences: int) -> None:
     lengths = [tuple(map(len, rows)) for rows in nested.values()]
     shape = lengths[0]
-    fits = 0 < len(shape) <= n_experiences and shape[-1] > 0 and set(lengths) == {shape}
+    fits = len(shape) == n_experiences and shape[-1] > 0 and set(lengths) == {shape}
     fits = fits and all(length in (0, t + 1) for t, length in enumerate(shape))
-    wanted = f"the same for each metric, at most {n_experiences} rows, row t with t + 1 scores or none"
+    wanted = f"the same for each metric, {n_experiences} rows, row t with t + 1 scores or none"
     _require("the numbers of scores in nested", fits, f"{wanted} and the last with scores", (*lengths,))
 
 
 def _check_numbers(part: Mapping[str, Any], content: Mapping[str, Any], place: str = "") -> None:
-    """Check bounds of numbers and lengths of lists in the content, its decisions or one of its pictures."""
+    """Check bounds of numbers and lengths of lists in the content, or in one of its pictures."""
     n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
-    n_thresholds, up_to = len(part.get("thresholds", ())), range(n_experiences + 1)
     percent, rows = "percentages between 0 and 100", "in a row for each experience, one for each class"
+    up_to = range(n_experiences + 1)
     # Least and greatest number, both in words, and lengths of lists from the outermost.
+    scores = (0, 100, percent)
+    by_class = (0, 100, f"{percent} {rows}", up_to, range(n + 1))
+    matrix = (-1e-6, 1 + 1e-6, f"{n} × {n} probabilities between 0 and 1", [n], [n])
     limits: dict[str, tuple[Any, ...]] = {
-        "nested per_class_ap": (0, 100, percent),
-        "class_ap probabilities": (0, 100, f"{percent} {rows}", up_to, range(n + 1)),
+        **dict.fromkeys(("nested", "per_class_ap"), scores),
+        **dict.fromkeys(("class_ap", "probabilities"), by_class),
+        **dict.fromkeys(("acm", "cooccurrence"), matrix),
         "stages": (0, 100, f"{percent}, one for each of {n_experiences} experiences", up_to[1:]),
-        "acm cooccurrence": (-1e-6, 1 + 1e-6, f"{n} × {n} probabilities between 0 and 1", [n], [n]),
         "n_images": (0, math.inf, f"{n_experiences} numbers of at least 0", [n_experiences]),
-        "true": (0, math.inf, f"{n} counts of at least 0, one for each class", [n]),
-        "found right": (0, math.inf, f"{n_thresholds} × {n} counts of at least 0", [n_thresholds], [n]),
-        "seconds thresholds image": (0, math.inf, "at least 0"),
+        **dict.fromkeys(("seconds", "image"), (0, math.inf, "at least 0")),
     }
-    for names, limit in limits.items():
-        for name in names.split():
-            _check_array(part.get(name), place + name, *limit)
+    for name, limit in limits.items():
+        _check_array(part.get(name), place + name, *limit)
+
+
+def _check_decisions(decisions: Mapping[str, Any], n: int) -> None:
+    """Check the counts of ``n`` classes at each threshold."""
+    thresholds = decisions["thresholds"]
+    _require("decisions.thresholds", 0.5 in thresholds, "a list that has 0.5", (*thresholds,))
+    _check_array(thresholds, "decisions.thresholds", 0, math.inf, "at least 0")
+    _check_array(decisions["true"], "decisions.true", 0, math.inf, f"{n} counts of at least 0", [n])
+    wanted = f"{len(thresholds)} × {n} counts of at least 0"
+    for name in ("found", "right"):
+        _check_array(decisions[name], f"decisions.{name}", 0, math.inf, wanted, [len(thresholds)], [n])
 
 
 def _check_array(value: Any, place: str, low: float, high: float, wanted: str, *sizes: Sequence[int]) -> None:

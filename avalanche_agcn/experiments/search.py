@@ -203,10 +203,11 @@ def _new_results(
             runs = ((submitted[future], future.result) for future in as_completed(submitted))
         for name, get_result in runs:
             try:
-                yield get_result()
+                result = get_result()
             except Exception:
                 log(f"{name} failed. Runs that have started are finished first.")
                 raise
+            yield result
 
 
 def _begin_worker() -> None:

@@ -105,7 +105,7 @@ class AGCNModel(MultiLabelModel):
         if adjacency.shape != (n, n) or not self.n_seen <= n <= n_words:
             raise ValueError(
                 f"A graph of shape {tuple(adjacency.shape)} cannot replace one of {self.n_seen} classes: use "
-                f"a square one, no smaller and of at most {n_words} classes, or call add_word_vectors(...)."
+                f"a square one, no smaller and of at most {n_words}; for more, call add_word_vectors(...)."
             )
         if n > self.n_seen > 0:
             self.past_sizes = torch.cat([self.past_sizes, self.past_sizes.new_tensor([self.n_seen])])

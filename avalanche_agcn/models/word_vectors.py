@@ -199,7 +199,8 @@ def _check(found: Mapping[str, Tensor], class_names: Sequence[str], source: str 
         )
     for word, vector in found.items():
         if not vector.isfinite().all() or not vector.any():
+            problem = "only zeros" if vector.isfinite().all() else "numbers that are not finite"
             raise ValueError(
-                f"The vector of {word!r} in {str(source)!r} has only zeros, or numbers that are not finite; "
-                "download the file again, or rename the class."
+                f"The vector of {word!r} in {str(source)!r} has {problem}; download the file again, or "
+                "rename the class."
             )

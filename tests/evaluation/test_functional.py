@@ -275,6 +275,7 @@ def nested_sizes(set_sizes, class_counts, message, threshold=0.0, targets=SCORES
         (F.make_batch, [SCORES, torch.zeros(3, 6)], {}, r"targets\[:, :5\]\), not \[3, 6\]"),
         (F.make_batch, [SCORES, torch.zeros(2, 5)], {}, r"targets must be \[3, 5\] .*, not \[2, 5\]"),
         (F.make_batch, [torch.zeros(3)] * 2, {}, r"\[images, classes\], not \[3\]"),
+        (F.make_batch, [torch.zeros(3, 5, 1)] * 2, {}, r"\[images, classes\], not \[3, 5, 1\]"),
         (F.make_batch, [torch.zeros(0, 5)] * 2, {}, "empty"),
         (F.make_batch, [torch.zeros(5, 0)] * 2, {}, "empty"),
         (F.make_batch, [SCORES.long(), SCORES], {}, r"floating point, got torch\.int64"),
@@ -287,6 +288,7 @@ def nested_sizes(set_sizes, class_counts, message, threshold=0.0, targets=SCORES
         (F.stage_scores, [SCORES] * 2, {"probability": 1.0}, "must be above 0 and below 1, not 1.0"),
         (F.stage_average, [[]], {}, "no stage to average"),
         (F.tail_scores, [[0.1, 0.2], [1]], {}, r"counts must be \[2\], one for each score, not \[1\]"),
+        (F.tail_scores, [[0.1], [1]], {"few": 1000}, "few=1000 must not be above many=900"),
         (F.nested_summary, [[]], {}, "no last row"),
         (F.nested_summary, [[[0.5], []]], {}, "no last row"),
         (F.nested_summary, [[[0.5], [0.4]]], {}, "Row 1 .* has 1 entries but needs 2"),
@@ -297,6 +299,7 @@ def nested_sizes(set_sizes, class_counts, message, threshold=0.0, targets=SCORES
         nested_sizes([2, 3], [2], "do not describe"),
         nested_sizes([2, 3], [5, 2], r"class_counts \[5, 2\] do not describe"),
         nested_sizes([2, 3], [-1, 2], "do not describe"),
+        nested_sizes([], [], "do not describe"),
         nested_sizes([2, 3], [2, 6], "A nested set has 6 classes, but the scores have 5"),
     ],
 )

@@ -264,6 +264,19 @@ def results_of(finished):
     return json.loads((finished / RESULTS_FILE).read_text())
 
 
+def decisions(**change):
+    """Counts of found labels, with a change."""
+    counts = {"thresholds": [0.5], "true": [0] * 4, "found": [[0] * 4], "right": [[0] * 4]}
+    return {"decisions": counts | change}
+
+
+def worst(**change):
+    """A badly scored picture, with a change."""
+    return {
+        "worst": [{"image": 0, "labels": [], "probability": 1.0, "class": "a", "error": "wrong"} | change]
+    }
+
+
 FOREIGN = ("3", "null", "[]", '"a"', "{}", '{"method": "agcn"}', '{"unknown": 1}')
 
 
@@ -277,6 +290,11 @@ FOREIGN = ("3", "null", "[]", '"a"', "{}", '{"method": "agcn"}', '{"unknown": 1}
         ({"nested": 3}, "nested must be"),
         ({"nested": {"mAP": [[1.0]]}}, "nested has no 'CF1'"),
         ({"nested": {m: [[50.0], [1.0]] for m in METRICS}}, "row t with t + 1 scores"),
+        ({"nested": {m: [[50.0]] for m in METRICS}}, "2 rows, row t with"),
+        (
+            {"nested": {"mAP": [[50.0], [1.0, 1.0]], "CF1": [[], [1.0, 1.0]], "OF1": [[], [1.0, 1.0]]}},
+            "the same",
+        ),
         ({"nested": {m: [[50.0], [1.0, 1e5]] for m in METRICS}}, "between 0 and 100, but is 100000.0"),
         ({"class_names": ["a", "a", "b", "c"]}, "must be different names"),
         ({"class_names": ["a\nb", "c", "d", "e"]}, "printable characters"),
@@ -287,9 +305,16 @@ FOREIGN = ("3", "null", "[]", '"a"', "{}", '{"method": "agcn"}', '{"unknown": 1}
         ({"stages": {"mAP": [], "mean_class_F1": [1.0], "OF1": [1.0]}}, "one for each of 2 experiences"),
         ({"decisions": {"thresholds": [], "true": [0], "found": [], "right": []}}, "a list that has 0.5"),
         ({"decisions": {"thresholds": [0.5], "true": [0], "found": [], "right": []}}, "true must be 4"),
+        (decisions(found=[[0] * 3]), "decisions.found must be 1 × 4 counts"),
+        (decisions(right=[[0] * 4] * 2), "decisions.right must be 1 × 4 counts"),
+        (decisions(true=[0, 0, 0, -1]), "decisions.true must be 4 counts of at least 0, but is -1"),
         ({"classes_per_experience": [4, 4]}, "sum to the 4 class_names, but is (4, 4)"),
         ({"environment": {"packages": None}}, "environment.packages must be an object"),
         ({"acm": [[1.0]]}, "acm must be 4 × 4 probabilities"),
+        ({"acm": [[1.5] * 4] * 4}, "between 0 and 1, but is 1.5"),
+        ({"seconds": {"train": -1.0, "eval": 1.0, "total": 1.0}}, "at least 0, but is -1.0"),
+        (worst(image=-1), "worst[0].image must be at least 0, but is -1"),
+        (worst(**{"class": "x"}), "a label of worst[0] must be one of the class_names, but is 'x'"),
         ({"seed": "a"}, "seed must be a whole number, but is 'a'"),
         ({"more": 1}, "has 'more', which results do not have"),
         ({"pictures": [{"image": "../x.jpg", "labels": [], "probabilities": []}]}, "within the folder"),
@@ -303,6 +328,16 @@ def test_results_with_wrong_content_are_named_with_the_place(finished, report, c
     assert code == 1
     assert message in text
     assert RESULTS_FILE in text
+
+
+def test_unknown_fields_of_a_picture_do_not_reach_the_page(finished, report, tmp_path):
+    content = results_of(finished)
+    content["pictures"][0] |= {"photo": 999, "thresholds": 5, "note": "unknown field"}
+    assert report(content)[0] == 0
+    page = (tmp_path / "report" / "inner" / "report.html").read_text()
+    assert '"photo":0' in page
+    assert '"photo":999' not in page
+    assert "unknown field" not in page
 
 
 def test_names_are_escaped_in_each_format_and_no_file_is_written_outside(finished, report, tmp_path):

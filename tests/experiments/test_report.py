@@ -186,7 +186,8 @@ def test_the_best_method_is_named_with_the_reason_that_holds(make_result):
     sentence = verdict([method("er", 60, 50), method("agcn", 60, 30), method("finetuning", 70, 10)])
     assert sentence == (
         "ER has the best mAP after the last experience, 55.0 against 45.0 of AGCN (one seed), because it "
-        "lost less of what it learned: the mean AP of its classes when they were new was 60.0 against 60.0."
+        "lost less of what it learned: the mean AP of its classes was 60.0 when they were new and 55.0 at "
+        "the end, against 60.0 and 45.0."
     )
     assert "learned new classes better:" in verdict([method("er", 80, 50), method("agcn", 60, 55)])
     assert "better and lost less of what" in verdict([method("er", 80, 70), method("agcn", 60, 30)])
