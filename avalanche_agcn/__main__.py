@@ -25,7 +25,10 @@ def run(argv: Sequence[str]) -> int:
     """Run methods on COCO, NUS-WIDE, PASCAL VOC, your own photos or, without data, on drawn scenes."""
     known = list(cli.DATA_NAMES)
     benchmark, options = (argv[0], argv[1:]) if argv and argv[0] in known else ("coco", argv)
-    about = f"{run.__doc__}\n\nDATA, which comes first, is one of {', '.join(known)} (default: coco)."
+    about = (
+        f"{run.__doc__}\n\nDATA is one of {', '.join(known)} (default: coco). It comes first, and sets the "
+        "defaults below."
+    )
     how = {"prog": f"{PROG} run", "usage": "%(prog)s [DATA] [options]"}
     return cli.main(benchmark, about, options, **how)  # type: ignore[arg-type]
 

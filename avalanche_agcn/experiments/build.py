@@ -80,7 +80,7 @@ def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Se
     if "valid" not in benchmark.plan.evaluation:
         fixed["validation_size"] = 0.0
     if asked := ", ".join(name for name, own in fixed.items() if getattr(settings, name) not in (None, own)):
-        raise ValueError(f"the settings {asked} cannot change your own benchmark: create it with them.")
+        raise ValueError(f"the settings {asked} cannot change your own benchmark: leave them out.")
     source = benchmark.plan.evaluation["valid" if settings.validation_size else "test"].source
     root = source.root if isinstance(source, ImageFiles) else None
     return replace(settings, benchmark="own", dataset_root=root, **sizes)

@@ -73,10 +73,12 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
     """Restore what `capture` returned, except the optimizer, which Avalanche resets when training starts.
 
     If the state does not fit the strategy, an exception of any type is raised; see `fitting_state`.
+    Collective.
     """
     own = capture(strategy)
     if state["layout"] != own["layout"]:
-        raise ValueError(f"it is of another version or strategy: its plugins are {state['layout']}")
+        changed = sorted(set(state["layout"]) ^ set(own["layout"])) or "their order"
+        raise ValueError(f"it is of another version or strategy; plugins that differ: {changed}")
     check_form(state, own)
     unwrap(strategy.model).load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
@@ -137,7 +139,7 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
     """Load a state of `save_strategy`, or ``state.bin`` of a finished run, into a new strategy.
 
     It must have the same plugins; its model may be for more classes. The first experiences of the stream are
-    those of the saved strategy, for its memory.
+    those of the saved strategy, for its memory. Collective.
     """
     state = load_state(path)
     with fitting_state(path):
@@ -247,7 +249,9 @@ def load_state(path: str | os.PathLike) -> State:
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:  # of torch's reader, of any type
         kind = type(error).__name__
-        raise DamagedState(f"{path} has the right checksum, but not only plain values ({kind})") from error
+        raise DamagedState(
+            f"{path} has the right checksum, but not only tensors and plain values ({kind})"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -300,7 +304,7 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        with aside.open("xb") as file:
+        with aside.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -84,7 +84,9 @@ def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no image {path}, which has labels: download it, too.") from None
+        raise FileNotFoundError(
+            f"there is no image {path}; the labels are there, but the images must be downloaded, too."
+        ) from None
 
 
 def spread(positions: Sequence[int], n: int = N_SAMPLED) -> list[int]:
@@ -142,8 +144,7 @@ class UnfinishedRun(ValueError):
 
 def check_data(folder: Path, saved: Fingerprint | None, data: Fingerprint) -> None:
     """Raise `OtherRun` with the differences if the run in the folder was saved with other data."""
-    changed = [] if saved is None else ", ".join(changed_data(saved, data))
-    if changed:
+    if saved is not None and (changed := ", ".join(changed_data(saved, data))):
         raise OtherRun(f"{folder} was saved with other data; changed: {changed}; restore them, {ADVICE}")
 
 
@@ -178,7 +179,10 @@ def _read_state(path: Path, settings: Settings, resume: bool) -> State:
     check_fields(state["position"], POSITION_FIELDS, f"{path}: position")
     _check_settings(path, state["settings"], settings)
     if not resume:
-        raise UnfinishedRun(f"{path.parent} is unfinished: give --resume to continue it, or --overwrite.")
+        raise UnfinishedRun(
+            f"{path.parent} has an unfinished run: give --resume to continue it, or --overwrite to start "
+            "from the beginning."
+        )
     return state
 
 

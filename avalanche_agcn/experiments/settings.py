@@ -251,10 +251,15 @@ def _check_method(settings: Settings) -> None:
     if no_memory and method_arguments(name)["mem_size"].default > 0:
         raise ValueError(f"{name} needs a memory: mem_size (--memory) must be at least 1, not 0.")
     if unusable := ", ".join(sorted(set(settings.negatives) - usable_negatives(settings))):
-        needs = "memory needs a method that replays, or AGCN with --memory; statistics need gradients"
-        raise ValueError(f"{name} cannot use negatives from {unusable}: {needs}.")
+        raise ValueError(
+            f"{name} cannot use negatives from {unusable}: memory needs a method that replays images, or "
+            "AGCN with --memory; statistics need one that trains by gradient."
+        )
     if settings.pseudo_labels and not METHODS[name].takes_pseudo_labels:
-        raise ValueError(f"{name} cannot use pseudo_labels: it has its own, trains jointly or has no loss.")
+        raise ValueError(
+            f"{name} cannot use pseudo_labels: they need a method that trains by gradient, one experience "
+            "after the other, and has none of its own."
+        )
 
 
 def _check_data(settings: Settings) -> None:
@@ -293,7 +298,10 @@ def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
     """Raise a ValueError for results or a state of another format."""
     found = content.get("format", 1)
     if found != FORMAT:
-        raise ValueError(f"{path} has format {found}, but this version reads format {FORMAT}: run it again.")
+        raise ValueError(
+            f"{path} has format {found}, but this version of avalanche-agcn reads format {FORMAT}: "
+            "run it again."
+        )
 
 
 def differences(old: Values, new: Values, *, but: Collection[str] = RUNTIME_SETTINGS) -> list[str]:
@@ -315,4 +323,7 @@ def check_folders(wanted: Sequence[Settings]) -> None:
     """Raise a ValueError if several runs would have the same folder."""
     names = Counter(settings.name for settings in wanted)
     if shared := ", ".join(name for name, times in names.items() if times > 1):
-        raise ValueError(f"several runs would have the folder {shared}: repeat no method, seed or label.")
+        raise ValueError(
+            f"several runs would have the folder {shared}: give each method and seed once, and a label to "
+            "one method only."
+        )

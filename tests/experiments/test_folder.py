@@ -260,7 +260,7 @@ def test_each_change_of_the_data_is_named(folder, monkeypatch, content_bytes):
     assert changed(folder, before) == in_both("images")
     benchmark = photos(folder)
     (folder / "7.bmp").unlink()
-    with pytest.raises(FileNotFoundError, match=r"there is no image .*7.bmp, .*download it"):
+    with pytest.raises(FileNotFoundError, match=r"there is no image .*7.bmp; .*downloaded"):
         run_folder.data_fingerprint(benchmark.plan)
 
 

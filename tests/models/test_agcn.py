@@ -96,7 +96,7 @@ def test_graphs_and_word_vectors_must_fit_and_vectors_can_be_added(images):
     model = make_model(n_words=3)
     model.set_graph(torch.eye(3))
     for graph in (torch.eye(2), torch.zeros(3, 5), torch.eye(4)):
-        with pytest.raises(ValueError, match=r"square one, no smaller and of at most 3 .* add_word_vectors"):
+        with pytest.raises(ValueError, match=r"square one, no smaller and of at most 3; .* add_word_vectors"):
             model.set_graph(graph)
     model.add_word_vectors(torch.randn(1, 5))
     model.set_graph(torch.eye(4))
