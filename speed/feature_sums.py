@@ -13,10 +13,10 @@ from torch import Tensor
 
 from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
-from avalanche_agcn.training.feature_statistics import FeatureStatistics
-from avalanche_agcn.training.losses import statistical_negative_loss
 from avalanche_agcn.training.plugins import StatisticalNegativesPlugin
-from avalanche_agcn.training.ridge import solve_ridge
+from avalanche_agcn.training.statistics.features import FeatureStatistics
+from avalanche_agcn.training.statistics.negatives import statistical_negative_loss
+from avalanche_agcn.training.statistics.ridge import solve_ridge
 
 NETWORK, BATCH, WIDTH = "efficientnet_lite0", 8, 1280
 N_OLDER = 5  # in the last of six experiences

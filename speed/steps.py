@@ -17,9 +17,9 @@ from torch.optim import Adam
 from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark, multilabel_benchmark
+from avalanche_agcn.methods.multi_task import TrainsJointly, multi_task_experience
 from avalanche_agcn.models import AGCNModel, MultiLabelClassifier, create_backbone
 from avalanche_agcn.training import AGCN, CSC, PartialBCEWithLogitsLoss
-from avalanche_agcn.training.strategies import TrainsJointly, multi_task_experience
 
 NETWORKS = {"efficientnet_lite0": "EfficientNet-Lite0", "resnet18": "ResNet-18"}
 IMAGE_SIZE = 128

@@ -28,6 +28,8 @@ from avalanche_agcn.evaluation import (
 )
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.settings import CONVENTIONS, Settings, is_b_protocol
+from avalanche_agcn.methods.multi_task import TrainsJointly
+from avalanche_agcn.methods.streaming_ridge import StreamingRidge
 from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.models.saved import BACKBONE_SETTINGS
 from avalanche_agcn.training import AsymmetricLoss
@@ -37,7 +39,7 @@ from avalanche_agcn.training.plugins import (
     PseudoLabelPlugin,
     StatisticalNegativesPlugin,
 )
-from avalanche_agcn.training.strategies import MultiLabelTemplate, StreamingRidge, TrainsJointly
+from avalanche_agcn.training.template import MultiLabelTemplate
 
 MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
     "coco": benchmarks.SplitCOCO,

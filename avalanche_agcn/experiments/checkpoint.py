@@ -29,8 +29,8 @@ from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal
 from avalanche_agcn.experiments.recorder import EvaluationRecorder, count_bytes
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import largest_of_processes
-from avalanche_agcn.training.plugins.replay import MemoryPlugin
-from avalanche_agcn.training.strategies import MultiLabelTemplate
+from avalanche_agcn.training.memory import MemoryPlugin
+from avalanche_agcn.training.template import MultiLabelTemplate
 
 State = dict[str, Any]
 

@@ -70,8 +70,8 @@ class Method:
     @property
     def learns_from_stream_by_gradient(self) -> bool:
         """Whether it trains one experience after the other, with a loss that negatives can be added to."""
-        from avalanche_agcn.training.strategies.baselines import TrainsJointly
-        from avalanche_agcn.training.strategies.closed_form import ClosedForm
+        from avalanche_agcn.methods.multi_task import TrainsJointly
+        from avalanche_agcn.training.closed_form import ClosedForm
 
         return not issubclass(self.strategy_class, (ClosedForm, TrainsJointly))
 
@@ -86,7 +86,7 @@ class Method:
 
         Constructors pass ``**kwargs`` on, so the arguments of base classes are included.
         """
-        from avalanche_agcn.training.strategies import MultiLabelTemplate
+        from avalanche_agcn.training.template import MultiLabelTemplate
 
         shared = inspect.signature(MultiLabelTemplate).parameters
         found: dict[str, inspect.Parameter] = {}

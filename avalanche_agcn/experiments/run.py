@@ -29,13 +29,14 @@ from avalanche_agcn.experiments.results import (
     train_cooccurrence,
 )
 from avalanche_agcn.experiments.settings import Settings
+from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.models import Precomputed
 from avalanche_agcn.models.forward import check_device, unwrap
 from avalanche_agcn.models.saved import BACKBONE_SETTINGS, DESCRIPTION, TENSORS, model_name, pack_model
 from avalanche_agcn.training import AGCN, CSC
+from avalanche_agcn.training.closed_form import ClosedForm
 from avalanche_agcn.training.distributed import from_first_process, is_first_process
-from avalanche_agcn.training.strategies import MultiLabelTemplate, TrainsJointly
-from avalanche_agcn.training.strategies.closed_form import ClosedForm
+from avalanche_agcn.training.template import MultiLabelTemplate
 
 STUDY_STEPS, MAX_EPOCHS = 750, 25
 """Steps of the study that chose the settings (6,000 photos in batches of 8), and maximum of epochs."""

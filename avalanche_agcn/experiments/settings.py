@@ -240,7 +240,7 @@ def _protocol_settings(benchmark: BenchmarkName, protocol: Any) -> dict[str, Any
 
 def _preset_settings(preset: Any) -> dict[str, Any]:
     """Settings of a preset of AGCN, both the method's and the run's."""
-    from avalanche_agcn.training.strategies.agcn import PRESETS, STATISTICS_MODEL
+    from avalanche_agcn.agcn.strategy import PRESETS, STATISTICS_MODEL
 
     own = PRESETS[preset] if preset in [*PRESETS] else {}
     return {**own, **(STATISTICS_MODEL if preset == "statistics" else {})}

@@ -1,16 +1,16 @@
-"""Backbones, the graph convolutional network, and the two models built from them."""
+"""Backbones, and the models built from them."""
 
 from typing import TYPE_CHECKING
 
-from avalanche_agcn import lazy_getattr
+from avalanche_agcn import lazy_names
 
 if TYPE_CHECKING:
-    from .agcn import AGCNModel
-    from .backbones import Backbone, Precomputed, RandomFeatures, create_backbone
-    from .gcn import GCN
-    from .linear import MultiLabelClassifier
-    from .saved import load_model
-    from .word_vectors import load_word_vectors
+    from avalanche_agcn.agcn.gcn import GCN
+    from avalanche_agcn.agcn.model import AGCNModel
+    from avalanche_agcn.models.backbones import Backbone, Precomputed, RandomFeatures, create_backbone
+    from avalanche_agcn.models.linear import MultiLabelClassifier
+    from avalanche_agcn.models.saved import load_model
+    from avalanche_agcn.models.word_vectors import load_word_vectors
 
 __all__ = [
     "GCN",
@@ -24,4 +24,14 @@ __all__ = [
     "load_word_vectors",
 ]
 
-__getattr__ = lazy_getattr(__name__, "gcn", "word_vectors", "backbones", "linear", "agcn", "saved")
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "agcn.gcn": "GCN",
+        "agcn.model": "AGCNModel",
+        "models.backbones": "Backbone Precomputed RandomFeatures create_backbone",
+        "models.linear": "MultiLabelClassifier",
+        "models.saved": "load_model",
+        "models.word_vectors": "load_word_vectors",
+    },
+)

@@ -64,9 +64,9 @@ class MultiLabelModel(DynamicModule):
         with torch.autocast(features.device.type, enabled=False):  # or thousands of images share a score
             return self.logits(features)
 
-    def logits(self, features: Tensor) -> Tensor:
-        """Logits of features ``[B, D]``."""
-        weight, bias = self.classifiers()
+    def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
+        """Logits of features ``[B, D]``; pass the classifiers if they are known already."""
+        weight, bias = self.classifiers() if classifiers is None else classifiers
         return nn.functional.linear(features.to(weight.dtype), weight, bias)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: object) -> None:

@@ -36,8 +36,8 @@ class MultiLabelClassifier(MultiLabelModel):
         """The rows of the layer for the classes seen so far."""
         return Classifiers(self.classifier.weight[: self.n_seen], self.classifier.bias[: self.n_seen])
 
-    def logits(self, features: Tensor) -> Tensor:
-        """Logits of features ``[B, D]``, refined if the model has a `LogitRefinement`."""
+    def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
+        """Logits of features ``[B, D]`` by the layer itself, refined if the model has a `LogitRefinement`."""
         logits = self.classifier(features.to(self.classifier.weight.dtype))[:, : self.n_seen]
         return logits if self.refinement is None else self.refinement(logits)
 

@@ -14,7 +14,7 @@ from avalanche_agcn.experiments.checkpoint import write_json
 from avalanche_agcn.experiments.results import train_cooccurrence
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import Settings, change_settings
-from avalanche_agcn.training.ridge import (
+from avalanche_agcn.training.statistics.ridge import (
     LabelRelations,
     RidgeClassifiers,
     estimate_relations,

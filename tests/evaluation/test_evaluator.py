@@ -12,10 +12,10 @@ from avalanche.training.plugins import EvaluationPlugin
 from avalanche.training.plugins.evaluation import default_evaluator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix
 from avalanche_agcn.evaluation.evaluator import correlation_plot_metrics, multilabel_evaluator
 from avalanche_agcn.evaluation.loggers import ProgressLogger
 from avalanche_agcn.evaluation.plugins import f1_metrics, find_nested, mean_average_precision_metrics
-from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
 
 TEST = "eval_phase/test_stream"
 

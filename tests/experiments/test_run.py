@@ -19,8 +19,8 @@ from avalanche_agcn.experiments.report import write_report
 from avalanche_agcn.experiments.results import RESULTS_FILE
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
+from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.models import Precomputed, RandomFeatures, load_model
-from avalanche_agcn.training.strategies import TrainsJointly
 
 
 def smoke(method="agcn", **changes):

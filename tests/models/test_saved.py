@@ -17,11 +17,11 @@ from safetensors.torch import load, save
 from sklearn.metrics import f1_score
 
 from avalanche_agcn.__main__ import main
+from avalanche_agcn.agcn.strategy import PRESETS
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 from avalanche_agcn.models import load_model
-from avalanche_agcn.training.strategies.agcn import PRESETS
 
 TINY = {**SMOKE, "n_train": 40, "n_test": 16, "limit": None, "image_size": 32}
 WHOLE = ("agcn", "streaming_ridge", "l3a", "er")

@@ -10,6 +10,18 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 import avalanche_agcn.training.losses as L
+from avalanche_agcn.agcn.losses import distillation_loss, relationship_preserving_loss
+from avalanche_agcn.methods.csc import confidence_penalty
+from avalanche_agcn.methods.lwf import lwf_loss
+from avalanche_agcn.methods.replay import MultiLabelContrastiveLoss, label_overlap
+from avalanche_agcn.training.memory import newer_as_negative
+from avalanche_agcn.training.statistics.drift import feature_distillation_loss
+from avalanche_agcn.training.statistics.negatives import (
+    expected_softplus,
+    score_variances,
+    statistical_negative_loss,
+)
+from avalanche_agcn.training.teacher import add_pseudo_labels
 
 NAN = float("nan")
 SEEDS = st.integers(0, 1000)
@@ -87,9 +99,9 @@ def test_confidence_penalty_is_the_negative_entropy_of_the_authors_program():
     logits = torch.tensor([[0.5, -2.0, 3.0], [1.0, 0.0, -1.0]], dtype=torch.float64, requires_grad=True)
     rows = [[1 / (1 + math.exp(-x)) for x in row] for row in logits.tolist()]
     expected = sum(p * math.log(p) for row in rows for p in row) / 2
-    assert L.confidence_penalty(logits).item() == pytest.approx(expected)
-    assert torch.autograd.gradcheck(L.confidence_penalty, logits)
-    assert L.confidence_penalty(torch.tensor([[-300.0, 300.0]])) == 0
+    assert confidence_penalty(logits).item() == pytest.approx(expected)
+    assert torch.autograd.gradcheck(confidence_penalty, logits)
+    assert confidence_penalty(torch.tensor([[-300.0, 300.0]])) == 0
 
 
 @given(partial_batches(), st.floats(0.05, 0.95), st.booleans(), st.integers(0, 5))
@@ -97,7 +109,7 @@ def test_pseudo_labels_fill_old_columns_only(batch, threshold, soft, n_old):
     logits, targets = batch
     n_old = min(n_old, logits.shape[1])
     before = targets.clone()
-    found = L.add_pseudo_labels(targets, logits[:, :n_old], threshold=threshold, soft=soft)
+    found = add_pseudo_labels(targets, logits[:, :n_old], threshold=threshold, soft=soft)
     torch.testing.assert_close(targets, before, equal_nan=True)
     torch.testing.assert_close(found[:, n_old:], targets[:, n_old:], equal_nan=True)
     for logit, answer in zip(logits[:, :n_old].flatten().tolist(), found[:, :n_old].flatten().tolist()):
@@ -112,7 +124,7 @@ def test_newer_as_negative_changes_only_seen_columns_behind_the_annotated(start,
     expected = targets.clone()
     if width:
         expected[0, start + width : n_seen] = 0.0
-    torch.testing.assert_close(L.newer_as_negative(targets, n_seen), expected, equal_nan=True)
+    torch.testing.assert_close(newer_as_negative(targets, n_seen), expected, equal_nan=True)
 
 
 @given(seed=SEEDS, temperature=st.sampled_from([0.5, 1.0, 3.0]))
@@ -120,23 +132,23 @@ def test_distillation_pulls_towards_the_teacher_on_old_classes_only(seed, temper
     """d BCE / d logit = sigmoid(logit) − soft label, T² / T of it, the mean over images and old classes."""
     student = random64(4, 5, seed=seed).requires_grad_()
     teacher = random64(4, 3, seed=seed + 1).requires_grad_()
-    L.lwf_loss(student, teacher, temperature=temperature).backward()
+    lwf_loss(student, teacher, temperature=temperature).backward()
     difference = (student[:, :3] / temperature).sigmoid() - (teacher / temperature).sigmoid()
     torch.testing.assert_close(student.grad[:, :3], temperature * difference.detach() / 12)
     assert not student.grad[:, 3:].any()
     assert teacher.grad is None
-    mean = L.distillation_loss(student, teacher)
-    torch.testing.assert_close(L.lwf_loss(student, teacher), mean)
-    torch.testing.assert_close(L.distillation_loss(student, teacher, reduction="sum"), 3 * mean)
+    mean = distillation_loss(student, teacher)
+    torch.testing.assert_close(lwf_loss(student, teacher), mean)
+    torch.testing.assert_close(distillation_loss(student, teacher, reduction="sum"), 3 * mean)
     torch.testing.assert_close(mean, F.binary_cross_entropy_with_logits(student[:, :3], teacher.sigmoid()))
-    assert L.distillation_loss(student, teacher[:, :0]).item() == 0
+    assert distillation_loss(student, teacher[:, :0]).item() == 0
 
 
 def test_relationship_loss_is_the_mean_squared_error_of_old_rows():
     old, new = torch.randn(3, 8, requires_grad=True), torch.randn(5, 8, requires_grad=True)
-    loss = L.relationship_preserving_loss(new, old)
+    loss = relationship_preserving_loss(new, old)
     torch.testing.assert_close(loss, ((new[:3] - old) ** 2).mean())
-    torch.testing.assert_close(L.relationship_preserving_loss(new, old, reduction="sum"), 24 * loss)
+    torch.testing.assert_close(relationship_preserving_loss(new, old, reduction="sum"), 24 * loss)
     loss.backward()
     assert new.grad[:3].ne(0).any()
     assert new.grad[3:].eq(0).all()
@@ -147,7 +159,7 @@ def test_relationship_loss_is_the_mean_squared_error_of_old_rows():
 def test_feature_distillation_does_not_overflow_in_half_precision(dtype):
     features = torch.full((32, 2048), 3.0, dtype=dtype, requires_grad=True)
     teacher = torch.ones(32, 2048, dtype=dtype, requires_grad=True)
-    loss = L.feature_distillation_loss(features, teacher)
+    loss = feature_distillation_loss(features, teacher)
     assert loss.item() == 4
     (2.0**16 * loss).backward()  # as a GradScaler does
     assert (features.grad == 4).all()
@@ -178,7 +190,7 @@ def literal_loss(features, targets, temperature):
 def test_contrastive_loss_equals_the_literal_loss_in_any_order(n, n_classes, seed):
     features, draws = random64(n, 5, seed=seed).float(), random64(2, n, n_classes, seed=seed + 1)
     targets = (draws[0] < -0.25).float().masked_fill(draws[1] < -0.5, NAN)
-    loss = L.MultiLabelContrastiveLoss(0.2)
+    loss = MultiLabelContrastiveLoss(0.2)
     assert loss(features, targets).item() == pytest.approx(literal_loss(features, targets, 0.2), abs=1e-4)
     torch.testing.assert_close(loss(features.flip(0), targets.flip(0)), loss(features, targets))
 
@@ -190,7 +202,7 @@ def test_one_label_an_image_gives_the_single_label_loss(seed):
     views = F.normalize(torch.randn(6, 2, 5, generator=generator), dim=2)
     labels = torch.randint(0, 3, (6,), generator=generator)
     targets = F.one_hot(labels, 3).float()
-    ours = L.MultiLabelContrastiveLoss()(torch.cat(views.unbind(1)), torch.cat([targets, targets]))
+    ours = MultiLabelContrastiveLoss()(torch.cat(views.unbind(1)), torch.cat([targets, targets]))
     torch.testing.assert_close(ours, SCRLoss(temperature=0.07)(views, labels), rtol=1e-4, atol=1e-4)
 
 
@@ -198,13 +210,13 @@ def test_nothing_in_common_gives_zero_and_no_gradient():
     alone, apart, unlabelled = torch.eye(2)[:1], torch.eye(2), torch.full((3, 2), NAN)
     for targets in (alone, apart, unlabelled, torch.zeros(3, 2), torch.zeros(0, 2)):
         features = torch.ones(len(targets), 4, requires_grad=True)
-        loss = L.MultiLabelContrastiveLoss()(features, targets)
+        loss = MultiLabelContrastiveLoss()(features, targets)
         loss.backward()
         assert loss == 0
         assert torch.equal(features.grad, torch.zeros_like(features))
     for n_classes, n_experiences in ((0, 2), (2, 0)):
         weight = torch.randn(n_classes, 4, requires_grad=True)
-        loss = L.statistical_negative_loss(weight, None, *random_experiences(n_experiences))
+        loss = statistical_negative_loss(weight, None, *random_experiences(n_experiences))
         loss.backward()
         assert loss == 0
         assert not weight.grad.any()
@@ -212,13 +224,13 @@ def test_nothing_in_common_gives_zero_and_no_gradient():
 
 def test_overlap_by_hand_and_sharing_more_labels_draws_nearer():
     targets = torch.tensor([[1.0, 1.0, 0.0, NAN], [1.0, 0.0, 1.0, 1.0], [NAN, NAN, NAN, 0.0]])
-    overlap, comparable = L.label_overlap(targets)
+    overlap, comparable = label_overlap(targets)
     assert overlap[0, 1] == overlap[1, 0] == pytest.approx(1 / 3)
     assert comparable.tolist() == [[True, True, False], [True, True, True], [False, True, True]]
     assert overlap[1, 2] == 0
     features = torch.eye(3, requires_grad=True)
     targets = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
-    L.MultiLabelContrastiveLoss(1.0)(features, targets).backward()
+    MultiLabelContrastiveLoss(1.0)(features, targets).backward()
     pull = -features.grad[0]  # how the first image moves
     assert pull[1] > pull[2]
 
@@ -250,8 +262,8 @@ def random_experiences(n, width=4, seed=0):
 def test_expected_softplus_is_near_the_integral(deviations, means, tolerance):
     grid = torch.cartesian_prod(torch.tensor(means).double(), torch.tensor(deviations).double())
     expected = [integral(mean, deviation) for mean, deviation in grid.tolist()]
-    np.testing.assert_allclose(L.expected_softplus(grid[:, 0], grid[:, 1] ** 2), expected, rtol=tolerance)
-    without_variance = L.expected_softplus(grid[:, 0], torch.zeros(len(grid)))
+    np.testing.assert_allclose(expected_softplus(grid[:, 0], grid[:, 1] ** 2), expected, rtol=tolerance)
+    without_variance = expected_softplus(grid[:, 0], torch.zeros(len(grid)))
     torch.testing.assert_close(without_variance, F.softplus(grid[:, 0]), rtol=1e-6, atol=0)
 
 
@@ -266,17 +278,17 @@ def test_statistical_loss_is_near_the_mean_over_drawn_images_and_training_on_it_
         return ((counts * losses).sum() / counts.sum()).item()
 
     before, optimizer = drawn_loss(), torch.optim.Adam([weight, bias], lr=0.05)
-    loss = L.statistical_negative_loss(weight, bias, means, covariances, counts).item()
+    loss = statistical_negative_loss(weight, bias, means, covariances, counts).item()
     assert loss == pytest.approx(before, rel=0.02)
     cells = [  # the mean over classes, weighted by images
-        n / 2 * L.expected_softplus(w @ mean + b, w @ covariance @ w)
+        n / 2 * expected_softplus(w @ mean + b, w @ covariance @ w)
         for mean, covariance, n in zip(means, covariances, counts)
         for w, b in zip(weight, bias)
     ]
     assert loss == pytest.approx(sum(cells).item() / counts.sum().item())
     for _ in range(100):
         optimizer.zero_grad()
-        L.statistical_negative_loss(weight, bias, means, covariances, counts).backward()
+        statistical_negative_loss(weight, bias, means, covariances, counts).backward()
         optimizer.step()
     assert drawn_loss() < 0.2 * before
 
@@ -285,16 +297,16 @@ def test_statistical_gradients_match_finite_differences():
     means, covariances, counts = random_experiences(3)
     weight, bias = random64(2, 4, seed=1).requires_grad_(), random64(2, seed=2).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda w, b: L.statistical_negative_loss(w, b, means, covariances, counts), (weight, bias)
+        lambda w, b: statistical_negative_loss(w, b, means, covariances, counts), (weight, bias)
     )
-    assert torch.autograd.gradcheck(lambda w: L.score_variances(w, covariances), (weight,))
+    assert torch.autograd.gradcheck(lambda w: score_variances(w, covariances), (weight,))
 
 
 @pytest.mark.parametrize("weight", [torch.zeros(2, 4), torch.ones(2, 4)])
 def test_statistical_gradients_are_finite_without_variance(weight):
     """One image has no covariance, and a classifier may start at 0."""
     weight = weight.requires_grad_()
-    loss = L.statistical_negative_loss(weight, None, torch.ones(1, 4), torch.zeros(1, 4, 4), torch.ones(1))
+    loss = statistical_negative_loss(weight, None, torch.ones(1, 4), torch.zeros(1, 4, 4), torch.ones(1))
     loss.backward()
     expected = torch.sigmoid(weight.sum(1, keepdim=True)).expand(2, 4) / 2
     torch.testing.assert_close(weight.grad, expected.detach())
@@ -304,8 +316,8 @@ def test_statistical_gradients_are_finite_without_variance(weight):
 def test_half_precision_is_computed_in_float32(dtype):
     means, covariances, counts = random_experiences(3)
     weight = torch.randn(2, 4).to(dtype)
-    loss = L.statistical_negative_loss(weight, None, means.float(), covariances.float(), counts)
-    expected = L.statistical_negative_loss(weight.double(), None, means, covariances, counts)
+    loss = statistical_negative_loss(weight, None, means.float(), covariances.float(), counts)
+    expected = statistical_negative_loss(weight.double(), None, means, covariances, counts)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     logits = torch.tensor([[0.5, -1.0]], dtype=dtype, requires_grad=True)
@@ -322,19 +334,19 @@ def test_half_precision_is_computed_in_float32(dtype):
         (L.PartialBCEWithLogitsLoss(), [(2, 4), (2, 3)], "4 columns"),
         (L.PartialBCEWithLogitsLoss(), [(3, 3), (2, 3)], "same images"),
         (L.PartialBCEWithLogitsLoss(), [(3,), (2, 3)], "same images"),
-        (L.relationship_preserving_loss, [(2, 4), (3, 4)], r"old classes must be \[3, 4\] .*, not \[2, 4\]"),
-        (L.relationship_preserving_loss, [(2, 4), (2, 5)], r"old classes must be \[2, 5\] .*, not \[2, 4\]"),
-        (L.distillation_loss, [(4, 2), (4, 3)], r"old classes must be \[4, 3\] .*, not \[4, 2\]"),
-        (L.distillation_loss, [(4, 2), (5, 2)], r"old classes must be \[5, 2\] .*, not \[4, 2\]"),
-        (L.distillation_loss, [(2, 4), (4,)], r"must be \[.*old classes.*\], not \[4\]"),
-        (L.relationship_preserving_loss, [(2, 4), (4,)], r"must be \[.*old classes.*\], not \[4\]"),
-        (L.statistical_negative_loss, [(2, 4), (1,), (3, 4), (3, 4, 4), (3,)], "bias must be"),
-        (L.statistical_negative_loss, [(2, 4), (2,), (2, 4), (3, 4, 4), (3,)], "means must be"),
-        (L.statistical_negative_loss, [(2, 4), (2,), (3, 4), (2, 4, 4), (3,)], "covariances must be"),
+        (relationship_preserving_loss, [(2, 4), (3, 4)], r"old classes must be \[3, 4\] .*, not \[2, 4\]"),
+        (relationship_preserving_loss, [(2, 4), (2, 5)], r"old classes must be \[2, 5\] .*, not \[2, 4\]"),
+        (distillation_loss, [(4, 2), (4, 3)], r"old classes must be \[4, 3\] .*, not \[4, 2\]"),
+        (distillation_loss, [(4, 2), (5, 2)], r"old classes must be \[5, 2\] .*, not \[4, 2\]"),
+        (distillation_loss, [(2, 4), (4,)], r"must be \[.*old classes.*\], not \[4\]"),
+        (relationship_preserving_loss, [(2, 4), (4,)], r"must be \[.*old classes.*\], not \[4\]"),
+        (statistical_negative_loss, [(2, 4), (1,), (3, 4), (3, 4, 4), (3,)], "bias must be"),
+        (statistical_negative_loss, [(2, 4), (2,), (2, 4), (3, 4, 4), (3,)], "means must be"),
+        (statistical_negative_loss, [(2, 4), (2,), (3, 4), (2, 4, 4), (3,)], "covariances must be"),
     ],
 )
 def test_shapes_that_do_not_fit_are_rejected(loss, shapes, message):
-    if loss is L.statistical_negative_loss:
+    if loss is statistical_negative_loss:
         message += ".* 2 classifiers of 4 features and 3 experiences"
     with pytest.raises(ValueError, match=message):
         loss(*map(torch.zeros, shapes))

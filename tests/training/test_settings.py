@@ -6,13 +6,16 @@ from functools import partial
 import pytest
 import torch
 
+from avalanche_agcn import training
+from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix
+from avalanche_agcn.agcn.graph import GraphOptions, adjacency
+from avalanche_agcn.agcn.losses import distillation_loss, relationship_preserving_loss
 from avalanche_agcn.checks import check_choice, check_range, check_whole_number
-from avalanche_agcn.training import losses, plugins, strategies
-from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
-from avalanche_agcn.training.graph import adjacency
-from avalanche_agcn.training.l3a import L3AStatistics
-from avalanche_agcn.training.ridge import check_ridge
+from avalanche_agcn.methods.l3a import L3AStatistics
+from avalanche_agcn.training import plugins
+from avalanche_agcn.training.statistics.ridge import check_ridge
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
+from avalanche_agcn.training.template import MultiLabelTemplate
 
 MEMORY, ROW = ReservoirBuffer(1), torch.zeros(1, 1)
 
@@ -45,11 +48,11 @@ def test_choices_and_whole_numbers():
 
 
 def graph(preset="paper", **settings):
-    return adjacency(AugmentedCorrelationMatrix(), preset, **settings)
+    return adjacency(AugmentedCorrelationMatrix(), preset, GraphOptions(**settings))
 
 
 def template(**settings):
-    return strategies.MultiLabelTemplate(model=None, optimizer=None, **settings)
+    return MultiLabelTemplate(model=None, optimizer=None, **settings)
 
 
 WRONG = [  # one setting at a time
@@ -58,10 +61,10 @@ WRONG = [  # one setting at a time
     (partial(graph, "official"), {"cross_threshold": 0.0, "new_threshold": 1.5}),
     (partial(check_ridge, gamma=0.3, ridge=1.0), {"gamma": -0.1, "ridge": 0.0}),
     (L3AStatistics, {"ridge": 0.0, "threshold": 1.0}),
-    (losses.AsymmetricLoss, {"gamma_neg": -1, "gamma_pos": math.inf, "clip": 1.0}),
-    (losses.MultiLabelContrastiveLoss, {"temperature": 0}),
-    (partial(losses.distillation_loss, ROW, ROW), {"reduction": "max"}),
-    (partial(losses.relationship_preserving_loss, ROW, ROW), {"reduction": "max"}),
+    (training.AsymmetricLoss, {"gamma_neg": -1, "gamma_pos": math.inf, "clip": 1.0}),
+    (training.MultiLabelContrastiveLoss, {"temperature": 0}),
+    (partial(distillation_loss, ROW, ROW), {"reduction": "max"}),
+    (partial(relationship_preserving_loss, ROW, ROW), {"reduction": "max"}),
     (plugins.ACMPlugin, {"preset": "plain", "soft_labels": "hard", "graph": "none"}),
     (plugins.AGCNPlugin, {"lambda_cls": -0.1, "lambda_gph": math.inf, "lambda_dst": math.nan}),
     (plugins.AGCNPlugin, {"reduction": "none", "gph_reduction": "none"}),
@@ -76,9 +79,9 @@ WRONG = [  # one setting at a time
     (partial(plugins.MemoryPlugin, MEMORY), {"batch_size_mem": -1}),
     (partial(plugins.OnlineReplayPlugin, MEMORY), {"views": 0}),
     (ReservoirBuffer, {"max_size": -1}),
-    (strategies.AGCN, {"preset": "own", "storage_policy": "reservoir"}),
-    (strategies.CSC, {"beta": -1.0, "alpha": 2.0, "threshold": -0.1}),
-    (strategies.StreamingRidge, {"gamma": 1.5, "ridge": 0.0, "refine": -1.0}),
+    (training.AGCN, {"preset": "own", "storage_policy": "reservoir"}),
+    (training.CSC, {"beta": -1.0, "alpha": 2.0, "threshold": -0.1}),
+    (training.StreamingRidge, {"gamma": 1.5, "ridge": 0.0, "refine": -1.0}),
     (template, {"amp": "bf16", "clip_grad_norm": 0.0, "seed": -1}),
 ]
 

@@ -10,15 +10,15 @@ from sklearn.metrics import average_precision_score
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageOptions, find_normalisation, paper_transforms
 from avalanche_agcn.evaluation import multilabel_evaluator
 from avalanche_agcn.evaluation.functional import average_precision
 from avalanche_agcn.models import Backbone, MultiLabelClassifier
 from avalanche_agcn.training import ER, FineTuning, MultiTask, PartialBCEWithLogitsLoss, StreamingRidge
-from avalanche_agcn.training.acm import AugmentedCorrelationMatrix
-from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, FeatureStatisticsPlugin
+from avalanche_agcn.training.statistics.features import FeatureStatistics
 
 NAN = float("nan")
 

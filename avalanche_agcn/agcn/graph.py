@@ -1,0 +1,108 @@
+"""From label relations to the adjacency matrix of a GCN.
+
+The paper only says "similar to ML-GCN". The graph ``"paper"`` is therefore the one of ML-GCN (Chen et al.,
+2019) without its binarisation; ``"official"`` is that of the authors' code.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix
+from avalanche_agcn.agcn.official import official_graph
+from avalanche_agcn.checks import check_choice, check_range
+
+Graph = Literal["paper", "official", "plain", "identity"]
+
+NEIGHBOUR_WEIGHT = 0.25  # total weight of a node's neighbours; ML-GCN, authors' code
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions:
+    """How relations become the weights of a graph.
+
+    Attributes:
+        cross_blocks: with False, classes of different experiences have no relations (without R and Q: the
+            paper's Table 2, line 1).
+        neighbour_weight: total weight of a node's neighbours, beside its own of 1.
+        new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
+        cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
+    """
+
+    cross_blocks: bool = True
+    neighbour_weight: float = NEIGHBOUR_WEIGHT
+    new_threshold: float | None = None
+    cross_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        check_range("neighbour_weight", self.neighbour_weight, least=0)
+        check_range("new_threshold", self.new_threshold, above=0, most=1)
+        check_range("cross_threshold", self.cross_threshold, above=0, most=1)
+
+
+DEFAULT_OPTIONS = GraphOptions()
+
+
+def adjacency(
+    acm: AugmentedCorrelationMatrix, preset: Graph = "paper", options: GraphOptions = DEFAULT_OPTIONS
+) -> Tensor:
+    """Make the graph over all classes seen so far, for the layers of a `GCN`: ``[n_seen, n_seen]``, float64.
+
+    Args:
+        acm: the statistics, which are not changed.
+        preset: how relations become weights.
+
+            - ``"paper"``: the off-diagonal entries of each row are scaled to sum to ``neighbour_weight``, the
+              identity is added, and the result A normalised to D^-½ A D^-½ with D its row sums. Without such
+              re-weighting all classifiers are smoothed into one.
+            - ``"official"``: block by block as in the authors' code; see `official_graph`.
+            - ``"plain"``: the probabilities as they are, normalised to D^-½ A D^-½.
+            - ``"identity"``: no relations; the GCN is then a perceptron over word vectors.
+        options: further options of the graph.
+    """
+    check_graph(preset, options)
+    relations = acm.matrix()
+    if preset == "identity":
+        return torch.eye(len(relations), dtype=relations.dtype, device=relations.device)
+    if not options.cross_blocks:
+        relations = relations.where(_same_experience(acm), 0.0)
+    if preset == "plain":
+        return _normalise(relations)
+    if preset == "paper":
+        return _normalise(_reweight_rows(relations, options.neighbour_weight))
+    return official_graph(
+        relations,
+        acm.block_sizes,
+        neighbour_weight=options.neighbour_weight,
+        new_threshold=options.new_threshold,
+        cross_threshold=options.cross_threshold,
+    )
+
+
+def check_graph(preset: Graph, options: GraphOptions) -> None:
+    """Raise a ValueError for an unknown preset, or for a threshold if the preset has none."""
+    check_choice("preset", preset, Graph)
+    for name in ("new_threshold", "cross_threshold"):
+        if getattr(options, name) is not None and preset != "official":
+            raise ValueError(f"{name} belongs to preset 'official'; {preset!r} has no threshold.")
+
+
+def _same_experience(acm: AugmentedCorrelationMatrix) -> Tensor:
+    """Whether two classes belong to the same experience, ``[n_seen, n_seen]``."""
+    sizes = torch.tensor(acm.block_sizes, dtype=torch.long)
+    experience = torch.arange(len(sizes)).repeat_interleave(sizes).to(acm.device)  # of each class, [n_seen]
+    return experience[:, None] == experience
+
+
+def _reweight_rows(relations: Tensor, neighbour_weight: float) -> Tensor:
+    neighbours = relations.clone().fill_diagonal_(0.0)
+    totals = neighbours.sum(dim=1, keepdim=True)
+    weights = torch.where(totals > 0, neighbours * (neighbour_weight / totals), 0.0)
+    return weights.fill_diagonal_(1.0)
+
+
+def _normalise(weights: Tensor) -> Tensor:
+    scale = weights.sum(dim=1).pow(-0.5)
+    return scale[:, None] * weights * scale[None, :]

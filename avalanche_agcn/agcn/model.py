@@ -1,0 +1,118 @@
+"""AGCN's model: image features times classifiers that a GCN makes from a label graph.
+
+=========  ==================================  ============================
+symbol     meaning                             here
+=========  ==================================  ============================
+A^t        graph over the classes seen         ``adjacency``
+H^{t,0}    word vectors of the classes         ``word_vectors``
+H^t        classifiers, AGCN(A^t, H^{t,0})     ``classifiers()``
+CNN(x)     features of an image                ``features(x)``
+ŷ          predictions, Eq. 6                  ``forward(x)``, before σ
+=========  ==================================  ============================
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from avalanche_agcn.agcn.gcn import GCN, HIDDEN_FEATURES
+from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
+from avalanche_agcn.checks import check_shape
+from avalanche_agcn.models.backbones import count_features
+from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, Classifiers, MultiLabelModel
+
+LR_GCN = 3e-5  # of Adam; the authors' code
+
+
+class AGCNModel(MultiLabelModel):
+    """Logits of the classes seen so far: features ⊗ GCN(adjacency, word vectors).
+
+    The model starts without classes and grows with its graph, which is a buffer like the word vectors.
+    Avalanche's strategies call `adaptation` before they train on an experience; `ACMPlugin` then keeps the
+    graph up to date. Without Avalanche, call `set_graph`.
+
+    Args:
+        backbone: see `MultiLabelModel`, as for the auxiliary head that ``decoupled`` adds.
+        word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
+        hidden_features: width between the layers of the GCN.
+
+    Example:
+        >>> from avalanche_agcn.models import create_backbone, load_word_vectors
+        >>> words = load_word_vectors(["person", "car", "dog"])
+        >>> model = AGCNModel(create_backbone("small"), words)
+        >>> model.set_graph(torch.eye(2))
+        >>> model(torch.zeros(4, 3, 64, 64)).shape
+        torch.Size([4, 2])
+    """
+
+    adjacency: Tensor
+    word_vectors: Tensor
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        word_vectors: Tensor,
+        *,
+        hidden_features: int = HIDDEN_FEATURES,
+        decoupled: bool = False,
+    ) -> None:
+        check_shape("word_vectors", word_vectors, ("classes", "d"), ", as load_word_vectors returns them")
+        super().__init__(backbone, n_auxiliary=len(word_vectors) if decoupled else 0)
+        self.gcn = GCN(word_vectors.shape[1], count_features(backbone), hidden_features=hidden_features)
+        self.register_buffer("word_vectors", word_vectors.detach().clone().float())
+        self.register_buffer("adjacency", torch.zeros(0, 0))
+
+    @property
+    def n_seen(self) -> int:
+        """Number of classes seen so far, and of logits."""
+        return len(self.adjacency)
+
+    def embeddings(self) -> Tensor:
+        """H, one classifier per class seen, ``[n_seen, D]`` (Eq. 5)."""
+        with torch.autocast(self.adjacency.device.type, enabled=False):
+            return self.gcn(self.adjacency, self.word_vectors[: self.n_seen])
+
+    def classifiers(self) -> Classifiers:
+        """H as classifiers, without bias: logits are features · Hᵀ (Eq. 6)."""
+        return Classifiers(self.embeddings(), None)
+
+    def set_graph(self, adjacency: Tensor) -> None:
+        """Set the graph ``[n, n]`` over the first n classes."""
+        n = len(adjacency)
+        n_words = len(self.word_vectors)
+        if adjacency.shape != (n, n) or not self.n_seen <= n <= n_words:
+            raise ValueError(
+                f"A graph of shape {tuple(adjacency.shape)} cannot replace one of {self.n_seen} classes: use "
+                f"a square one, no smaller and of at most {n_words}; for more, call add_word_vectors(...)."
+            )
+        self.adjacency = adjacency.detach().to(self.word_vectors)
+
+    def add_word_vectors(self, word_vectors: Tensor) -> None:
+        """Append rows for classes that were not known when the model was made, ``[n, d]``."""
+        self.word_vectors = torch.cat([self.word_vectors, word_vectors.to(self.word_vectors)])
+
+    def parameter_groups(
+        self, *, lr_backbone: float = LR_BACKBONE, lr_gcn: float = LR_GCN, lr_auxiliary: float = LR_AUXILIARY
+    ) -> list[dict[str, Any]]:
+        """Parameters for an optimizer, with the paper's learning rate for each part."""
+        return self._group_parameters(self.gcn, lr_backbone, lr_gcn, lr_auxiliary)
+
+    def adaptation(self, experience: MultiLabelExperience) -> None:
+        """Add the new classes of an experience as nodes without edges, in training mode only."""
+        if self.training and (n := count_seen(experience)) > self.n_seen:
+            graph = torch.eye(n, device=self.adjacency.device)
+            graph[: self.n_seen, : self.n_seen] = self.adjacency
+            self.set_graph(graph)
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
+        """Resize the buffers to the saved ones; word vectors of further classes are kept."""
+        saved = state_dict.get(f"{prefix}word_vectors", self.word_vectors)
+        further = self.word_vectors[len(saved) :]
+        for name in ("past_graphs", "past_sizes"):  # in states of version 0.1
+            state_dict.pop(prefix + name, None)
+        self.word_vectors = self.word_vectors[: len(saved)]
+        if f"{prefix}adjacency" in state_dict:
+            self.adjacency = self.adjacency.new_empty(state_dict[f"{prefix}adjacency"].shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.word_vectors = torch.cat([self.word_vectors, further])

@@ -1,0 +1,213 @@
+"""AGCN in a training step: its loss against a frozen teacher (`AGCNPlugin`), and its graph (`ACMPlugin`)."""
+
+from typing import Any, Literal
+
+import torch
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
+
+from avalanche_agcn.agcn import official
+from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix, QCounts
+from avalanche_agcn.agcn.graph import DEFAULT_OPTIONS, Graph, GraphOptions, adjacency, check_graph
+from avalanche_agcn.agcn.losses import distillation_loss, relationship_preserving_loss
+from avalanche_agcn.agcn.model import AGCNModel
+from avalanche_agcn.benchmarks.experience import check_no_skipped_experience, count_seen
+from avalanche_agcn.checks import check_choice, check_range
+from avalanche_agcn.models.forward import OutputRecorder, unwrap
+from avalanche_agcn.training.losses import Reduction, labels_per_image
+from avalanche_agcn.training.memory import check_replay_is_known, stream_targets
+from avalanche_agcn.training.plugin import MultiLabelPlugin
+from avalanche_agcn.training.statistics.sums import in_float64
+from avalanche_agcn.training.teacher import TeacherPlugin
+
+LAMBDA_CLS = 0.07  # λ₁, λ₂ and λ₃ of the full method in the paper's Table 3
+LAMBDA_DST = 0.93
+LAMBDA_GPH = 1e5
+
+Preset = Literal["paper", "official"]
+SoftLabels = Literal["sigmoid", "softmax"]
+
+
+class AGCNPlugin(TeacherPlugin):
+    """Adds AGCN's distillation and relationship-preserving losses (Eq. 7 to 9).
+
+    When an experience with new classes begins, a frozen copy of the model becomes the teacher (the paper's
+    expert). From then on the loss is λ₁ ℓ_cls + λ₂ ℓ_dst + λ₃ ℓ_gph; in the first experience it is ℓ_cls
+    alone. ℓ_cls is the value of the strategy's criterion, so this plugin must precede others that add to the
+    loss.
+
+    Args:
+        lambda_cls: λ₁, weight of the criterion from the second experience on.
+        lambda_dst: λ₂, weight of ℓ_dst.
+        lambda_gph: λ₃, weight of ℓ_gph. The paper's 1e5 is for 65,000 images; use about 1e3 for 1,000 steps.
+        reduction: ``"mean"`` over classes for ℓ_cls and ℓ_dst (the authors' code), or ``"sum"``
+            (Eq. 7 and 9): ℓ_dst then weighs more, the more old classes there are.
+        gph_reduction: ``"mean"`` over all entries of the embeddings (the authors' code, where
+            λ₃ comes from), or ``"sum"`` (Eq. 8), up to 70,000 times as much.
+    """
+
+    def __init__(
+        self,
+        *,
+        lambda_cls: float = LAMBDA_CLS,
+        lambda_dst: float = LAMBDA_DST,
+        lambda_gph: float = LAMBDA_GPH,
+        reduction: Reduction = "mean",
+        gph_reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__()
+        weights = {"lambda_cls": lambda_cls, "lambda_dst": lambda_dst, "lambda_gph": lambda_gph}
+        for name, weight in weights.items():
+            check_range(name, weight, least=0)
+        if not any(weights.values()):
+            raise ValueError(f"All of {sorted(weights)} are 0, so nothing would be learned: set one above 0.")
+        check_choice("reduction", reduction, Reduction)
+        check_choice("gph_reduction", gph_reduction, Reduction)
+        self.lambda_cls = lambda_cls
+        self.lambda_dst = lambda_dst
+        self.lambda_gph = lambda_gph
+        self.reduction = reduction
+        self.gph_reduction = gph_reduction
+        self._embeddings = OutputRecorder()  # H of the current step, [n_seen, D]
+
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Check that there is a graph; copy the teacher before the model grows."""
+        agcn_model(strategy)
+        if not any(isinstance(plugin, ACMPlugin) for plugin in strategy.plugins):
+            raise ValueError(
+                "AGCNPlugin needs the label graph that ACMPlugin counts: use plugins=[AGCNPlugin(...), "
+                "ACMPlugin()], or the strategy AGCN."
+            )
+        super().before_train_dataset_adaptation(strategy)
+
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Record the embeddings of the forward pass, so that ℓ_gph needs no second one."""
+        if self.teacher.n_old and self.lambda_gph:
+            self._embeddings.start(agcn_model(strategy).gcn)
+
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Compute the loss: Eq. 9, or ℓ_cls alone in the first experience."""
+        loss_cls = strategy.loss
+        if self.reduction == "sum":
+            loss_cls = loss_cls * labels_per_image(strategy.mb_output, strategy.mb_y)
+        if self.teacher.n_old == 0:
+            strategy.loss = loss_cls
+            return
+        loss_dst = loss_gph = torch.zeros((), device=strategy.device)
+        if self.lambda_dst:
+            teacher_logits = self.teacher.logits(strategy)
+            loss_dst = distillation_loss(strategy.mb_output, teacher_logits, reduction=self.reduction)
+        if self.lambda_gph:
+            embeddings = self._embeddings.stop()
+            old_embeddings = self.teacher.classifiers().weight
+            loss_gph = relationship_preserving_loss(embeddings, old_embeddings, reduction=self.gph_reduction)
+        strategy.loss = self.lambda_cls * loss_cls + self.lambda_dst * loss_dst + self.lambda_gph * loss_gph
+
+    def teacher_logits(self, strategy: SupervisedTemplate) -> Tensor | None:
+        """The teacher's logits of the current batch, ``[B, n_old]``; None in the first experience."""
+        return self.teacher.logits(strategy) if self.teacher.n_old else None
+
+
+class ACMPlugin(MultiLabelPlugin):
+    """Counts label relations batch by batch and keeps the graph of an `AGCNModel` up to date.
+
+    Old classes have no labels in a batch; their soft labels come from the teacher of the strategy's
+    `AGCNPlugin`. Without that plugin, classes of different experiences have no relations. With several epochs
+    every image counts once per epoch, which does not change the probabilities of hard labels.
+
+    Args:
+        preset: ``"paper"`` or ``"official"``, the authors' code: sets each of ``soft_labels``, ``graph``,
+            ``hard_start``, ``soft_start`` and ``count_before_step`` that is None.
+        soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the program).
+        graph: how relations become a graph: the ``preset`` of `adjacency`.
+        options: further options of the graph.
+        q_counts: see `AugmentedCorrelationMatrix`, as for the starts.
+        count_before_step: whether a batch is counted before its own forward pass (the program), or after its
+            step, so that it changes the graph from the next step on (the paper).
+    """
+
+    def __init__(
+        self,
+        *,
+        preset: Preset = "paper",
+        soft_labels: SoftLabels | None = None,
+        graph: Graph | None = None,
+        options: GraphOptions = DEFAULT_OPTIONS,
+        q_counts: QCounts = "experience",
+        hard_start: float | None = None,
+        soft_start: float | None = None,
+        count_before_step: bool | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("preset", preset, Preset)
+        is_official = preset == "official"
+        self.graph: Graph = preset if graph is None else graph
+        self.options = options
+        check_graph(self.graph, options)
+        self.soft_labels = soft_labels or ("softmax" if is_official else "sigmoid")
+        check_choice("soft_labels", self.soft_labels, SoftLabels)
+        self.count_before_step = is_official if count_before_step is None else count_before_step
+        if hard_start is None:
+            hard_start = official.HARD_START if is_official else 0.0
+        if soft_start is None:
+            soft_start = official.SOFT_START if is_official else 0.0
+        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
+
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Open the experience, unless it is open already; earlier ones must have been counted."""
+        check_replay_is_known(strategy)
+        n_new = count_seen(strategy.experience) - self.acm.n_seen
+        if n_new > 0:
+            check_no_skipped_experience(strategy.experience, self.acm.n_seen, "the correlation matrix")
+            self.acm.begin(n_new)
+            self._update_graph(strategy)
+
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Count the batch before its step."""
+        if self.count_before_step:
+            self._count(strategy)
+
+    def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Count the batch after its step."""
+        if not self.count_before_step:
+            self._count(strategy)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The sums; see `AugmentedCorrelationMatrix`."""
+        return self.acm.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore the sums; the graph is part of the model's own state."""
+        self.acm.load_state_dict(state)
+
+    def _count(self, strategy: SupervisedTemplate) -> None:
+        """Add the batch to the sums (Eq. 1 to 4), and give the model its new graph."""
+        targets = stream_targets(strategy)
+        targets_new = targets[:, self.acm.n_old : self.acm.n_seen]
+        self.acm.update(targets_new, self._soft_labels(strategy), reduce=True)
+        self._update_graph(strategy)
+
+    def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:
+        """ẑ, the teacher's probabilities of the old classes, ``[B, n_old]``; None without a teacher."""
+        plugins = [plugin for plugin in strategy.plugins if isinstance(plugin, AGCNPlugin)]
+        logits = plugins[0].teacher_logits(strategy) if plugins else None
+        if logits is None:
+            return None
+        logits = in_float64(logits)
+        return logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
+
+    def _update_graph(self, strategy: SupervisedTemplate) -> None:
+        model = unwrap(strategy.model)
+        if isinstance(model, AGCNModel):
+            model.set_graph(adjacency(self.acm, self.graph, self.options))
+
+
+def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
+    """Return the `AGCNModel` of a strategy; a TypeError if it has another model."""
+    model = unwrap(strategy.model)
+    if not isinstance(model, AGCNModel):
+        raise TypeError(
+            f"AGCN needs a model with a label graph, not {type(model).__name__}: "
+            "AGCNModel(backbone, load_word_vectors(benchmark.class_names))."
+        )
+    return model

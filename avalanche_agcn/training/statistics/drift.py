@@ -1,0 +1,216 @@
+"""Training a network whose features are summed: decoupled from its classifiers, with the sums updated."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from avalanche.training.templates import SupervisedTemplate
+from torch import Tensor
+
+from avalanche_agcn.benchmarks.experience import check_whole_experience
+from avalanche_agcn.checks import check_range, check_shape
+from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, unwrap
+from avalanche_agcn.training.distributed import mean_of, own_share
+from avalanche_agcn.training.loader import load_batches, make_generator
+from avalanche_agcn.training.losses import at_least_float32
+from avalanche_agcn.training.statistics.collector import FeatureStatisticsPlugin, number_of
+from avalanche_agcn.training.statistics.sums import MomentSums, check_features, solve_regularised
+from avalanche_agcn.training.teacher import FrozenTeacher, TeacherPlugin
+
+DISTILLATION = 0.3  # chosen on held-out train photos of coco18; 1 and 4 are worse, 0 lets features drift
+RIDGE = 1000.0  # of the map; 300 to 1,000 are equally good on photos
+HELD_IMAGES = 256
+
+
+class DecoupledTrainingPlugin(TeacherPlugin):
+    """Trains the network with an auxiliary linear head, while the classifiers learn on detached features.
+
+    Classifiers with negatives from statistics must give low scores to old features. If they also trained the
+    network, it would move the features of new images away from the old ones, and the statistics would no
+    longer describe it. So an auxiliary head learns the experience's own columns and trains the network, and
+    features are kept near those of the teacher: the network when the experience began.
+
+    The model must be made with ``decoupled=True``. ``distillation`` is the weight of mean((f − f_teacher)²).
+    """
+
+    def __init__(self, *, distillation: float = DISTILLATION, teacher: FrozenTeacher | None = None) -> None:
+        super().__init__(teacher)
+        check_range("distillation", distillation, least=0)
+        self.distillation = distillation
+        self.teacher.from_first = True
+        self._features, self._logits = OutputRecorder(), OutputRecorder()
+
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Check that the model has an auxiliary head; copy the teacher before the model grows."""
+        model = unwrap(strategy.model)
+        if getattr(model, "auxiliary", None) is None:
+            raise TypeError(
+                "Decoupled training needs a model with an auxiliary head: make the "
+                f"{type(model).__name__} with decoupled=True."
+            )
+        super().before_train_dataset_adaptation(strategy)
+
+    def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Record the features and the auxiliary logits of the batch."""
+        model = unwrap(strategy.model)
+        self._features.start(model.backbone)
+        self._logits.start(model.auxiliary)
+
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Add the losses that train the network."""
+        features, logits = self._features.stop(), self._logits.stop()
+        loss = strategy._criterion(logits[:, : strategy.mb_output.shape[1]], strategy.mb_y)
+        if self.distillation:
+            drift = feature_distillation_loss(features, self.teacher.features(strategy))
+            loss = loss + self.distillation * drift
+        strategy.loss = strategy.loss + loss
+
+
+def feature_distillation_loss(features: Tensor, teacher_features: Tensor) -> Tensor:
+    """Mean squared difference of features ``[B, D]`` from the teacher's, which get no gradient."""
+    student = at_least_float32(features)
+    total = F.mse_loss(student, teacher_features.detach().to(student.dtype), reduction="sum")
+    return mean_of(total, student.numel())
+
+
+class DriftMap(MomentSums):
+    """Linear map between two feature spaces by ridge regression towards the identity, in float64.
+
+    While a network is trained its features move, and sums collected earlier become outdated. With f the
+    teacher's and g the student's features of the same images, the drift is modelled as linear: g ≈ fA + s.
+    `FeatureStatistics.map` then changes old sums to those of the new features.
+
+    With Δ = g − f and a = [f − μ, 1], μ the mean of f, let M = (Σaᵀa + λI)⁻¹ ΣaᵀΔ, the constant not
+    regularised, M₁ its first D rows and b its last. Then A = I + M₁ and s = b − μM₁. For large λ only the
+    shift by the mean of Δ remains.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None, target_products=False)  # Σ [1, f]ᵀ [1, f, g]
+
+    def update(self, teacher: Tensor, student: Tensor) -> None:
+        """Add pairs, both ``[B, D]``. Nothing is added if a shape does not fit or a feature is not finite."""
+        check_features(teacher, self.width, "teacher")
+        check_shape("student", student, tuple(teacher.shape), ", the shape of the teacher's features")
+        check_features(student, teacher.shape[1], "student")
+        self.add(teacher.detach().clone(), student.detach().clone())
+
+    def solve(self, ridge: float = 1000.0) -> tuple[Tensor, Tensor]:
+        """A ``[D, D]`` and shift ``[D]`` of the map f → fA + shift for λ > 0; a ValueError without pairs."""
+        check_range("ridge", ridge, above=0)
+        total = self.total()
+        if total is None or total[0, 0] == 0:
+            raise ValueError("The map has no pairs of features: call update(teacher, student) first.")
+        width = len(total)
+        n, mean = total[0, 0], total[0, 1:width] / total[0, 0]
+        products = total[:, width:] - total[:, 1:width]  # Σ [1, f]ᵀ Δ
+        drift = products[0] / n
+        gram = total[1:, 1:width] - n * torch.outer(mean, mean)
+        M, _ = solve_regularised(gram, products[1:] - n * torch.outer(mean, drift), ridge)
+        return M + torch.eye(width - 1).to(M), drift - mean @ M
+
+
+class DriftCompensationPlugin(TeacherPlugin):
+    """Keeps the sums of a `FeatureStatisticsPlugin` valid for a network that is trained.
+
+    During an experience the sums are collected in the feature space of the teacher, the network when the
+    experience began. At its end, a linear map from the teacher's to the student's features moves the sums of
+    all experiences. It is fitted to the features of all training steps, in which the student changed, and
+    then corrected by a second map, fitted to a few images under the final student. The pairs of a step are
+    added in ``after_training_iteration``: a plugin that saves states must follow.
+
+    Args:
+        n_images: images of the current experience that are held until its end for the second map, and dropped
+            afterwards. With 0 there is no second map, and no image is needed twice.
+        ridge: regularisation of the maps towards the identity plus a shift.
+        seed: seed of the choice of held images.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_images: int = HELD_IMAGES,
+        ridge: float = RIDGE,
+        teacher: FrozenTeacher | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(teacher)
+        check_range("n_images", n_images, least=0)
+        check_range("ridge", ridge, above=0)
+        self.n_images, self.ridge, self.seed = n_images, ridge, seed
+        self.teacher.from_first = True
+        self.drift = DriftMap()
+
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Copy the teacher, whose features the sums are of."""
+        check_whole_experience(strategy.experience, "Drift compensation")
+        collector, number = find_statistics(strategy), number_of(strategy.experience)
+        if number in collector.ended:  # its sums are in the space of the current network, not of the teacher
+            raise ValueError(
+                f"Experience {number[0]} was trained on before, and drift compensation needs each once: use "
+                "train_epochs for several passes."
+            )
+        if number == collector.started:  # it was interrupted, and its sums start again, too
+            self.drift = DriftMap()
+        collector.teacher = self.teacher
+        super().before_train_dataset_adaptation(strategy)
+
+    def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Add the pairs of the step, whose student's features the collector has recorded."""
+        student = find_statistics(strategy).features
+        if student is not None and not getattr(strategy, "is_padding", False):
+            self.drift.update(self.teacher.features(strategy), student)
+
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Fit the maps and move the sums of all experiences."""
+        statistics = find_statistics(strategy).statistics
+        self.synchronize(strategy)
+        first = self.drift.solve(self.ridge)
+        statistics.map(*first)
+        if self.n_images:
+            self.drift = self._compare_held_images(strategy, *first)
+            self.synchronize(strategy)
+            statistics.map(*self.drift.solve(self.ridge))
+        self.drift = DriftMap()
+
+    def synchronize(self, strategy: SupervisedTemplate) -> None:
+        """Collective: add up the pairs of all processes."""
+        self.drift.synchronize()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The pairs of the current experience, and the teacher unless another plugin saves it."""
+        state = {f"drift.{name}": tensor for name, tensor in self.drift.state_dict().items()}
+        return state | {f"teacher.{name}": tensor for name, tensor in super().state_dict().items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore pairs and teacher."""
+        parts: dict[str, dict[str, Tensor]] = {"drift": {}, "teacher": {}}
+        for name, tensor in state.items():
+            part, _, key = name.partition(".")
+            parts[part][key] = tensor  # a KeyError for the state of another plugin
+        self.drift.load_state_dict(parts["drift"])
+        super().load_state_dict(parts["teacher"])
+
+    def _compare_held_images(self, strategy: SupervisedTemplate, A: Tensor, shift: Tensor) -> DriftMap:
+        """Pairs of the teacher's mapped features, f → fA + shift, and the final student's."""
+        dataset = strategy.experience.dataset.eval()
+        generator = make_generator(self.seed, strategy.experience.current_experience)
+        held = own_share(torch.randperm(len(dataset), generator=generator)[: self.n_images])
+        batches = load_batches(strategy, dataset.subset(held.tolist()), batch_size=strategy.eval_mb_size)
+        student, pairs = unwrap(strategy.model), DriftMap()
+        with torch.no_grad(), evaluation_mode(student):
+            for images, _ in batches:
+                mapped = self.teacher.model.features(images).to(A) @ A + shift
+                pairs.update(mapped, student.features(images).to(A))
+        return pairs
+
+
+def find_statistics(strategy: SupervisedTemplate) -> FeatureStatisticsPlugin:
+    """The plugin of a strategy that collects statistics; a ValueError if there is none."""
+    for plugin in strategy.plugins:
+        if isinstance(plugin, FeatureStatisticsPlugin):
+            return plugin
+    raise ValueError(
+        f"{type(strategy).__name__} collects no feature statistics: add a StatisticalNegativesPlugin, or use "
+        "StreamingRidge."
+    )

@@ -1,0 +1,292 @@
+"""StreamingRidge and L3A: solved from sums, whatever the batches, epochs, pieces and interruptions."""
+
+import contextlib
+import copy
+
+import pytest
+import torch
+from avalanche.benchmarks import split_online_stream
+from avalanche.benchmarks.utils import concat_datasets
+from avalanche.training.plugins import EvaluationPlugin
+from torch.utils.data import TensorDataset
+
+from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
+from avalanche_agcn.evaluation.functional import mean_average_precision
+from avalanche_agcn.methods.l3a import L3AStatistics
+from avalanche_agcn.models import MultiLabelClassifier, Precomputed, RandomFeatures, create_backbone
+from avalanche_agcn.training import L3A, FineTuning, StreamingRidge
+from avalanche_agcn.training.statistics.ridge import estimate_relations, solve_ridge, standardise
+
+WIDTH, N_CLASSES = 12, 6
+
+
+@pytest.fixture(params=[StreamingRidge, L3A])
+def kind(request):
+    return request.param
+
+
+def make_benchmark(**settings):
+    """Three experiences of two classes over given float64 features."""
+    patterns = torch.randn(N_CLASSES, WIDTH, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    parts = []
+    for n, seed in ((150, 0), (60, 1)):
+        generator = torch.Generator().manual_seed(seed)
+        targets = (torch.rand(n, N_CLASSES, generator=generator) < 0.3).double()
+        targets[torch.arange(n), torch.arange(n) % N_CLASSES] = 1
+        noise = torch.randn(n, WIDTH, generator=generator, dtype=torch.float64)
+        parts.append(TensorDataset(targets @ patterns + noise))
+        parts[-1].targets = targets.int()
+    return multilabel_benchmark(*parts, n_experiences=3, **settings)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["unlabelled as NaN", "unlabelled as 0"])
+def either(request):
+    return make_benchmark(unlabelled_as_negative=request.param)
+
+
+@pytest.fixture(scope="module")
+def features():
+    return make_benchmark()
+
+
+def make(kind=StreamingRidge, backbone=None, n_classes=N_CLASSES, **settings):
+    """A strategy over given features, or over a network; L3A's with more random features than given ones."""
+    if backbone is None:
+        backbone = Precomputed(WIDTH) if kind is StreamingRidge else RandomFeatures(Precomputed(WIDTH), 40)
+        model = MultiLabelClassifier(backbone, n_classes).double()
+    else:
+        model = MultiLabelClassifier(backbone, n_classes)
+    own = {} if kind is StreamingRidge else {"ridge": 10.0, "threshold": 0.6}
+    return kind(model=model, **{"evaluator": EvaluationPlugin(), "train_mb_size": 7} | own | settings)
+
+
+def train(strategy, stream):
+    for experience in stream:
+        strategy.train(experience, eval_streams=[])
+    return strategy
+
+
+def evaluation_rows(benchmark, part):
+    """All test images (0) or targets (1)."""
+    return torch.stack([row[part] for experience in benchmark.test_stream for row in experience.dataset])
+
+
+@torch.no_grad()
+def scores(strategy, benchmark):
+    return strategy.model.eval()(evaluation_rows(benchmark, 0))
+
+
+def assert_same_scores(one, other, benchmark, atol=1e-9):
+    torch.testing.assert_close(scores(one, benchmark), scores(other, benchmark), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"refine": None}, {"refine": None, "ridge": 3.0, "gamma": 1.0}, {"refine": 0.5}]
+)
+def test_ridge_logits_are_those_of_the_closed_form_and_rank_labels(features, sums_of, settings):
+    statistics = sums_of(features.train_stream)
+    solution = solve_ridge(statistics, **{k: v for k, v in settings.items() if k != "refine"})
+    expected = solution.scores(evaluation_rows(features, 0))
+    if settings["refine"]:
+        conditional, prior = estimate_relations(statistics, solution)
+        gain = (conditional - prior[:, None]).clamp(min=0).fill_diagonal_(0)
+        distance = solution.calibration.positive_mean - solution.calibration.negative_mean
+        shown = standardise(expected, solution.calibration).clamp(0, 1)
+        expected = expected + 0.5 * shown @ gain.T * distance.clamp(min=0)
+    probabilities = scores(train(make(**settings), features.train_stream), features).sigmoid()
+    scale, offset = solution.calibration[:2]
+    torch.testing.assert_close(probabilities, (expected * scale + offset).sigmoid(), rtol=0, atol=1e-9)
+    assert mean_average_precision(probabilities, evaluation_rows(features, 1)) > 0.8  # chance is 0.4
+
+
+def test_l3a_logits_are_those_of_the_closed_form(either, rows_of):
+    strategy = train(make(L3A), either.train_stream)
+    statistics = L3AStatistics(ridge=10.0, threshold=0.6)
+    for experience in either.train_stream:
+        x, targets = rows_of(experience)
+        own = targets[:, experience.classes_in_this_experience]
+        statistics.begin(own.sum(0))
+        statistics.update(strategy.model.features(x), own)
+    expected = strategy.model.eval().features(evaluation_rows(either, 0)) @ statistics.solve()
+    torch.testing.assert_close(scores(strategy, either), expected - 0.1, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"train_mb_size": 50}, {"train_mb_size": 1}, {"seed": 5}, {"train_epochs": 3}),
+        *({"eval_every": every, "peval_mode": "iteration"} for every in (1, 2)),
+        *({"eval_every": every, "train_epochs": 2} for every in (1, 2)),
+    ],
+    ids=str,
+)
+def test_batches_order_further_epochs_and_evaluation_do_not_matter(features, kind, settings):
+    changed = make(kind, **settings)
+    for t, experience in enumerate(features.train_stream):
+        changed.train(experience, eval_streams=[features.test_stream[: t + 1]])
+    assert_same_scores(changed, train(make(kind), features.train_stream), features)
+
+
+def test_training_twice_on_an_experience_counts_it_once(features):
+    once, again = (train(make(), features.train_stream) for _ in range(2))
+    with pytest.warns(UserWarning, match="images of experience 1 are in the sums already"):
+        again.train(features.train_stream[1], eval_streams=[])
+    assert_same_scores(once, again, features)
+
+
+def test_an_experience_that_was_interrupted_is_counted_once(features, watch, kind):
+    def interrupt(strategy):
+        at = strategy.experience.current_experience, strategy.clock.train_exp_iterations
+        if at == (1, 1) and not interrupted:
+            interrupted.append(at)
+            raise KeyboardInterrupt
+
+    interrupted = []
+    strategy = make(kind, plugins=[watch(after_training_iteration=interrupt)])
+    for experience in features.train_stream:
+        with contextlib.suppress(KeyboardInterrupt):
+            strategy.train(experience, eval_streams=[])
+            continue
+        strategy.train(experience, eval_streams=[])
+    assert interrupted
+    assert_same_scores(strategy, train(make(kind), features.train_stream), features)
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("size", [10, 1000])
+def test_pieces_of_online_streams_are_all_counted(features, kind, one_by_one, size):
+    whole = list(features.train_stream)
+    streams = [[experience] for experience in whole] if one_by_one else [whole]
+    pieces = [piece for stream in streams for piece in split_online_stream(stream, experience_size=size)]
+    assert_same_scores(train(make(kind), whole), train(make(kind), pieces), features)
+
+
+def test_skipped_experiences_and_models_that_are_not_linear_are_named(features, make_model, kind):
+    with pytest.raises(ValueError, match=r"4 classes were seen so far, 2 of them in this .* has counted 0"):
+        make(kind).train(features.train_stream[1])
+    with pytest.raises(TypeError, match=f"{kind.__name__} needs a linear classifier, not AGCNModel: .*Multi"):
+        kind(model=make_model())
+
+
+def test_state_resumes_between_experiences(either, kind):
+    strategy, resumed = train(make(kind, seed=0), either.train_stream[:2]), make(kind, seed=0)
+    resumed.collector.load_state_dict(copy.deepcopy(strategy.collector.state_dict()))
+    resumed.model.load_state_dict(strategy.model.state_dict())
+    for one in (strategy, resumed):
+        train(one, either.train_stream[2:])
+    assert torch.equal(strategy.model.classifier.weight, resumed.model.classifier.weight)
+
+
+def test_network_does_not_change(benchmark, make_model, kind):
+    backbone = make_model().backbone
+    strategy = make(kind, RandomFeatures(backbone, 30) if kind is L3A else backbone)
+    before = copy.deepcopy(strategy.model.backbone.state_dict())
+    train(strategy, benchmark.train_stream)
+    found = strategy.model.backbone.state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in found.items())
+    assert strategy.model.n_seen == N_CLASSES
+
+
+def test_its_model_can_be_trained_by_another_strategy(features):
+    model = train(make(), features.train_stream[:2]).model
+    before, optimizer = model.classifier.weight.clone(), torch.optim.SGD(model.parameters(), lr=0.1)
+    strategy = FineTuning(model=model, optimizer=optimizer, evaluator=EvaluationPlugin())
+    strategy.train(features.train_stream[1], eval_streams=[])
+    assert (model.classifier.weight != before)[2:4].any(1).all()
+    strategy.train(features.train_stream[2], eval_streams=[])
+    assert scores(strategy, features).shape[1] == N_CLASSES
+
+
+def part_of(experience, indices):
+    """The experience with some of its images only."""
+    part = copy.copy(experience)
+    part._dataset = experience.dataset.subset(indices)
+    return part
+
+
+def half(benchmark, start):
+    """Every second image of each experience."""
+    return [part_of(e, range(start, len(e.dataset), 2)) for e in benchmark.train_stream]
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_merged_halves_equal_training_on_all(benchmark, features, make_model, network):
+    backbone, stream = (make_model().backbone, benchmark) if network else (None, features)
+    one, other, both = (make(backbone=backbone) for _ in range(3))
+    train(one, half(stream, 0)).merge(train(other, half(stream, 1)))
+    assert_same_scores(one, train(both, stream.train_stream), stream, atol=1e-4 if network else 1e-9)
+
+
+def test_forgetting_equals_never_having_seen_and_forgets_no_other_photos(features):
+    strategy = train(make(), features.train_stream)
+    strategy.forget(concat_datasets([part.dataset for part in half(features, 1)]))
+    assert_same_scores(strategy, train(make(), half(features, 0)), features)
+    before = scores(strategy, features)
+    with pytest.raises(ValueError, match="would"):
+        strategy.forget(features.train_stream[0].dataset)
+    assert torch.equal(scores(strategy, features), before)
+
+
+@pytest.mark.parametrize("n_left", [0, 1, 20])
+def test_through_a_network_forgetting_does_not_depend_on_the_batches(n_left):
+    scenes = SplitScenes(n_classes=4, n_experiences=2, n_train=100, n_test=40, flip=False)
+    first, second = scenes.train_stream
+    torch.manual_seed(0)
+    settings = {"backbone": create_backbone("small"), "n_classes": 4, "eval_mb_size": 1, "train_mb_size": 8}
+    strategy = train(make(**settings), [first, second])
+    strategy.forget(second.dataset.subset(range(n_left, len(second.dataset))))
+    assert strategy.statistics.count(1) == n_left
+    if n_left:
+        expected = train(make(**settings), [first, part_of(second, range(n_left))]).statistics.moments(1)
+        torch.testing.assert_close(strategy.statistics.moments(1), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_unequal_or_trained_networks_half_precision_and_augmentation_are_rejected(
+    benchmark, features, make_model
+):
+    half, full = (train(make(amp=amp), features.train_stream) for amp in (torch.bfloat16, None))
+    with pytest.raises(ValueError, match=r"torch\.bfloat16 depend on the batch .* amp=None"):
+        half.forget(features.train_stream[0].dataset)
+    with pytest.raises(ValueError, match=r"different precision: None and torch\.bfloat16"):
+        full.merge(half)
+    stream = benchmark.train_stream[:1]
+    one, other = (train(make(backbone=make_model(seed=seed).backbone), stream) for seed in (0, 1))
+    with pytest.raises(ValueError, match="different network"):
+        one.merge(other)
+    with pytest.raises(ValueError, match="Nothing was trained"):
+        one.merge(make())
+    next(one.model.backbone.parameters()).data.add_(1)
+    with pytest.raises(ValueError, match="network was trained"):
+        one.forget(stream[0].dataset)
+
+    images = TensorDataset(torch.rand(20, 3, 8, 8))
+    images.targets = torch.eye(2).repeat(10, 1).int()
+    noise = {"train_transform": lambda x: x + torch.rand(())}
+    (noisy,) = multilabel_benchmark(images, images, n_experiences=1, **noise).train_stream
+    with pytest.raises(ValueError, match="training images had random augmentation"):
+        train(make(backbone=make_model().backbone), [noisy]).forget(noisy.dataset)
+    with pytest.raises(ValueError, match="dataset has random augmentation"):
+        other.forget(noisy.dataset)
+
+
+def test_one_image_per_experience_and_a_class_without_positives_are_defined():
+    data = TensorDataset(torch.eye(4, WIDTH, dtype=torch.float64))
+    data.targets = torch.tensor([[1, 0, 0], [0, 0, 1], [0, 0, 1], [0, 1, 0]])
+    benchmark = multilabel_benchmark(data, data, classes_per_experience=[1, 2])
+    assert scores(train(make(n_classes=3), benchmark.train_stream), benchmark).isfinite().all()
+
+
+def test_interrupted_solution_leaves_the_classifiers_and_is_repeated(features, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    strategy = train(make(), features.train_stream[:1])
+    before = scores(strategy, features)
+    with monkeypatch.context() as patch:
+        patch.setattr("avalanche_agcn.methods.streaming_ridge.solve_ridge", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            strategy.train(features.train_stream[1], eval_streams=[])
+    assert torch.equal(scores(strategy, features)[:, :2], before)
+    strategy.eval(features.test_stream[:2])  # solves first
+    strategy.train(features.train_stream[2], eval_streams=[])
+    assert_same_scores(strategy, train(make(), features.train_stream), features)

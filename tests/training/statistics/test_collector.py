@@ -1,0 +1,120 @@
+"""Sums of features, and the expected loss of negatives from them."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from avalanche.training.plugins import ReplayPlugin
+
+from avalanche_agcn.models import Backbone, MultiLabelClassifier
+from avalanche_agcn.training import AGCN, EWC, LwF
+from avalanche_agcn.training.memory import OnlineReplayPlugin
+from avalanche_agcn.training.statistics.collector import FeatureStatisticsPlugin
+from avalanche_agcn.training.statistics.negatives import StatisticalNegativesPlugin
+from avalanche_agcn.training.storage_policy import ReservoirBuffer
+
+
+def frozen_model():
+    """A classifier whose features do not change in training."""
+    torch.manual_seed(0)
+    backbone = Backbone(torch.nn.Conv2d(3, 5, 3), num_features=5, pool="avg").requires_grad_(False)
+    return MultiLabelClassifier(backbone, 6)
+
+
+def online_replay(**settings):
+    return OnlineReplayPlugin(ReservoirBuffer(9), **settings)
+
+
+@pytest.mark.parametrize("kind", [FeatureStatisticsPlugin, StatisticalNegativesPlugin])
+@pytest.mark.parametrize(
+    ("stream", "plugins", "settings"),
+    [
+        ("benchmark", [], {"train_epochs": 3, "train_mb_size": 5}),
+        ("benchmark", [ReplayPlugin(mem_size=20)], {}),
+        ("benchmark", [online_replay(views=2)], {}),
+        ("benchmark", [online_replay(newer_as_negative=True)], {"kind": LwF}),
+        ("benchmark", [], {"kind": EWC}),
+        ("zeros", [online_replay()], {}),
+    ],
+)
+def test_every_image_of_the_stream_counts_once(kind, request, train, sums_of, stream, plugins, settings):
+    stream, model = request.getfixturevalue(stream).train_stream, frozen_model()
+    collector, expected = kind(), sums_of(stream, model.backbone)
+    train(*copy.deepcopy(plugins), collector, model=model, stream=stream, **settings)
+    for t in range(3):
+        torch.testing.assert_close(collector.statistics.moments(t), expected.moments(t), rtol=1e-6, atol=1e-5)
+
+
+def test_state_continues_within_an_experience_to_the_last_bit(train, watch):
+    whole, resumed = FeatureStatisticsPlugin(), FeatureStatisticsPlugin()
+    states = watch(after_training_iteration=lambda strategy: copy.deepcopy(whole.state_dict()))
+    train(whole, states, model=frozen_model())
+    # After the last batch, before the experience ends:
+    resumed.load_state_dict(states.seen["after_training_iteration"][-1])
+    assert torch.equal(resumed.statistics.moments(2), whole.statistics.moments(2))
+    resumed.load_state_dict(whole.state_dict())
+    train(resumed, model=frozen_model())  # all of it is counted already
+    assert torch.equal(resumed.statistics.moments(2), whole.statistics.moments(2))
+
+
+@pytest.fixture
+def watch_loss(train, watch):
+    """Train with a plugin, and return each step's loss before it and after it, with the classifiers."""
+
+    def run(plugin, **settings):
+        def look(strategy):
+            return strategy.loss.item(), copy.deepcopy(strategy.model).classifiers()
+
+        before, after = watch(before_backward=look), watch(before_backward=look)
+        train(before, plugin, after, n=2, **settings)
+        steps = zip(before.seen["before_backward"], after.seen["before_backward"], strict=True)
+        return [(loss, total, classifiers) for (loss, classifiers), (total, _) in steps]
+
+    return run
+
+
+def test_added_loss_is_the_expected_negative_loss_of_new_classes(watch_loss):
+    """Against sampling from the Gaussians."""
+    plugin = StatisticalNegativesPlugin(weight=2.0)
+    steps = watch_loss(plugin, model=frozen_model(), lr=0.5)
+    assert all(loss == total for loss, total, _ in steps[: len(steps) // 3])
+    mean, covariance = plugin.statistics.mean(0), plugin.statistics.covariance(0)
+    factor = torch.linalg.cholesky(covariance + 1e-9 * torch.eye(5))
+    generator = torch.Generator().manual_seed(0)
+    samples = mean + torch.randn(200_000, 5, generator=generator, dtype=torch.float64) @ factor.T
+    loss, total, (weight, bias) = steps[-1]
+    scores = samples @ weight[2:4].double().T + bias[2:4]
+    assert total - loss == pytest.approx(2 * F.softplus(scores).mean().item(), rel=0.02)
+
+
+def test_new_classes_score_lower_on_old_images(benchmark, train, rows_of):
+    old, mean_scores = rows_of(benchmark.train_stream[0])[0], []
+    for weight in (0.0, 1.0):
+        plugin = StatisticalNegativesPlugin(weight=weight)
+        strategy = train(plugin, model=frozen_model(), lr=0.5, train_epochs=10, n=2)
+        with torch.no_grad():
+            mean_scores.append(strategy.model(old)[:, 2:4].mean().item())
+    assert mean_scores[1] < mean_scores[0] - 0.3
+
+
+def test_agcns_first_weight_does_not_scale_it(make_model, watch_loss):
+    added = []
+    for lambda_cls in (0.1, 0.9):
+        settings = {"kind": AGCN, "model": make_model(), "lambda_cls": lambda_cls, "seed": 0, "lr": 0.0}
+        loss, total, _ = watch_loss(StatisticalNegativesPlugin(), **settings)[-1]
+        added.append(total - loss)
+    assert added[0] > 0.1
+    assert added[0] == pytest.approx(added[1], rel=1e-3)
+
+
+def test_models_without_classifiers_and_diverging_networks_are_rejected(train):
+    flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64, 6))
+    with pytest.raises(TypeError, match="one weight vector per class, not Sequential"):
+        train(StatisticalNegativesPlugin(), model=flat)
+    model, collector = frozen_model(), FeatureStatisticsPlugin()
+    next(model.backbone.parameters()).data.fill_(math.nan)
+    with pytest.raises(ValueError, match="is nan: the network diverged"):
+        train(collector, model=model)
+    assert collector.statistics.count(0) == 0
