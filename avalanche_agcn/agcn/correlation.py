@@ -24,8 +24,6 @@ from avalanche_agcn.checks import check_choice, check_range, check_shape
 from avalanche_agcn.training.distributed import sum_over_processes
 from avalanche_agcn.training.statistics.sums import ClassBlocks, in_float64
 
-_SUMS = ("old", "earlier", "hard", "cross", "soft")
-
 QCounts = Literal["experience", "stream"]
 
 
@@ -37,22 +35,22 @@ class AugmentedCorrelationMatrix(ClassBlocks):
             current experience, which show the new classes far more often than the whole stream does, so that
             Q is too high. ``"stream"`` adds the counts of class i in earlier experiences: hard labels in its
             own experience, soft labels since.
-        hard_start: initial value of the counts N_j that probabilities are divided by.
-        soft_start: initial value of the sums Σ ẑ_i, 1e-10 in the authors' code: where its teacher's
-            softmax saturates, a sum of 5e-12 then gives no relation, whereas with 0 it gives a strong one.
+        hard_start: initial value of the counts N_j.
+        soft_start: initial value of the sums Σ ẑ_i.
 
     Example:
         >>> acm = AugmentedCorrelationMatrix()
         >>> acm.begin(2)
         >>> acm.update(torch.tensor([[1.0, 1.0], [1.0, 0.0]]))
-        >>> acm.matrix()  # class 1 was never seen without class 0
-        tensor([[1.0000, 1.0000],
-                [0.5000, 1.0000]], dtype=torch.float64)
         >>> acm.begin(1)
         >>> acm.update(torch.tensor([[1.0], [0.0]]), torch.tensor([[0.8, 0.0], [0.2, 0.0]]))
-        >>> acm.matrix()[0, 2], acm.matrix()[2, 0]  # R: 0.8 / 1, Q: 0.8 / (0.8 + 0.2)
-        (tensor(0.8000, dtype=torch.float64), tensor(0.8000, dtype=torch.float64))
+        >>> acm.matrix()  # B: 1 / 1 and 1 / 2, R: 0.8 / 1, Q: 0.8 / (0.8 + 0.2)
+        tensor([[1.0000, 1.0000, 0.8000],
+                [0.5000, 1.0000, 0.0000],
+                [0.8000, 0.0000, 1.0000]], dtype=torch.float64)
     """
+
+    _tensors = ("_old", "_earlier", "_hard", "_cross", "_soft")
 
     def __init__(
         self, *, q_counts: QCounts = "experience", hard_start: float = 0.0, soft_start: float = 0.0
@@ -61,7 +59,9 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         check_range("hard_start", hard_start, least=0)
         check_range("soft_start", soft_start, least=0)
         super().__init__()
-        self.q_counts, self.hard_start, self.soft_start = q_counts, hard_start, soft_start
+        self.q_counts = q_counts
+        self.hard_start = hard_start
+        self.soft_start = soft_start
         self._old = torch.zeros(0, 0, dtype=torch.float64)  # A^{t-1}, [n_old, n_old]
         self._earlier = self._old.new_zeros(0)  # counts of old classes in earlier experiences, [n_old]
         self._open_sums(0, 0)
@@ -79,6 +79,11 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         self._open_sums(self.n_seen, n_new)
         self._sizes.append(n_new)
 
+    def _open_sums(self, n_old: int, n_new: int) -> None:
+        self._hard = self._old.new_zeros(n_new, n_new)  # Σ y_i y_j, its diagonal is N_j
+        self._cross = self._old.new_zeros(n_old, n_new)  # Σ ẑ_i y_j
+        self._soft = self._old.new_zeros(n_old)  # Σ ẑ_i
+
     def update(self, targets_new: Tensor, soft_old: Tensor | None = None, *, reduce: bool = False) -> None:
         """Count a batch.
 
@@ -94,14 +99,13 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         self._check_open()
         check_shape("targets_new", targets_new, ("images", self._sizes[-1]))
         hard = in_float64(targets_new.detach())
-        if self.device != hard.device:
-            self.load_state_dict({name: total.to(hard.device) for name, total in self.state_dict().items()})
-        kept = ~hard.isnan().any(dim=1, keepdim=True)  # [B, 1]
-        hard = hard.where(kept, 0.0)
+        self._move_to(hard.device)
+        counted = ~hard.isnan().any(dim=1, keepdim=True)  # [B, 1]
+        hard = hard.where(counted, 0.0)
         sums = [hard.T @ hard]
         if soft_old is not None:
             check_shape("soft_old", soft_old, (len(hard), self.n_old), ", one column per old class")
-            soft = soft_old.detach().to(self.device, torch.float64).where(kept, 0.0)
+            soft = soft_old.detach().to(self.device, torch.float64).where(counted, 0.0)
             sums += [soft.T @ hard, soft.sum(dim=0)]
         if reduce:
             sums = sum_over_processes(*sums)
@@ -109,37 +113,16 @@ class AugmentedCorrelationMatrix(ClassBlocks):
             total += batch
 
     def matrix(self) -> Tensor:
-        """Conditional probabilities ``[n_seen, n_seen]``, float64, unit diagonal.
+        """Conditional probabilities ``[n_seen, n_seen]``, float64, unit diagonal (Eq. 1).
 
         A class without positives so far has no relations: zeros beside its 1 on the diagonal.
         """
-        positives = self._hard.diagonal() + self.hard_start  # N_j
-        of_old = self._soft + self._earlier if self.q_counts == "stream" else self._soft
-        of_old = of_old + self.soft_start
-        new_new = _divide(self._hard, positives).fill_diagonal_(1.0)
-        old_new = _divide(self._cross, positives)
-        new_old = _divide(self._cross.T, of_old)
+        n_new = self._hard.diagonal() + self.hard_start  # N_j
+        n_old = self._soft + self._earlier if self.q_counts == "stream" else self._soft
+        new_new = _divide(self._hard, n_new).fill_diagonal_(1.0)  # B, Eq. 2
+        old_new = _divide(self._cross, n_new)  # R, Eq. 3
+        new_old = _divide(self._cross.T, n_old + self.soft_start)  # Q, Eq. 4
         return torch.cat([torch.cat([self._old, old_new], dim=1), torch.cat([new_old, new_new], dim=1)])
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """All sums as tensors, not copied."""
-        sizes = {"sizes": torch.tensor(self._sizes, dtype=torch.long)}
-        return sizes | {name: getattr(self, f"_{name}") for name in _SUMS}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the result of `state_dict`; a ValueError if an entry is missing or unknown."""
-        if set(state) != {"sizes", *_SUMS}:
-            raise ValueError(
-                f"The state of a correlation matrix has {sorted(['sizes', *_SUMS])}, not {sorted(state)}."
-            )
-        self._sizes = state["sizes"].tolist()
-        for name in _SUMS:
-            setattr(self, f"_{name}", state[name].detach().clone())
-
-    def _open_sums(self, n_old: int, n_new: int) -> None:
-        self._hard = self._old.new_zeros(n_new, n_new)  # Σ y_i y_j, its diagonal is N_j
-        self._cross = self._old.new_zeros(n_old, n_new)  # Σ ẑ_i y_j
-        self._soft = self._old.new_zeros(n_old)  # Σ ẑ_i
 
 
 def _divide(counts: Tensor, totals: Tensor) -> Tensor:

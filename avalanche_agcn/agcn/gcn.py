@@ -19,10 +19,6 @@ class GraphConvolution(nn.Module):
         """``adjacency [n, n]`` times ``nodes [n, in]`` times the weight, ``[n, out]``."""
         return adjacency @ (nodes @ self.weight)
 
-    def extra_repr(self) -> str:
-        """Sizes, for ``print``."""
-        return "in_features={}, out_features={}".format(*self.weight.shape)
-
 
 class GCN(nn.Module):
     """Two graph convolutions from word vectors (``in_features``) to one linear classifier per class."""

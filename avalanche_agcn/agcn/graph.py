@@ -21,7 +21,7 @@ NEIGHBOUR_WEIGHT = 0.25  # total weight of a node's neighbours; ML-GCN, authors'
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions:
-    """How relations become the weights of a graph.
+    """Options of a graph.
 
     Attributes:
         cross_blocks: with False, classes of different experiences have no relations (without R and Q: the
@@ -36,17 +36,19 @@ class GraphOptions:
     new_threshold: float | None = None
     cross_threshold: float | None = None
 
-    def __post_init__(self) -> None:
+    def check(self, graph: str) -> None:
+        """Raise a ValueError for an unknown graph, or an option that is out of range or not the graph's."""
+        check_choice("graph", graph, Graph)
         check_range("neighbour_weight", self.neighbour_weight, least=0)
-        check_range("new_threshold", self.new_threshold, above=0, most=1)
-        check_range("cross_threshold", self.cross_threshold, above=0, most=1)
-
-
-DEFAULT_OPTIONS = GraphOptions()
+        for name in ("new_threshold", "cross_threshold"):
+            threshold = getattr(self, name)
+            check_range(name, threshold, above=0, most=1)
+            if threshold is not None and graph != "official":
+                raise ValueError(f"{name} belongs to the graph 'official'; {graph!r} has no threshold.")
 
 
 def adjacency(
-    acm: AugmentedCorrelationMatrix, preset: Graph = "paper", options: GraphOptions = DEFAULT_OPTIONS
+    acm: AugmentedCorrelationMatrix, preset: Graph = "paper", options: GraphOptions | None = None
 ) -> Tensor:
     """Make the graph over all classes seen so far, for the layers of a `GCN`: ``[n_seen, n_seen]``, float64.
 
@@ -60,33 +62,21 @@ def adjacency(
             - ``"official"``: block by block as in the authors' code; see `official_graph`.
             - ``"plain"``: the probabilities as they are, normalised to D^-½ A D^-½.
             - ``"identity"``: no relations; the GCN is then a perceptron over word vectors.
-        options: further options of the graph.
+        options: see `GraphOptions`.
     """
-    check_graph(preset, options)
+    options = options or GraphOptions()
+    options.check(preset)
     relations = acm.matrix()
-    if preset == "identity":
-        return torch.eye(len(relations), dtype=relations.dtype, device=relations.device)
     if not options.cross_blocks:
         relations = relations.where(_same_experience(acm), 0.0)
+    if preset == "identity":
+        return torch.eye(len(relations)).to(relations)
     if preset == "plain":
         return _normalise(relations)
     if preset == "paper":
         return _normalise(_reweight_rows(relations, options.neighbour_weight))
-    return official_graph(
-        relations,
-        acm.block_sizes,
-        neighbour_weight=options.neighbour_weight,
-        new_threshold=options.new_threshold,
-        cross_threshold=options.cross_threshold,
-    )
-
-
-def check_graph(preset: Graph, options: GraphOptions) -> None:
-    """Raise a ValueError for an unknown preset, or for a threshold if the preset has none."""
-    check_choice("preset", preset, Graph)
-    for name in ("new_threshold", "cross_threshold"):
-        if getattr(options, name) is not None and preset != "official":
-            raise ValueError(f"{name} belongs to preset 'official'; {preset!r} has no threshold.")
+    thresholds = options.new_threshold, options.cross_threshold
+    return official_graph(relations, acm.block_sizes, options.neighbour_weight, *thresholds)
 
 
 def _same_experience(acm: AugmentedCorrelationMatrix) -> Tensor:

@@ -36,14 +36,6 @@ class AGCNModel(MultiLabelModel):
         backbone: see `MultiLabelModel`, as for the auxiliary head that ``decoupled`` adds.
         word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
         hidden_features: width between the layers of the GCN.
-
-    Example:
-        >>> from avalanche_agcn.models import create_backbone, load_word_vectors
-        >>> words = load_word_vectors(["person", "car", "dog"])
-        >>> model = AGCNModel(create_backbone("small"), words)
-        >>> model.set_graph(torch.eye(2))
-        >>> model(torch.zeros(4, 3, 64, 64)).shape
-        torch.Size([4, 2])
     """
 
     adjacency: Tensor

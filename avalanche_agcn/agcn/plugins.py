@@ -8,7 +8,7 @@ from torch import Tensor
 
 from avalanche_agcn.agcn import official
 from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix, QCounts
-from avalanche_agcn.agcn.graph import DEFAULT_OPTIONS, Graph, GraphOptions, adjacency, check_graph
+from avalanche_agcn.agcn.graph import Graph, GraphOptions, adjacency
 from avalanche_agcn.agcn.losses import distillation_loss, relationship_preserving_loss
 from avalanche_agcn.agcn.model import AGCNModel
 from avalanche_agcn.benchmarks.experience import check_no_skipped_experience, count_seen
@@ -63,9 +63,7 @@ class AGCNPlugin(TeacherPlugin):
             raise ValueError(f"All of {sorted(weights)} are 0, so nothing would be learned: set one above 0.")
         check_choice("reduction", reduction, Reduction)
         check_choice("gph_reduction", gph_reduction, Reduction)
-        self.lambda_cls = lambda_cls
-        self.lambda_dst = lambda_dst
-        self.lambda_gph = lambda_gph
+        self.lambda_cls, self.lambda_dst, self.lambda_gph = lambda_cls, lambda_dst, lambda_gph
         self.reduction = reduction
         self.gph_reduction = gph_reduction
         self._embeddings = OutputRecorder()  # H of the current step, [n_seen, D]
@@ -132,7 +130,7 @@ class ACMPlugin(MultiLabelPlugin):
         preset: Preset = "paper",
         soft_labels: SoftLabels | None = None,
         graph: Graph | None = None,
-        options: GraphOptions = DEFAULT_OPTIONS,
+        options: GraphOptions | None = None,
         q_counts: QCounts = "experience",
         hard_start: float | None = None,
         soft_start: float | None = None,
@@ -142,8 +140,8 @@ class ACMPlugin(MultiLabelPlugin):
         check_choice("preset", preset, Preset)
         is_official = preset == "official"
         self.graph: Graph = preset if graph is None else graph
-        self.options = options
-        check_graph(self.graph, options)
+        self.options = options or GraphOptions()
+        self.options.check(self.graph)
         self.soft_labels = soft_labels or ("softmax" if is_official else "sigmoid")
         check_choice("soft_labels", self.soft_labels, SoftLabels)
         self.count_before_step = is_official if count_before_step is None else count_before_step

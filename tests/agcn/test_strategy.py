@@ -10,7 +10,7 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ExponentialLR
 
 from avalanche_agcn.evaluation import f1_metrics, mean_average_precision_metrics, multilabel_evaluator
-from avalanche_agcn.training import AGCN, PartialBCEWithLogitsLoss, adjacency
+from avalanche_agcn.training import AGCN, GraphOptions, PartialBCEWithLogitsLoss, adjacency
 from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, OnlineReplayPlugin
 from avalanche_agcn.training.storage_policy import OCDMBuffer, PRSBuffer, ReservoirBuffer
 
@@ -74,8 +74,8 @@ def test_every_setting_changes_what_is_learned_and_those_of_the_graph_reach_it(t
     default, changed = train(**preset), train(**settings)
     assert not torch.equal(default.model.gcn.first.weight, changed.model.gcn.first.weight)
     names = "cross_blocks", "neighbour_weight", "new_threshold", "cross_threshold"
-    graph = {name: value for name, value in settings.items() if name in names}
-    expected = adjacency(changed.acm.acm, settings.get("graph", settings.get("preset", "paper")), **graph)
+    options = GraphOptions(**{name: value for name, value in settings.items() if name in names})
+    expected = adjacency(changed.acm.acm, settings.get("graph", settings.get("preset", "paper")), options)
     torch.testing.assert_close(changed.model.adjacency, expected.float())
 
 

@@ -57,7 +57,7 @@ def template(**settings):
 
 WRONG = [  # one setting at a time
     (AugmentedCorrelationMatrix, {"q_counts": "all", "hard_start": -1.0, "soft_start": -1.0}),
-    (graph, {"preset": "ml-gcn", "neighbour_weight": -1.0}),
+    (graph, {"neighbour_weight": -1.0}),
     (partial(graph, "official"), {"cross_threshold": 0.0, "new_threshold": 1.5}),
     (partial(check_ridge, gamma=0.3, ridge=1.0), {"gamma": -0.1, "ridge": 0.0}),
     (L3AStatistics, {"ridge": 0.0, "threshold": 1.0}),
@@ -98,6 +98,7 @@ def test_wrong_settings_are_named(function, name, value):
 def test_settings_that_do_not_go_together_are_named():
     with pytest.raises(ValueError, match="nothing would be learned"):
         plugins.AGCNPlugin(lambda_cls=0, lambda_dst=0, lambda_gph=0)
-    for function in (plugins.ACMPlugin, graph):
-        with pytest.raises(ValueError, match="new_threshold belongs to preset 'official'"):
-            function(new_threshold=0.4)
+    options = GraphOptions(new_threshold=0.4)
+    for function in (plugins.ACMPlugin, partial(adjacency, AugmentedCorrelationMatrix())):
+        with pytest.raises(ValueError, match="new_threshold belongs to the graph 'official'"):
+            function(options=options)

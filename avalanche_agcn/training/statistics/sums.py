@@ -143,10 +143,33 @@ def solve_regularised(gram: Tensor, cross: Tensor, ridge: float) -> tuple[Tensor
 
 
 class ClassBlocks:
-    """Base of statistics in which each experience opens a block of new classes."""
+    """Base of statistics in which each experience opens a block of new classes.
+
+    ``_tensors`` names the attributes that make up the state of a subclass, unless it saves its state itself.
+    """
+
+    _tensors: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All sums as tensors, not copied."""
+        sums = {name.removeprefix("_"): getattr(self, name) for name in self._tensors}
+        return {"sizes": torch.tensor(self._sizes, dtype=torch.long), **sums}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the result of `state_dict`; a ValueError if an entry is missing or unknown."""
+        if state.keys() != self.state_dict().keys():
+            expected = sorted(self.state_dict())
+            raise ValueError(f"The state of {type(self).__name__} has {expected}, not {sorted(state)}.")
+        self._sizes = state["sizes"].tolist()
+        for name in self._tensors:
+            setattr(self, name, state[name.removeprefix("_")].detach().clone())
+
+    def _move_to(self, device: torch.device) -> None:
+        for name in self._tensors:
+            setattr(self, name, getattr(self, name).to(device))
 
     @property
     def block_sizes(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avalanche_agcn.training.statistics.drift import DriftMap
+from avalanche_agcn.training.statistics.drift_map import DriftMap
 from avalanche_agcn.training.statistics.features import FeatureStatistics
 
 WIDTH = 5
@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_rejected_and_nothing_is_lost():
 PROCESS = """
 import sys, torch
 from avalanche_agcn.training.statistics.features import FeatureStatistics
-from avalanche_agcn.training.statistics.drift import DriftMap
+from avalanche_agcn.training.statistics.drift_map import DriftMap
 path, rank = sys.argv[1], int(sys.argv[2])
 torch.distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=3)
 pairs, stream = torch.load(f"{path}/rows.pt", weights_only=True)
