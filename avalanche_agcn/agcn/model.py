@@ -21,6 +21,7 @@ from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_see
 from avalanche_agcn.checks import check_shape
 from avalanche_agcn.models.backbones import count_features
 from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, Classifiers, MultiLabelModel
+from avalanche_agcn.models.forward import unwrap
 
 LR_GCN = 3e-5  # of Adam; the authors' code
 
@@ -54,6 +55,15 @@ class AGCNModel(MultiLabelModel):
         self.gcn = GCN(word_vectors.shape[1], count_features(backbone), hidden_features=hidden_features)
         self.register_buffer("word_vectors", word_vectors.detach().clone().float())
         self.register_buffer("adjacency", torch.zeros(0, 0))
+
+    @classmethod
+    def of(cls, strategy: Any) -> "AGCNModel":
+        """Return the `AGCNModel` of a strategy; a TypeError if it has another model."""
+        model = unwrap(strategy.model)
+        if not isinstance(model, cls):
+            remedy = "AGCNModel(backbone, load_word_vectors(benchmark.class_names))"
+            raise TypeError(f"AGCN needs a model with a label graph, not {type(model).__name__}: {remedy}.")
+        return model
 
     @property
     def n_seen(self) -> int:

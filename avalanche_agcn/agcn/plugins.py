@@ -20,9 +20,7 @@ from avalanche_agcn.training.plugin import MultiLabelPlugin
 from avalanche_agcn.training.statistics.sums import in_float64
 from avalanche_agcn.training.teacher import TeacherPlugin
 
-LAMBDA_CLS = 0.07  # λ₁, λ₂ and λ₃ of the full method in the paper's Table 3
-LAMBDA_DST = 0.93
-LAMBDA_GPH = 1e5
+PAPER_WEIGHTS = {"lambda_cls": 0.07, "lambda_dst": 0.93, "lambda_gph": 1e5}  # λ₁, λ₂ and λ₃: its Table 3
 
 Preset = Literal["paper", "official"]
 SoftLabels = Literal["sigmoid", "softmax"]
@@ -49,9 +47,9 @@ class AGCNPlugin(TeacherPlugin):
     def __init__(
         self,
         *,
-        lambda_cls: float = LAMBDA_CLS,
-        lambda_dst: float = LAMBDA_DST,
-        lambda_gph: float = LAMBDA_GPH,
+        lambda_cls: float = PAPER_WEIGHTS["lambda_cls"],
+        lambda_dst: float = PAPER_WEIGHTS["lambda_dst"],
+        lambda_gph: float = PAPER_WEIGHTS["lambda_gph"],
         reduction: Reduction = "mean",
         gph_reduction: Reduction = "mean",
     ) -> None:
@@ -70,7 +68,7 @@ class AGCNPlugin(TeacherPlugin):
 
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Check that there is a graph; copy the teacher before the model grows."""
-        agcn_model(strategy)
+        AGCNModel.of(strategy)
         if not any(isinstance(plugin, ACMPlugin) for plugin in strategy.plugins):
             raise ValueError(
                 "AGCNPlugin needs the label graph that ACMPlugin counts: use plugins=[AGCNPlugin(...), "
@@ -81,7 +79,7 @@ class AGCNPlugin(TeacherPlugin):
     def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the embeddings of the forward pass, so that ℓ_gph needs no second one."""
         if self.teacher.n_old and self.lambda_gph:
-            self._embeddings.start(agcn_model(strategy).gcn)
+            self._embeddings.start(AGCNModel.of(strategy).gcn)
 
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Compute the loss: Eq. 9, or ℓ_cls alone in the first experience."""
@@ -114,12 +112,12 @@ class ACMPlugin(MultiLabelPlugin):
     every image counts once per epoch, which does not change the probabilities of hard labels.
 
     Args:
-        preset: ``"paper"`` or ``"official"``, the authors' code: sets each of ``soft_labels``, ``graph``,
-            ``hard_start``, ``soft_start`` and ``count_before_step`` that is None.
+        preset: ``"paper"`` or ``"official"``, the authors' code: sets the initial values of the sums, and
+            each of ``soft_labels``, ``graph`` and ``count_before_step`` that is None.
         soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the program).
         graph: how relations become a graph: the ``preset`` of `adjacency`.
         options: further options of the graph.
-        q_counts: see `AugmentedCorrelationMatrix`, as for the starts.
+        q_counts: see `AugmentedCorrelationMatrix`.
         count_before_step: whether a batch is counted before its own forward pass (the program), or after its
             step, so that it changes the graph from the next step on (the paper).
     """
@@ -132,8 +130,6 @@ class ACMPlugin(MultiLabelPlugin):
         graph: Graph | None = None,
         options: GraphOptions | None = None,
         q_counts: QCounts = "experience",
-        hard_start: float | None = None,
-        soft_start: float | None = None,
         count_before_step: bool | None = None,
     ) -> None:
         super().__init__()
@@ -145,11 +141,11 @@ class ACMPlugin(MultiLabelPlugin):
         self.soft_labels = soft_labels or ("softmax" if is_official else "sigmoid")
         check_choice("soft_labels", self.soft_labels, SoftLabels)
         self.count_before_step = is_official if count_before_step is None else count_before_step
-        if hard_start is None:
-            hard_start = official.HARD_START if is_official else 0.0
-        if soft_start is None:
-            soft_start = official.SOFT_START if is_official else 0.0
-        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
+        self.acm = AugmentedCorrelationMatrix(
+            q_counts=q_counts,
+            hard_start=official.HARD_START if is_official else 0.0,
+            soft_start=official.SOFT_START if is_official else 0.0,
+        )
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, unless it is open already; earlier ones must have been counted."""
@@ -198,14 +194,3 @@ class ACMPlugin(MultiLabelPlugin):
         model = unwrap(strategy.model)
         if isinstance(model, AGCNModel):
             model.set_graph(adjacency(self.acm, self.graph, self.options))
-
-
-def agcn_model(strategy: SupervisedTemplate) -> AGCNModel:
-    """Return the `AGCNModel` of a strategy; a TypeError if it has another model."""
-    model = unwrap(strategy.model)
-    if not isinstance(model, AGCNModel):
-        raise TypeError(
-            f"AGCN needs a model with a label graph, not {type(model).__name__}: "
-            "AGCNModel(backbone, load_word_vectors(benchmark.class_names))."
-        )
-    return model

@@ -6,31 +6,20 @@ from avalanche.core import BasePlugin
 
 from avalanche_agcn.agcn.correlation import QCounts
 from avalanche_agcn.agcn.graph import NEIGHBOUR_WEIGHT, Graph, GraphOptions
-from avalanche_agcn.agcn.plugins import (
-    LAMBDA_CLS,
-    LAMBDA_DST,
-    LAMBDA_GPH,
-    ACMPlugin,
-    AGCNPlugin,
-    SoftLabels,
-    agcn_model,
-)
+from avalanche_agcn.agcn.model import AGCNModel
+from avalanche_agcn.agcn.plugins import PAPER_WEIGHTS, ACMPlugin, AGCNPlugin, SoftLabels
 from avalanche_agcn.checks import check_choice
-from avalanche_agcn.methods.replay import OCDMBuffer, PRSBuffer
-from avalanche_agcn.training.buffers import ReservoirBuffer
+from avalanche_agcn.methods.replay import StoragePolicy, make_memory
 from avalanche_agcn.training.losses import Reduction
 from avalanche_agcn.training.memory import OnlineReplayPlugin
 from avalanche_agcn.training.statistics.negatives import StatisticalNegativesPlugin
 from avalanche_agcn.training.template import MultiLabelTemplate, Plugins
 
 Preset = Literal["paper", "official", "statistics"]
-PAPER_WEIGHTS = {"lambda_cls": LAMBDA_CLS, "lambda_dst": LAMBDA_DST, "lambda_gph": LAMBDA_GPH}
 # Chosen on held-out train photos of coco18, like the settings of model and optimizer that go with them:
 STATISTICS_WEIGHTS = {"lambda_cls": 0.5, "lambda_dst": 0.5, "lambda_gph": 1e3}
 STATISTICS_MODEL = {"orthogonal_words": True, "lr_gcn": 3e-4}
 PRESETS = {"paper": PAPER_WEIGHTS, "official": PAPER_WEIGHTS, "statistics": STATISTICS_WEIGHTS}
-StoragePolicy = Literal["er", "prs", "ocdm"]
-STORAGE_POLICIES = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
 
 
 class AGCN(MultiLabelTemplate):
@@ -76,8 +65,8 @@ class AGCN(MultiLabelTemplate):
         plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
-        check_choice("preset", preset, [*PRESETS])
-        check_choice("storage_policy", storage_policy, [*STORAGE_POLICIES])
+        check_choice("preset", preset, Preset)
+        check_choice("storage_policy", storage_policy, StoragePolicy)
         weights = PRESETS[preset]
         self.agcn = AGCNPlugin(
             lambda_cls=weights["lambda_cls"] if lambda_cls is None else lambda_cls,
@@ -104,9 +93,9 @@ class AGCN(MultiLabelTemplate):
         if preset == "statistics":
             agcn_plugins.append(StatisticalNegativesPlugin())
         if mem_size:
-            memory = STORAGE_POLICIES[storage_policy](mem_size, seed=seed or 0)
+            memory = make_memory(storage_policy, mem_size, seed=seed or 0)
             agcn_plugins.append(
                 OnlineReplayPlugin(memory, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
             )
         super().__init__(plugins=[*agcn_plugins, *(plugins or [])], seed=seed, **base_kwargs)
-        agcn_model(self)
+        AGCNModel.of(self)

@@ -7,7 +7,8 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.agcn.losses import distillation_loss
-from avalanche_agcn.agcn.plugins import ACMPlugin, AGCNPlugin, agcn_model
+from avalanche_agcn.agcn.model import AGCNModel
+from avalanche_agcn.agcn.plugins import ACMPlugin, AGCNPlugin
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.distributed import mean_of
 from avalanche_agcn.training.losses import at_least_float32
@@ -44,7 +45,7 @@ class CSC(MultiLabelTemplate):
         self.pseudo_labels = PseudoLabelPlugin(threshold=threshold, teacher=self.agcn.teacher)
         own = [self.agcn, self.acm, self.penalty, self.pseudo_labels]
         super().__init__(plugins=[*own, *(plugins or [])], **base_kwargs)
-        agcn_model(self)
+        AGCNModel.of(self)
 
 
 class ConfidencePenaltyPlugin(TeacherPlugin):

@@ -61,6 +61,9 @@ class EWCPlugin(MultiLabelPlugin):
         self.fisher: Named = {}  # Σ_t F_t
         self.centre: Named = {}  # Σ_t F_t θ*_t / Σ_t F_t
         self.offset = torch.zeros(())  # the penalty at the centre
+        self._vectors: tuple[Tensor, Tensor] | None = (
+            None  # F and centre, each in one vector
+        )
         self._generator = torch.Generator().manual_seed(seed)
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
@@ -76,8 +79,8 @@ class EWCPlugin(MultiLabelPlugin):
         """Measure the experience's Fisher information and add its penalty."""
         dataset = strategy.experience.dataset.eval()
         order = torch.randperm(len(dataset), generator=self._generator)[: self.fisher_images]
-        chosen, n_workers = dataset.subset(own_share(order).tolist()), kwargs.get("num_workers", 0)
-        images = load_batches(strategy, chosen, batch_size=1, num_workers=n_workers)
+        chosen = dataset.subset(own_share(order).tolist())
+        images = load_batches(strategy, chosen, batch_size=1, num_workers=kwargs.get("num_workers", 0))
         model = unwrap(strategy.model)
         fisher = fisher_diagonal(model, strategy._criterion, images, reduce=True)
         self.add(fisher, dict(model.named_parameters()))
@@ -86,15 +89,17 @@ class EWCPlugin(MultiLabelPlugin):
         """Σ_t Σ_i F_ti (θ_i − θ*_ti)²."""
         parameters = dict(model.named_parameters())
         self._follow(parameters)
-        names = self.fisher
-        fisher, centre = [self.fisher[name] for name in names], [self.centre[name] for name in names]
-        penalty = QuadraticPenalty.apply(fisher, centre, *(parameters[name] for name in names))
-        return penalty + self.offset  # type: ignore[no-any-return]
+        if self._vectors is None:
+            self._vectors = _as_vector(self.fisher), _as_vector(self.centre)
+        fisher, centre = self._vectors
+        current = _as_vector({name: parameters[name] for name in self.fisher})
+        return QuadraticPenalty.apply(fisher, centre, current) + self.offset  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def add(self, fisher: Named, parameters: Named) -> None:
         """Add the penalty of an experience."""
         self._follow(parameters)
+        self._vectors = None
         for name, new in fisher.items():
             here = parameters[name].detach()
             if name not in self.fisher:
@@ -116,9 +121,13 @@ class EWCPlugin(MultiLabelPlugin):
 
     def load_state_dict(self, state: Named) -> None:
         """Restore the penalty."""
-        self.fisher, self.centre = {}, {}
-        for part, own in (("fisher.", self.fisher), ("centre.", self.centre)):
-            own |= {key.removeprefix(part): t.clone() for key, t in state.items() if key.startswith(part)}
+        self.fisher, self.centre, self._vectors = {}, {}, None
+        for key, tensor in state.items():
+            part, _, name = key.partition(".")
+            if part == "fisher":
+                self.fisher[name] = tensor.clone()
+            elif part == "centre":
+                self.centre[name] = tensor.clone()
         self.offset = state["offset"].clone()
         self._generator.set_state(state["generator"])
 
@@ -128,9 +137,15 @@ class EWCPlugin(MultiLabelPlugin):
         for name, fisher in self.fisher.items():
             parameter = parameters[name].detach()
             if fisher.device != parameter.device or fisher.shape != parameter.shape:
+                self._vectors = None
                 added = parameter[len(fisher) :]
                 self.fisher[name] = torch.cat([fisher.to(parameter.device), torch.zeros_like(added)])
                 self.centre[name] = torch.cat([self.centre[name].to(parameter.device), added])
+
+
+def _as_vector(tensors: Named) -> Tensor:
+    """All entries in one vector, so that a step needs few operations however many tensors there are."""
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])
 
 
 def fisher_diagonal(
@@ -163,24 +178,21 @@ def fisher_diagonal(
 
 
 class QuadraticPenalty(Function):
-    """Σ_i F_i (θ_i − c_i)² over lists of tensors: ``apply(F, c, *θ)``.
+    """Σ_i F_i (θ_i − c_i)² of vectors F, c and θ: ``apply(F, c, θ)``.
 
-    Has its own backward pass, which needs fewer and cheaper operations than autograd's: 0.6 of the time.
+    Has its own backward pass, which needs fewer operations than autograd's.
     """
 
     @staticmethod
-    def forward(ctx: Any, fisher: list[Tensor], centre: list[Tensor], *parameters: Tensor) -> Tensor:
-        """Sum over all tensors."""
-        distances = torch._foreach_sub(parameters, centre)
-        ctx.save_for_backward(*fisher, *distances)
-        terms = [(d * d).mul_(f).sum() for f, d in zip(fisher, distances, strict=True)]
-        return torch.stack(terms).sum()
+    def forward(ctx: Any, fisher: Tensor, centre: Tensor, parameters: Tensor) -> Tensor:
+        """The sum, a scalar."""
+        distance = parameters - centre
+        ctx.save_for_backward(fisher, distance)
+        return (distance * distance).mul_(fisher).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """2 F (θ − c) for each tensor."""
-        n = len(ctx.saved_tensors) // 2
-        gradients = torch._foreach_mul(ctx.saved_tensors[:n], 2 * gradient)
-        torch._foreach_mul_(gradients, ctx.saved_tensors[n:])
-        return None, None, *gradients
+        """2 F (θ − c)."""
+        fisher, distance = ctx.saved_tensors
+        return None, None, (2 * gradient * fisher).mul_(distance)

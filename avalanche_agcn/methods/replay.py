@@ -1,6 +1,6 @@
 """Methods that replay images from a memory: ER, PRS, OCDM and SCR."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from avalanche_agcn.training.memory import OnlineReplayPlugin
 from avalanche_agcn.training.plugin import MultiLabelPlugin
 from avalanche_agcn.training.template import MultiLabelTemplate, Plugins
 
+StoragePolicy = Literal["er", "prs", "ocdm"]
 RHO = -0.03  # of the PRS paper, for COCO; 0.02 for NUS-WIDE
 DISTANCE_ROUNDING = 1e-9  # equal distances, sums of counts times shares, differ by less, others by more
 DIVERGENCE_ROUNDING = 1e-12  # of a divergence in float64
@@ -148,6 +149,12 @@ class OCDM(Replay):
     ) -> None:
         memory = OCDMBuffer(mem_size, rho=rho, seed=seed or 0)
         super().__init__(storage_policy=memory, seed=seed, **replay_kwargs)
+
+
+def make_memory(storage_policy: StoragePolicy, mem_size: int, *, seed: int) -> OnlineBuffer:
+    """Make the memory of the method with this name."""
+    kinds = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
+    return kinds[storage_policy](mem_size, seed=seed)  # type: ignore[abstract]
 
 
 class OCDMBuffer(OnlineBuffer):
