@@ -1,6 +1,7 @@
-"""The tutorial and the website."""
+"""The tutorial, the paper beside the code, and the website."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -9,9 +10,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+AGCN = ROOT / "avalanche_agcn" / "agcn"
 TUTORIAL = ROOT / "docs" / "tutorial.ipynb"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
 SIZE = "N_PHOTOS = 600"
+
+
+def test_the_paper_stands_beside_the_lines_that_are_in_the_code():
+    sections = (ROOT / "docs" / "agcn.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    shown = 0
+    for section in sections:
+        files = re.findall(r"`(\w+\.py)`", section.splitlines()[0])
+        code = "\n".join((AGCN / file).read_text(encoding="utf-8") for file in files)
+        for line in re.findall(r"```python\n(.*)\n```", section):
+            assert re.search(rf"^ +{re.escape(line)}$", code, re.MULTILINE), line
+            shown += 1
+    assert shown == 10  # nine equations and the graph
+    equations = re.findall(r"^\*\*Eq\. (\d)\.\*\*", "\n".join(sections), re.MULTILINE)
+    assert equations == [str(number) for number in range(1, 10)]
 
 
 @pytest.fixture

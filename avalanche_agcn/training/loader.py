@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from avalanche_agcn.training.distributed import from_first_process, is_distributed, process_rank
 
 if TYPE_CHECKING:
-    from avalanche_agcn.training.plugins.replay import MemoryPlugin
-    from avalanche_agcn.training.storage_policy import OnlineBuffer
+    from avalanche_agcn.training.buffers import OnlineBuffer
+    from avalanche_agcn.training.memory import MemoryPlugin
 
 MAX_SEED = 2**32  # exclusive; the largest range that NumPy accepts
 
@@ -100,18 +100,20 @@ class StreamSampler(Sampler[list[Key]]):
         self, stream: list[tuple[int, int]], replayed: list[tuple[int, int]], seeds: list[list[int]]
     ) -> list[Key]:
         """Every ``world_size``-th image of the stream, then of the memory, starting at ``rank``."""
-        n = len(stream)
-        # Stream and memory are divided separately, so that `count_stream_rows` knows this process's share of
-        # the stream, and round-robin, so that shares differ by at most one image.
-        mine = slice(self.rank, None, self.world_size)
-        rows = [
-            Key(*image, seed)
-            for view in seeds
-            for images, view_seeds in ((stream, view[:n]), (replayed, view[n:]))
-            for image, seed in zip(images[mine], view_seeds[mine], strict=True)
-        ]
+        n_stream = len(stream)
+        rows = []
+        for view_seeds in seeds:
+            # Stream and memory are divided separately, so that `count_stream_rows` knows this process's share
+            # of the stream.
+            rows += self._share(stream, view_seeds[:n_stream])
+            rows += self._share(replayed, view_seeds[n_stream:])
         # Every process must make the step, because the others wait for its gradients.
         return rows or [Key(*stream[0], seeds[0][0], padding=True)]
+
+    def _share(self, images: list[tuple[int, int]], seeds: list[int]) -> list[Key]:
+        """Keys of this process's images: round-robin, so that shares differ by at most one image."""
+        share = slice(self.rank, None, self.world_size)
+        return [Key(*image, seed) for image, seed in zip(images[share], seeds[share], strict=True)]
 
 
 class StreamDataset(Dataset[Any]):
@@ -129,10 +131,16 @@ class StreamDataset(Dataset[Any]):
         np.random.seed(key.seed)  # noqa: NPY002 - the generator that transforms use
         torch.default_generator.manual_seed(key.seed)  # torch.manual_seed would also seed the GPU
         sample = self.datasets[key.experience][key.index]
-        if not key.padding:
-            return sample
-        image, target, *rest = sample
-        return (image, torch.full_like(target, torch.nan), *rest[:-1], *([-1] if rest else []))
+        return padding_sample(sample) if key.padding else sample
+
+
+def padding_sample(sample: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the sample without labels, and with the task label −1, by which `is_padding` finds it."""
+    image, target, *others = sample
+    unlabelled = torch.full_like(target, torch.nan)
+    if not others:
+        return image, unlabelled
+    return image, unlabelled, *others[:-1], -1
 
 
 def make_train_loader(
@@ -151,7 +159,8 @@ def make_train_loader(
     The strategy's ``seed``, or else torch's generator, decides the order. If ``pin_memory`` is None, tensors
     are pinned for CUDA devices. ``others`` are arguments of ``strategy.train`` that are not for the loader.
     """
-    experience, dataset = strategy.experience.current_experience, strategy.adapted_dataset
+    experience = strategy.experience.current_experience
+    dataset = strategy.adapted_dataset
     seed = getattr(strategy, "seed", None)
     rank, world_size = process_rank()
     sampler = StreamSampler(
@@ -166,8 +175,10 @@ def make_train_loader(
     )
     datasets = {}
     if memory is not None:
-        sampler.memory, sampler.batch_size_mem = memory.storage_policy, memory.batch_size_mem
-        sampler.views, sampler.observe = memory.views, memory.observe_stream
+        sampler.memory = memory.storage_policy
+        sampler.batch_size_mem = memory.batch_size_mem
+        sampler.views = memory.views
+        sampler.observe = memory.observe_stream
         datasets = memory.storage_policy.datasets
     return DataLoader(
         StreamDataset({**datasets, experience: dataset}),
@@ -183,22 +194,33 @@ def make_train_loader(
 
 def make_eval_loader(strategy: Any, *, num_workers: int = 0) -> DataLoader[Any]:
     """Make the loader of this process's share of an evaluated experience; each image is in one share."""
-    dataset, (rank, n_processes) = strategy.adapted_dataset, process_rank()
-    own = dataset.subset(range(rank, len(dataset), n_processes))
-    settings = {"pin_memory": strategy.device.type == "cuda", "generator": torch.Generator()}
-    return _make_loader(own, batch_size=strategy.eval_mb_size, num_workers=num_workers, **settings)
+    dataset = strategy.adapted_dataset
+    rank, n_processes = process_rank()
+    share = dataset.subset(range(rank, len(dataset), n_processes))
+    return DataLoader(
+        share,
+        batch_size=strategy.eval_mb_size,
+        collate_fn=share.collate_fn,
+        num_workers=num_workers,
+        pin_memory=strategy.device.type == "cuda",
+        worker_init_fn=exit_if_orphaned,
+        generator=torch.Generator(),
+    )
 
 
 def load_batches(
     strategy: Any, dataset: Any, *, batch_size: int, num_workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images and targets of a dataset in order, batch by batch, on the strategy's device."""
-    for images, targets, *_ in _make_loader(dataset, batch_size=batch_size, num_workers=num_workers):
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_size=batch_size,
+        collate_fn=dataset.collate_fn,
+        num_workers=num_workers,
+        worker_init_fn=exit_if_orphaned,
+    )
+    for images, targets, *_ in loader:
         yield images.to(strategy.device), targets.to(strategy.device)
-
-
-def _make_loader(dataset: Any, **settings: Any) -> DataLoader[Any]:
-    return DataLoader(dataset, collate_fn=dataset.collate_fn, worker_init_fn=exit_if_orphaned, **settings)
 
 
 def exit_if_orphaned(worker: int) -> None:
