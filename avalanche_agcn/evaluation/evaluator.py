@@ -34,6 +34,7 @@ def multilabel_evaluator(
 
     After experience t, call ``strategy.eval(benchmark.test_stream[: t + 1])``: each image passes through the
     network once and every nested set 0..t is scored. `find_nested` returns the metric with the matrices.
+    With another strategy the matrices start again: strategies that take turns need an evaluator each.
 
     Args:
         *metrics: further plugin metrics.
