@@ -11,13 +11,15 @@ import avalanche_agcn
 
 PUBLIC = {
     "benchmarks": "SplitCOCO SplitWIDE SplitVOC SplitPhotos SplitScenes multilabel_benchmark multilabel_csv",
-    "models": "AGCNModel MultiLabelClassifier GCN create_backbone load_word_vectors load_model",
+    "models": "AGCNModel MultiLabelClassifier GCN create_backbone load_word_vectors load_model save_model",
     "training": "AGCN MultiTask FineTuning EWC LwF AGEM ER PRS OCDM SCR StreamingRidge "
     "AugmentedCorrelationMatrix adjacency FeatureStatistics PartialBCEWithLogitsLoss",
     "training.plugins": "ACMPlugin AGCNPlugin StatisticalNegativesPlugin DriftCompensationPlugin "
     "OnlineReplayPlugin",
-    "evaluation": "multilabel_evaluator mean_average_precision_metrics f1_metrics nested_metrics",
-    "evaluation.functional": "average_precision mean_average_precision precision_recall_f1 nested_summary",
+    "evaluation": "multilabel_evaluator mean_average_precision_metrics roc_auc_metrics f1_metrics "
+    "nested_metrics",
+    "evaluation.functional": "average_precision mean_average_precision roc_auc precision_recall_f1 "
+    "nested_summary",
 }
 
 
@@ -32,6 +34,12 @@ def test_public_names_can_be_imported_from_their_layer_and_from_the_package(modu
     for place in (imported, avalanche_agcn):
         with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
             _ = place.Nothing
+
+
+@pytest.mark.parametrize("module", ["models", "evaluation"])
+def test_dir_lists_the_public_names_of_a_layer(module):
+    imported = importlib.import_module(f"avalanche_agcn.{module}")
+    assert set(imported.__all__) <= set(dir(imported))
 
 
 def test_methods_and_arguments_that_callers_rely_on_are_kept():

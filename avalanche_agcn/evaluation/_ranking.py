@@ -1,4 +1,4 @@
-"""Ranks of the positives, which determine average precision and F1 of any number of nested sets.
+"""Ranks of the positives, which determine average precision, ROC-AUC and F1 of any number of nested sets.
 
 Only the ranks of the positives matter, and positives are few. So the scores of a class are sorted without
 their labels (NumPy sorts plain floats with vector instructions, which is much faster than an argsort), and
@@ -41,32 +41,38 @@ class Batch(NamedTuple):
 
 
 class SetCounts(NamedTuple):
-    """Average precision and counts of each class in each set."""
+    """Average precision, ROC-AUC and counts of each class in each set."""
 
     average_precision: NDArray[np.float64]  # [sets, classes]; NaN where a class has no positive in a set
     counts: Counts  # [4, sets, classes]: correct, predicted, positive and annotated images
+    roc_auc: NDArray[np.float64] | None  # [sets, classes]; NaN without positive or negative; None: not wanted
 
 
 def count_sets(
-    increments: Sequence[Sequence[Batch]], *, threshold: float = 0.0, threads: int = 1
+    increments: Sequence[Sequence[Batch]], *, threshold: float = 0.0, roc_auc: bool = False, threads: int = 1
 ) -> SetCounts:
     """Rank the positives of every class in every nested set; the caller selects the classes of a set.
 
     ``increments`` has for each set the batches that it adds to the previous set, all with the same classes;
-    some may be empty, but not all. A score at or above the threshold is predicted.
+    some may be empty, but not all. A score at or above the threshold is predicted. With ``roc_auc``, that is
+    computed from the same sort, by a second binary search.
     """
     batches = list(chain.from_iterable(increments))
     n_classes = batches[0].scores.shape[1]
     if sum(batch.scores.size for batch in batches) < MIN_CELLS_FOR_THREADS:
         threads = 1
     blocks = _blocks(n_classes, len(increments), threads)
-    ends = np.cumsum([sum(len(batch.scores) for batch in increment) for increment in increments])
-    work = partial(_count_block, batches, ends, threshold)
-    own = -(-len(blocks) // threads)  # the calling thread takes its share, which saves starting one more
+    sizes = [sum(len(batch.scores) for batch in increment) for increment in increments]
+    count_block = partial(_count_block, batches, np.cumsum(sizes), threshold, roc_auc)
+    n_here = -(-len(blocks) // threads)  # the calling thread takes its share, which saves starting one more
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
-        others = pool.map(work, blocks[own:])
-        counted = [*map(work, blocks[:own]), *others]
-    return SetCounts(*(np.concatenate(parts, axis=-1) for parts in zip(*counted, strict=True)))
+        others = pool.map(count_block, blocks[n_here:])
+        counted = [*map(count_block, blocks[:n_here]), *others]
+    return SetCounts(
+        np.concatenate([block.average_precision for block in counted], axis=-1),
+        np.concatenate([block.counts for block in counted], axis=-1),
+        np.concatenate([block.roc_auc for block in counted], axis=-1) if roc_auc else None,
+    )
 
 
 def _blocks(n_classes: int, n_sets: int, threads: int) -> list[slice]:
@@ -77,12 +83,15 @@ def _blocks(n_classes: int, n_sets: int, threads: int) -> list[slice]:
     return [slice(start, min(start + size, n_classes)) for start in range(0, n_classes, size)]
 
 
-def _count_block(batches: Sequence[Batch], ends: Counts, threshold: float, block: slice) -> SetCounts:
+def _count_block(
+    batches: Sequence[Batch], ends: Counts, threshold: float, roc_auc: bool, block: slice
+) -> SetCounts:
     """Counts of a block of classes; ``ends`` has the number of images of each nested set."""
     columns = _by_class([batch.scores[:, block] for batch in batches])  # [classes, images]
     positive = _by_class([batch.positive[:, block] for batch in batches])
     masks = _annotated_by_class(batches, block)
-    (n_classes, n_images), n_sets = columns.shape, len(ends)
+    n_classes, n_images = columns.shape
+    n_sets = len(ends)
 
     # The positives of all classes are in one flat array, class after class; those of class c are
     # bounds[c] : bounds[c + 1]. So most steps below are one NumPy call per block instead of one per class.
@@ -93,13 +102,15 @@ def _count_block(batches: Sequence[Batch], ends: Counts, threshold: float, block
     if n_sets > 1:
         enters = np.searchsorted(ends, cell % n_images, side="right")
     above = np.empty((n_sets, len(cell)), dtype=np.int64)  # images at or above each positive
-    predicted, annotated = np.zeros((2, n_sets, n_classes), dtype=np.int64)
+    strictly_above = np.empty_like(above) if roc_auc else None
+    predicted = np.zeros((n_sets, n_classes), dtype=np.int64)
+    annotated = np.zeros((n_sets, n_classes), dtype=np.int64)
     # Compared in the type of the scores: 0.7 as float32 is less than 0.7 as float64.
     limit = columns.dtype.type(threshold)
 
     for c, column in enumerate(columns):
-        own = slice(bounds[c], bounds[c + 1])
-        _sort_together(ranked[own], enters[own], n_sets)
+        of_class = slice(bounds[c], bounds[c + 1])
+        _sort_together(ranked[of_class], enters[of_class], n_sets)
         for i, (start, end) in enumerate(pairwise([0, *ends])):
             values = column[start:end] if masks is None else column[start:end][masks[c, start:end]]
             values.sort()  # in place: columns is a copy, and no later step needs the order of the images
@@ -108,14 +119,27 @@ def _count_block(batches: Sequence[Batch], ends: Counts, threshold: float, block
                     f"The scores of class {block.start + c} contain NaN; check whether training diverged."
                 )
             # searchsorted counts the scores below a positive; the others, with its ties, are at or above it.
-            np.subtract(len(values), values.searchsorted(ranked[own]), out=above[i, own])
+            np.subtract(len(values), values.searchsorted(ranked[of_class]), out=above[i, of_class])
+            if strictly_above is not None:
+                below_or_tied = values.searchsorted(ranked[of_class], side="right")
+                np.subtract(len(values), below_or_tied, out=strictly_above[i, of_class])
             predicted[i, c] = len(values) - values.searchsorted(limit)
             annotated[i, c] = len(values)
-    for before, after in pairwise(above):  # the same as cumsum(axis=0), which is slow for few long rows
-        after += before
+    _accumulate(above)
+    predicted, annotated = predicted.cumsum(axis=0), annotated.cumsum(axis=0)
 
     ap, correct, true = _summarise(ranked, enters, above, bounds, limit)
-    return SetCounts(ap, np.stack([correct, predicted.cumsum(axis=0), true, annotated.cumsum(axis=0)]))
+    auc = None
+    if strictly_above is not None:
+        _accumulate(strictly_above)
+        auc = _roc_auc(above + strictly_above, enters, bounds, true, annotated - true)
+    return SetCounts(ap, np.stack([correct, predicted, true, annotated]), auc)
+
+
+def _accumulate(rows: Counts) -> None:
+    """Replace each row by the sum of the rows up to it: cumsum(axis=0), which is slow for few long rows."""
+    for before, after in pairwise(rows):
+        after += before
 
 
 def _by_class(parts: Sequence[NDArray]) -> NDArray:
@@ -135,8 +159,13 @@ def _annotated_by_class(batches: Sequence[Batch], block: slice) -> Mask | None:
     """Which cells have a label, [classes, all images]; None if all have, which saves applying the mask."""
     if all(batch.annotated is None for batch in batches):
         return None
-    parts = [(batch.positive[:, block], batch.annotated) for batch in batches]
-    return _by_class([np.ones_like(own) if mask is None else mask[:, block] for own, mask in parts])
+    parts = []
+    for batch in batches:
+        if batch.annotated is None:
+            parts.append(np.ones_like(batch.positive[:, block]))
+        else:
+            parts.append(batch.annotated[:, block])
+    return _by_class(parts)
 
 
 def _sort_together(ranked: Scores, enters: Counts, n_sets: int) -> None:
@@ -145,7 +174,8 @@ def _sort_together(ranked: Scores, enters: Counts, n_sets: int) -> None:
         ranked.sort()
     else:
         order = ranked.argsort()
-        ranked[:], enters[:] = ranked[order], enters[order]
+        ranked[:] = ranked[order]
+        enters[:] = enters[order]
 
 
 def _summarise(
@@ -161,7 +191,8 @@ def _summarise(
     first = _first_of_ties(ranked, ends)
     found = (ranked >= limit)[None]
     if len(above) == 1:
-        precision, true = (ends - first) / above, np.diff(bounds)[None]
+        precision = (ends - first) / above
+        true = np.diff(bounds)[None]
     else:
         # Set i has only the positives of increments 0..i, so they are counted with cumulative sums from the
         # right: upwards[i, k] is the number of members among the positives k, k + 1, … of the whole block.
@@ -176,6 +207,21 @@ def _summarise(
     with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: a class without positives
         ap = _sum_by_class(precision, bounds) / true
     return ap, _sum_by_class(found, bounds), true
+
+
+def _roc_auc(
+    twice_above: Counts, enters: Counts, bounds: Counts, n_positive: Counts, n_negative: Counts
+) -> NDArray[np.float64]:
+    """Share of pairs of a positive and a negative with the positive above, ties as half: [sets, classes].
+
+    ``twice_above`` has, for each positive, the images at or above it plus those strictly above it, so that an
+    image above it counts 2 and a tie 1. The positives of a class contribute P² to the sum, as each of them
+    counts 1 with itself and each pair of them 2; the rest are negatives.
+    """
+    member = enters <= np.arange(len(twice_above))[:, None]  # [sets, positives]
+    twice_misranked = _sum_by_class(member * twice_above, bounds) - n_positive**2
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: a class without positives or without negatives
+        return 1 - twice_misranked / (2 * n_positive * n_negative)
 
 
 def _first_of_ties(ranked: Scores, ends: Counts) -> Counts:

@@ -26,12 +26,15 @@ def multilabel_evaluator(
     plots: bool = False,
     class_names: Sequence[str] | None = None,
     strict_checks: bool = False,
-    **settings: Any,
+    threshold: float = 0.0,
+    stages: bool = False,
+    per_class: bool = False,
 ) -> EvaluationPlugin:
     """Return an evaluator: loss and mAP in training; loss, nested mAP, CF1, OF1 and forgetting in evaluation.
 
     After experience t, call ``strategy.eval(benchmark.test_stream[: t + 1])``: each image passes through the
     network once and every nested set 0..t is scored. `find_nested` returns the metric with the matrices.
+    With another strategy the matrices start again: strategies that take turns need an evaluator each.
 
     Args:
         *metrics: further plugin metrics.
@@ -41,20 +44,31 @@ def multilabel_evaluator(
         class_names: names of the columns; those of the benchmark if None.
         strict_checks: as in Avalanche: raise an error if only part of a stream is evaluated, such as
             ``test_stream[: t + 1]``.
-        **settings: ``threshold``, ``saved_graphs``, ``stages``, ``per_class``: see `nested_metrics`.
+        threshold: of CF1 and OF1, in the unit of the model's output: 0.0 is p ≥ 0.5 for logits.
+        stages: emit the metrics of papers with B protocols; see `nested_metrics`.
+        per_class: emit the average precision of each class.
     """
     if loggers is None:
         loggers = [ProgressLogger()] if DistributedHelper.is_main_process else []
     evaluator = EvaluationPlugin(
         [LossPlugin("epoch"), LossPlugin("stream")],
         plugins.mean_average_precision_metrics(epoch=train_map),
-        plugins.nested_metrics(nested=True, stream=True, plot=plots, class_names=class_names, **settings),
+        plugins.nested_metrics(
+            nested=True,
+            stream=True,
+            threshold=threshold,
+            stages=stages,
+            per_class=per_class,
+            plot=plots,
+            class_names=class_names,
+        ),
         correlation_plot_metrics(class_names=class_names) if plots else [],
         *metrics,
         loggers=loggers,
         strict_checks=strict_checks,
     )
     check_no_argmax_metrics(evaluator)
+    plugins.check_loggers(evaluator.loggers)
     return evaluator
 
 
@@ -84,8 +98,7 @@ class CorrelationPlot(PluginMetric[Plot]):
 
     def after_training_exp(self, strategy: SupervisedTemplate) -> list[MetricValue]:
         """Draw the matrix at the end of the experience."""
-        matrices = (getattr(plugin, "acm", None) for plugin in strategy.plugins)
-        acm: Any = next((acm for acm in matrices if hasattr(acm, "block_sizes")), None)
+        acm = _find_acm(strategy)
         if acm is None:
             return []
         names = self._class_names or plugins.benchmark_class_names(strategy)
@@ -97,8 +110,20 @@ class CorrelationPlot(PluginMetric[Plot]):
         return plugins.metric_values(self, strategy, {("ACM", None): self._last})
 
 
+def _find_acm(strategy: SupervisedTemplate) -> Any:
+    """The correlation matrix of the strategy's `ACMPlugin`; None if it has no such plugin."""
+    for plugin in strategy.plugins:
+        acm = getattr(plugin, "acm", None)
+        if hasattr(acm, "block_sizes"):
+            return acm
+    return None
+
+
 class LossPlugin(LossPluginMetric):
-    """Avalanche's metric of the loss, over all processes, in one of the `SCOPES`."""
+    """Avalanche's metric of the loss, over all processes, in one of the `SCOPES`.
+
+    Nothing is emitted for a loss of exactly 0: the method has none, such as `StreamingRidge` in training.
+    """
 
     def __init__(self, scope: str) -> None:
         event, mode, self._suffix = plugins.SCOPES[scope]
@@ -111,6 +136,10 @@ class LossPlugin(LossPluginMetric):
         """Add a batch, unless it is padding."""
         if not getattr(strategy, "is_padding", False):
             super().update(strategy)
+
+    def _package_result(self, strategy: SupervisedTemplate) -> list[MetricValue]:
+        values: Any = super()._package_result(strategy)
+        return [value for value in values if value.value != 0]
 
     def result(self) -> float:
         """Collective: return the mean over the images of all processes."""

@@ -7,9 +7,9 @@ does not import Avalanche.
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -77,13 +77,36 @@ def average_precision(scores: Tensor, targets: Tensor) -> Tensor:
         tensor([0.8333,    nan], dtype=torch.float64)
     """
     counts = count_sets([[make_batch(scores, targets)]], threads=torch.get_num_threads())
-    device = "cpu" if scores.device.type == "mps" else scores.device  # MPS has no float64
-    return torch.from_numpy(counts.average_precision[0]).to(device)
+    return _to_device_of(scores, counts.average_precision[0])
 
 
 def mean_average_precision(scores: Tensor, targets: Tensor) -> float:
     """Return the mean of `average_precision` over the classes that have a positive; NaN if none has."""
     return average_precision(scores, targets).nanmean().item()
+
+
+def roc_auc(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the area under the ROC curve of each class, [C] float64.
+
+    This is the probability that a random positive scores above a random negative; ties count half. Equal to
+    scikit-learn's ``roc_auc_score``; NaN where a class has no positive or no negative. Unlike average
+    precision, it does not depend on how frequent a class is: random scores give 0.5. For ``scores`` and
+    ``targets`` see `average_precision`.
+
+    Example:
+        >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.1, 0.3]])
+        >>> targets = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
+        >>> roc_auc(scores, targets)
+        tensor([0.5000,    nan], dtype=torch.float64)
+    """
+    counts = count_sets([[make_batch(scores, targets)]], roc_auc=True, threads=torch.get_num_threads())
+    assert counts.roc_auc is not None
+    return _to_device_of(scores, counts.roc_auc[0])
+
+
+def mean_roc_auc(scores: Tensor, targets: Tensor) -> float:
+    """Return the mean of `roc_auc` over the classes that have a positive and a negative; NaN if none has."""
+    return roc_auc(scores, targets).nanmean().item()
 
 
 def precision_recall_f1(
@@ -136,17 +159,18 @@ def nested_scores(
     """
     values, positive, annotated = make_batch(scores, targets)
     check_decision(threshold)
-    ends, counts = [0, *set_sizes], [0, *class_counts]
+    ends = [0, *set_sizes]
+    counts = [0, *class_counts]
     grow = ends == sorted(ends) and counts == sorted(counts)
     if len(ends) != len(counts) or ends[-1] != len(scores) or not grow:
         raise ValueError(
             f"set_sizes {list(set_sizes)} and class_counts {list(class_counts)} do not describe nested sets "
             f"of {len(scores)} images; pass numbers that do not decrease, with all images in the last set."
         )
-    increments = [
-        [Batch(values[a:b], positive[a:b], None if annotated is None else annotated[a:b])]
-        for a, b in pairwise(ends)
-    ]
+    increments = []
+    for start, end in pairwise(ends):
+        mask = None if annotated is None else annotated[start:end]
+        increments.append([Batch(values[start:end], positive[start:end], mask)])
     return score_sets(increments, class_counts, threshold)
 
 
@@ -181,10 +205,16 @@ def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
                 f"{t}, evaluate test_stream[:{t + 1}]."
             )
     final = rows[-1]
-    first = [row[-1] if row else math.nan for row in rows]
-    lost = [a - b for a, b in zip(first[:-1], final[:-1], strict=True)]
-    shares = [loss / a for loss, a in zip(lost, first[:-1], strict=True) if a != 0]
-    return NestedSummary(final[-1], fmean(final), fmean(first), fmean(lost or [0.0]), fmean(shares or [0.0]))
+    first = [row[-1] if row else math.nan for row in rows]  # a[t][t]
+    losses = [before - after for before, after in zip(first[:-1], final[:-1], strict=True)]
+    shares = [loss / before for loss, before in zip(losses, first[:-1], strict=True) if before != 0]
+    return NestedSummary(
+        last=final[-1],
+        nested=fmean(final),
+        average=fmean(first),
+        forgetting_absolute=fmean(losses or [0.0]),
+        forgetting_relative=fmean(shares or [0.0]),
+    )
 
 
 def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_PROBABILITY) -> StageScores:
@@ -199,13 +229,6 @@ def stage_scores(logits: Tensor, targets: Tensor, *, probability: float = STAGE_
     return StageScores(mean_ap, _mean_class_f1(counts), f1_from_counts(counts).OF1)
 
 
-def stage_average(stages: Sequence[StageScores]) -> StageScores:
-    """Return the mean of each score over all stages, including the first: the "Avg" of these papers."""
-    if not stages:
-        raise ValueError("There is no stage to average; evaluate the model after each experience.")
-    return StageScores(*map(fmean, zip(*stages, strict=True)))
-
-
 def _mean_class_f1(counts: Counts) -> float:
     correct, predicted, true, annotated = counts
     f1 = _ratio(2 * correct, predicted + true)[annotated > 0]
@@ -215,31 +238,6 @@ def _mean_class_f1(counts: Counts) -> float:
 def _just_above(probability: float) -> float:
     """The lowest logit whose probability is above the given one."""
     return math.nextafter(math.log(probability / (1 - probability)), math.inf)
-
-
-class TailScores(NamedTuple):
-    """Mean scores of classes with few, some and many train images; see `tail_scores`."""
-
-    few: float
-    medium: float
-    many: float
-
-
-def tail_scores(
-    per_class: Sequence[float] | Tensor, counts: Sequence[int] | Tensor, *, few: int = 200, many: int = 900
-) -> TailScores:
-    """Return the mean score of classes with fewer than ``few`` train images, more than ``many``, or between.
-
-    The defaults are those of PRS. ``per_class`` is a score of each class, such as `average_precision`, and
-    ``counts`` the number of its train images. NaN is ignored; a group without classes has NaN.
-    """
-    values, n = np.asarray(per_class, dtype=float), np.asarray(counts)
-    check_shape("counts", n, values.shape, ", one for each score")
-    if few > many:
-        raise ValueError(f"few={few} must not be above many={many}.")
-    groups = (n < few, (n >= few) & (n <= many), n > many)
-    known = [values[group & ~np.isnan(values)].tolist() for group in groups]
-    return TailScores(*(fmean(group or [math.nan]) for group in known))
 
 
 def count_predictions(scores: Tensor, targets: Tensor, threshold: float, top_k: int | None = None) -> Counts:
@@ -257,9 +255,11 @@ def _count_batch(batch: Batch, threshold: float, top_k: int | None = None) -> Co
     predicted = (values >= threshold) & annotated
     if top_k is not None:
         # Exactly the k highest annotated scores of each row: those above the k-th, then the first ties of it.
-        values, top_k = np.where(annotated, values, -math.inf), min(top_k, values.shape[1])
+        values = np.where(annotated, values, -math.inf)
+        top_k = min(top_k, values.shape[1])
         lowest = np.partition(values, -top_k, axis=1)[:, -top_k, None]
-        higher, equal = values > lowest, values == lowest
+        higher = values > lowest
+        equal = values == lowest
         room = top_k - higher.sum(axis=1, keepdims=True)
         predicted &= higher | (equal & (equal.cumsum(axis=1) <= room))
     masks = (predicted & positive, predicted, positive, annotated)
@@ -272,8 +272,10 @@ def f1_from_counts(counts: Counts) -> PrecisionRecallF1:
     present = annotated > 0
     if not present.any():
         return PrecisionRecallF1(*[math.nan] * 6)
-    cp, cr = (float(_ratio(correct, n)[present].mean()) for n in (predicted, true))
-    op, or_ = (float(_ratio(correct.sum(), n.sum())) for n in (predicted, true))
+    cp = float(_ratio(correct, predicted)[present].mean())
+    cr = float(_ratio(correct, true)[present].mean())
+    op = float(_ratio(correct.sum(), predicted.sum()))
+    or_ = float(_ratio(correct.sum(), true.sum()))
     return PrecisionRecallF1(cp, cr, _harmonic_mean(cp, cr), op, or_, _harmonic_mean(op, or_))
 
 
@@ -284,23 +286,26 @@ def score_sets(
     if not any(increments):  # no image at all: all scores are NaN
         empty = np.zeros((0, max(class_counts)))
         increments = [[Batch(empty, empty > 0)], *increments[1:]]
-    width = next(batch.scores.shape[1] for increment in increments for batch in increment)
-    if max(class_counts) > width:
+    batches = list(chain.from_iterable(increments))
+    n_scored = batches[0].scores.shape[1]
+    if max(class_counts) > n_scored:
         raise ValueError(
-            f"A nested set has {max(class_counts)} classes, but the scores have {width}; evaluate only "
+            f"A nested set has {max(class_counts)} classes, but the scores have {n_scored}; evaluate only "
             "experiences that the model was trained on."
         )
-    precision, counts = count_sets(increments, threshold=threshold, threads=torch.get_num_threads())
-    ap = torch.from_numpy(precision)
+    counted = count_sets(increments, threshold=threshold, threads=torch.get_num_threads())
+    ap = torch.from_numpy(counted.average_precision)
     f1 = []
     for i, n_classes in enumerate(class_counts):
         ap[i, n_classes:] = math.nan
-        f1.append(f1_from_counts(counts[:, i, :n_classes]))
+        f1.append(f1_from_counts(counted.counts[:, i, :n_classes]))
     mean_ap = ap.nanmean(dim=1).tolist()
-    limit = _just_above(STAGE_PROBABILITY)
-    totals: Any = sum(_count_batch(batch, limit) for increment in increments for batch in increment)
-    last = totals[:, : class_counts[-1]]
-    stage = StageScores(mean_ap[-1], _mean_class_f1(last), f1_from_counts(last).OF1)
+
+    stage_counts = np.zeros((4, n_scored), dtype=np.int64)  # of the last set, at the threshold of stages
+    for batch in batches:
+        stage_counts += _count_batch(batch, _just_above(STAGE_PROBABILITY))
+    seen = stage_counts[:, : class_counts[-1]]
+    stage = StageScores(mean_ap[-1], _mean_class_f1(seen), f1_from_counts(seen).OF1)
     return NestedScores(mean_ap, [row.CF1 for row in f1], [row.OF1 for row in f1], ap, stage)
 
 
@@ -327,10 +332,16 @@ def make_batch(scores: Tensor, targets: Tensor) -> Batch:
 
 
 def check_decision(threshold: float, top_k: int | None = None) -> None:
-    """Raise a ValueError if the threshold is NaN or ``top_k`` would keep no score."""
+    """Raise a ValueError if the threshold is NaN or ``top_k`` is below 1."""
     if math.isnan(threshold):
         raise ValueError("The threshold is NaN; for p >= 0.5 use 0.5 with probabilities and 0.0 with logits.")
     check_range("top_k", top_k, least=1)
+
+
+def _to_device_of(scores: Tensor, values: np.ndarray) -> Tensor:
+    """Return float64 values on the device of the scores; on the CPU for MPS, which has no float64."""
+    device = "cpu" if scores.device.type == "mps" else scores.device
+    return torch.from_numpy(values).to(device)
 
 
 def _as_array(tensor: Tensor) -> np.ndarray:
@@ -343,7 +354,8 @@ def _as_array(tensor: Tensor) -> np.ndarray:
 def _split_targets(targets: Tensor) -> tuple[Mask, Mask | None]:
     """Return which cells are positive and which are annotated (None if all are)."""
     values = _as_array(targets)
-    positive, negative = values == 1, values == 0
+    positive = values == 1
+    negative = values == 0
     if np.count_nonzero(positive) + np.count_nonzero(negative) == values.size:
         return positive, None
     annotated = positive | negative

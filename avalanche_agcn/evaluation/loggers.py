@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
+from avalanche_agcn.benchmarks.experience import origin_of
 from avalanche_agcn.evaluation.plugins import NestedPluginMetric
 
 # name/eval_phase/test_stream/Task000/Exp003/person: the rest of a name is the column.
@@ -32,8 +33,8 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
     Training has a row for each epoch. Evaluation has a row for each experience or nested set (``eval_exp``),
     then one for the whole stream (``eval_exp`` is empty); ``training_exp`` is the last experience trained on.
     A metric that appears later gets a new column; cells without a value are empty. Files are replaced
-    atomically. With ``append``, those of an earlier run are continued. (Avalanche's `CSVLogger` writes only
-    accuracy and loss.)
+    atomically. With ``append``, those of an earlier run are continued. Experiences are numbered from 0, as in
+    Avalanche's names of metrics. (Avalanche's `CSVLogger` writes only accuracy and loss.)
     """
 
     def __init__(self, log_folder: str | os.PathLike[str] = "csvlogs", *, append: bool = False) -> None:
@@ -78,19 +79,26 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
 
     def after_eval(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Write the rows of the evaluation, the whole stream last."""
-        rows = [
-            {"training_exp": self._training_exp, "stream": stream, "eval_exp": i and int(i), **values}
-            for (stream, i), values in self._eval_values.items()
-        ]
-        self._write("eval", sorted(rows, key=lambda row: (row["eval_exp"] == "", row["eval_exp"])))
+        of_experiences: list[Row] = []
+        of_streams: list[Row] = []
+        for (stream, experience), values in self._eval_values.items():
+            row = {"training_exp": self._training_exp, "stream": stream, "eval_exp": ""}
+            if experience:
+                of_experiences.append({**row, "eval_exp": int(experience), **values})
+            else:
+                of_streams.append({**row, **values})
+        of_experiences.sort(key=lambda row: row["eval_exp"])
+        self._write("eval", of_experiences + of_streams)
 
     def _write(self, phase: str, rows: list[Row]) -> None:
         self._rows[phase] += rows
-        columns = list(dict.fromkeys(column for row in self._rows[phase] for column in row))
+        columns: dict[str, None] = {}  # in order of appearance
+        for row in self._rows[phase]:
+            columns |= dict.fromkeys(row)
         path = self.log_folder / f"{phase}_results.csv"
         temporary = path.with_name(path.name + ".tmp")
         with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, columns, restval="")
+            writer = csv.DictWriter(file, list(columns), restval="")
             writer.writeheader()
             writer.writerows(self._rows[phase])
         temporary.replace(path)
@@ -136,21 +144,26 @@ class MultiLabelWandBLogger(WandBLogger):
 class ProgressBar(BaseLogger, SupervisedPlugin):
     """Shows a progress bar with mean loss and images per second for each epoch and each evaluation.
 
-    The bar of an epoch replaces that of the epoch before, so that an experience leaves one line. ``file`` is
-    standard output if None; ``seconds`` between updates are, if None, 0.1 on a terminal and 30 elsewhere.
+    The bar of an epoch replaces that of the epoch before, so that an experience leaves one line. Experiences
+    are counted from 1. ``file`` is standard output if None; ``seconds`` between updates are, if None, 0.1 on
+    a terminal and 30 elsewhere.
     """
 
     def __init__(self, file: TextIO | None = None, *, seconds: float | None = None) -> None:
         super().__init__()
         self.file = sys.stdout if file is None else file
-        self._seconds = (0.1 if self.file.isatty() else 30.0) if seconds is None else seconds
+        if seconds is None:
+            seconds = 0.1 if self.file.isatty() else 30.0
+        self._seconds = seconds
         self._bars: list[_LossBar] = []  # of training, and of an evaluation during training
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Start the bar of an epoch; that of the last epoch stays on the screen."""
-        label = f"train exp {strategy.experience.current_experience}"
-        epoch, n_epochs = strategy.clock.train_exp_epochs + 1, strategy.train_epochs
-        label += f" epoch {epoch}/{n_epochs}" if n_epochs > 1 else ""
+        label = f"train {_name_experiences([strategy.experience])}"
+        epoch = strategy.clock.train_exp_epochs + 1
+        n_epochs = strategy.train_epochs
+        if n_epochs > 1:
+            label += f", epoch {epoch} of {n_epochs}"
         self._start_bar(label, len(strategy.dataloader), leave=epoch >= n_epochs)
 
     def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -167,10 +180,8 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
         super().before_eval(strategy, *args, **kwargs)
         stream: Any = strategy.current_eval_stream
         known = [] if isinstance(stream, Iterator) else list(stream)  # reading it here would exhaust it
-        numbers = sorted({experience.current_experience for experience in known})
-        span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else "".join(map(str, numbers))
         n_batches = sum(-(-len(experience.dataset) // strategy.eval_mb_size) for experience in known)
-        self._start_bar(f"eval exp {span}", n_batches)
+        self._start_bar(f"eval {_name_experiences(known)}", n_batches)
 
     after_eval_iteration = after_training_iteration
 
@@ -181,9 +192,31 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
 
     def _start_bar(self, label: str, n_batches: int, *, leave: bool = True) -> None:
         # Position 0 also for a bar within another one: otherwise tqdm writes cursor movements, also to files.
-        layout = {"file": self.file, "dynamic_ncols": True, "position": 0, "unit": "batch", "leave": leave}
-        timing = {"mininterval": self._seconds, "miniters": 1}
-        self._bars.append(_LossBar(total=n_batches, desc=label, **layout, **timing))
+        bar = _LossBar(
+            total=n_batches,
+            desc=label,
+            file=self.file,
+            dynamic_ncols=True,
+            position=0,
+            unit="batch",
+            leave=leave,
+            mininterval=self._seconds,
+            miniters=1,
+        )
+        self._bars.append(bar)
+
+
+def _name_experiences(experiences: Sequence[Any]) -> str:
+    """Experiences in words, counted from 1: "experience 2 of 4", "experiences 1 to 3 of 4"."""
+    whole = [origin_of(experience) for experience in experiences]  # of a piece, what it was cut from
+    numbers = sorted({experience.current_experience + 1 for experience in whole})
+    if not numbers:
+        return "experiences"
+    text = f"experience {numbers[0]}"
+    if len(numbers) > 1:
+        text = f"experiences {numbers[0]} to {numbers[-1]}"
+    stream = getattr(whole[0], "origin_stream", None)
+    return f"{text} of {len(stream)}" if isinstance(stream, Sized) else text
 
 
 class _LossBar(tqdm):
@@ -203,8 +236,10 @@ class _LossBar(tqdm):
         # tqdm reads this when it draws the bar. Only then is the loss read, as that waits for a GPU.
         fields = super().format_dict
         if self.n_images:
-            loss, speed = float(self.loss_sum) / self.n_images, self.n_images / max(fields["elapsed"], 1e-9)
-            fields["postfix"] = f"loss {loss:.4f}, {speed:.1f} images/s"
+            speed = f"{self.n_images / max(fields['elapsed'], 1e-9):.1f} images/s"
+            loss = float(self.loss_sum) / self.n_images
+            # Exactly 0 for a method without a loss, such as StreamingRidge: then there is nothing to show.
+            fields["postfix"] = f"loss {loss:.4f}, {speed}" if loss else speed
         return fields
 
 
@@ -223,14 +258,14 @@ class ProgressLogger(ProgressBar, TextLogger):
     def log_metrics(self, metric_values: list[MetricValue]) -> None:
         """Keep the values to print; those of a nested metric form one line for each of mAP, CF1 and so on."""
         lines: dict[str, dict[tuple[str, bool], str]] = {}
-        for v in metric_values:
-            if not (isinstance(v.origin, NestedPluginMetric) and isinstance(v.value, float)):
-                super().log_metrics([v])
+        for emitted in metric_values:
+            if not (isinstance(emitted.origin, NestedPluginMetric) and isinstance(emitted.value, float)):
+                super().log_metrics([emitted])
                 continue
-            name, _, stream, *nested_set = v.name.split("/")  # mAP_Nested/eval_phase/test_stream/Exp003
-            metric, _, what = name.rpartition("_")
+            name, _, stream, *nested_set = emitted.name.split("/")  # mAP_Nested/eval_phase/test_stream/Exp003
+            metric, _, kind = name.rpartition("_")
             line = lines.setdefault(f"{metric} of {stream.removesuffix('_stream')} stream", {})
-            key = what, bool(nested_set)  # Forgetting is of each set, and of the whole stream
-            line[key] = f"{line.get(key, what)} {v.value:.4f}"
+            key = kind, bool(nested_set)  # Forgetting is of each set, and of the whole stream
+            line[key] = f"{line.get(key, kind)} {emitted.value:.4f}"
         for name, line in lines.items():
             self.log_single_metric(name, ", ".join(line.values()), 0)

@@ -5,27 +5,25 @@ depend on how the images are split into batches or over processes.
 """
 
 import copy
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from avalanche_agcn.evaluation import functional
-from avalanche_agcn.evaluation._ranking import count_sets
+from avalanche_agcn.evaluation._ranking import Batch, count_sets
 from avalanche_agcn.evaluation.functional import NestedScores, PrecisionRecallF1
 
 
 class MultiLabelMetric(ABC):
-    """Base class of the metrics: keeps records of the batches, in one list per increment of a nested stream.
+    """Base class of the metrics: keeps a record of each batch.
 
-    To write a metric, implement ``update(scores, targets)`` and `_result`. If it ranks, ``update`` keeps all
-    scores by ``self._keep_scores(0, scores, targets)``; otherwise it keeps a record of its own, arrays with
-    classes as their last axis, by ``self._keep(0, [record])``. `_result` computes the value from
-    ``self._increments[0]``, the records of all batches and processes; nothing else is reset or gathered.
+    To write a metric, implement ``update(scores, targets)`` and `_result`. If the metric ranks images,
+    ``update`` keeps all scores with ``self._keep(self._make_batch(scores, targets), scores.shape[1])``;
+    otherwise it keeps a smaller record, such as counts. `_result` computes the value from ``self._records``,
+    the records of all batches and processes; nothing else is reset or gathered.
     """
 
     def __init__(self) -> None:
@@ -33,30 +31,32 @@ class MultiLabelMetric(ABC):
 
     def reset(self) -> None:
         """Discard all batches."""
-        self.class_counts: list[int] = []  # of each nested set
-        self._increments: list[list[Any]] = []
+        self._records: list[Any] = []
+        self._n_classes: int | None = None  # of all records
 
     @property
     def is_empty(self) -> bool:
         """Whether no image has been seen."""
-        return not any(self._increments)
+        return not self._records
 
     def result(self) -> Any:
         """Return the value over all batches since the last reset; a ValueError if there was none."""
-        if not self._increments:
+        if not self._can_score():
             raise ValueError(
                 f"{type(self).__name__} has seen no image; evaluate a stream with images, or call update()."
             )
         return self._result()
+
+    def _can_score(self) -> bool:
+        return not self.is_empty
 
     @abstractmethod
     def _result(self) -> Any: ...
 
     def merge_state(self, other: Self) -> None:
         """Add the images of another metric with the same settings and increments."""
-        self.class_counts += other.class_counts[len(self.class_counts) :]
-        for i, records in enumerate(other._increments):
-            self._keep(i, records)
+        for record in other._records:
+            self._keep(record, other._n_classes)
 
     def gather(self) -> Self:
         """Collective: return a metric over the images of all processes; self if there is only one."""
@@ -70,33 +70,38 @@ class MultiLabelMetric(ABC):
             merged.merge_state(metric)
         return merged
 
-    def _keep(self, increment: int, records: Iterable[Any]) -> None:
-        """Append records to an increment, which is created if needed."""
-        self._increments += [[] for _ in range(len(self._increments), increment + 1)]
-        kept = self._increments[increment]
-        for record in records:
-            n, n_before = record[0].shape[-1], (kept or [record])[0][0].shape[-1]
-            if n != n_before:
-                raise ValueError(
-                    f"The scores have {n} classes, but those before had {n_before}; call reset() first."
-                )
-            kept.append(record)
+    def _keep(self, record: Any, n_classes: int | None) -> None:
+        """Append the record of a batch with scores of ``n_classes``, which may not change."""
+        if self._n_classes is None:
+            self._n_classes = n_classes
+        if n_classes != self._n_classes:
+            raise ValueError(
+                f"The scores have {n_classes} classes, but those before had {self._n_classes}; call reset() "
+                "first."
+            )
+        self._records.append(record)
 
-    def _keep_scores(self, increment: int, scores: Tensor, targets: Tensor) -> None:
+    @staticmethod
+    def _make_batch(scores: Tensor, targets: Tensor) -> Batch:
+        """Check scores and targets and return them as arrays of their own."""
         batch = functional.make_batch(scores, targets)
         # Copied, because the caller may overwrite the scores with those of the next batch.
-        self._keep(increment, [batch._replace(scores=batch.scores.copy())])
+        return batch._replace(scores=batch.scores.copy())
 
 
-class AveragePrecision(MultiLabelMetric):
-    """`average_precision` of each class, [C] float64; NaN where a class has no positive."""
+class RankingMetric(MultiLabelMetric):
+    """Base class of metrics that rank all images."""
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
         """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
-        self._keep_scores(0, scores, targets)
+        self._keep(self._make_batch(scores, targets), scores.shape[1])
+
+
+class AveragePrecision(RankingMetric):
+    """`average_precision` of each class, [C] float64; NaN where a class has no positive."""
 
     def _result(self) -> Any:
-        counts = count_sets(self._increments, threads=torch.get_num_threads())
+        counts = count_sets([self._records], threads=torch.get_num_threads())
         return torch.from_numpy(counts.average_precision[0])
 
 
@@ -107,28 +112,48 @@ class MeanAveragePrecision(AveragePrecision):
         return super()._result().nanmean().item()
 
 
+class ROCAUC(RankingMetric):
+    """`roc_auc` of each class, [C] float64; NaN where a class has no positive or no negative."""
+
+    def _result(self) -> Any:
+        counts = count_sets([self._records], roc_auc=True, threads=torch.get_num_threads())
+        assert counts.roc_auc is not None
+        return torch.from_numpy(counts.roc_auc[0])
+
+
+class MeanROCAUC(ROCAUC):
+    """Mean of the ROC-AUC over the classes that have a positive and a negative; NaN if none has."""
+
+    def _result(self) -> float:
+        return super()._result().nanmean().item()
+
+
 class MultiLabelF1(MultiLabelMetric):
     """Class-wise and overall precision, recall and F1; for the arguments see `precision_recall_f1`."""
 
     def __init__(self, *, threshold: float, top_k: int | None = None) -> None:
         functional.check_decision(threshold, top_k)
-        self.threshold, self.top_k = threshold, top_k
+        self.threshold = threshold
+        self.top_k = top_k
         super().__init__()
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
         """Add a batch: scores [B, C], targets [B, C] of 0, 1 and NaN (unlabelled)."""
-        self._keep(0, [functional.count_predictions(scores, targets, self.threshold, self.top_k)])
-        self._increments = [[sum(self._increments[0])]]  # a single record, four counts per class
+        counts = functional.count_predictions(scores, targets, self.threshold, self.top_k)
+        self._keep(counts, scores.shape[1])
+        self._records = [sum(self._records)]  # a single record, four counts per class
 
     def merge_state(self, other: Self) -> None:
         """Add the counts of another metric with the same threshold and ``top_k``."""
-        own, others = (self.threshold, self.top_k), (other.threshold, other.top_k)
-        if own != others:
-            raise ValueError(f"Merge counts at equal (threshold, top_k) only, not {others} into {own}.")
+        if (self.threshold, self.top_k) != (other.threshold, other.top_k):
+            raise ValueError(
+                f"Counts with threshold={other.threshold} and top_k={other.top_k} cannot be merged into "
+                f"those with threshold={self.threshold} and top_k={self.top_k}; use the same for both."
+            )
         super().merge_state(other)
 
     def _result(self) -> PrecisionRecallF1:
-        return functional.f1_from_counts(sum(self._increments[0]))
+        return functional.f1_from_counts(sum(self._records))
 
 
 class NestedMetric(MultiLabelMetric):
@@ -149,35 +174,32 @@ class NestedMetric(MultiLabelMetric):
         self.threshold = threshold
         super().__init__()
 
+    def reset(self) -> None:
+        """Discard all batches and sets."""
+        super().reset()
+        self.class_counts: list[int] = []  # of each nested set
+
     def start_increment(self, *, n_classes: int) -> None:
         """Start the next nested set, with ``n_classes``; the following batches are its new images."""
-        self._keep(len(self.class_counts), [])
         self.class_counts.append(n_classes)
 
-    def update(self, scores: Any, targets: Tensor) -> None:
+    def update(self, scores: Tensor, targets: Tensor) -> None:
         """Add a batch: scores and targets [B, C] over the classes of the **last** set to come."""
-        self._keep_scores(len(self.class_counts) - 1, scores, targets)
+        if not self.class_counts:
+            raise ValueError("There is no nested set yet; call start_increment(n_classes=...) first.")
+        increment = len(self.class_counts) - 1
+        self._keep((increment, self._make_batch(scores, targets)), scores.shape[1])
+
+    def merge_state(self, other: Self) -> None:
+        """Add the images of another metric with the same sets, or with more."""
+        super().merge_state(other)
+        self.class_counts += other.class_counts[len(self.class_counts) :]
+
+    def _can_score(self) -> bool:
+        return bool(self.class_counts)  # a set without images scores NaN
 
     def _result(self) -> NestedScores:
-        return functional.score_sets(self._increments, self.class_counts, self.threshold)
-
-
-class PerSetMetric(NestedMetric):
-    """Nested sets with scores of their own: set i as scored by the graph saved at experience i.
-
-    An image has one row of scores for each set it is in, so a matrix is kept for every set: for ten equal
-    increments 3.85 times as much as `NestedMetric` keeps.
-    """
-
-    def update(self, scores: Sequence[Tensor], targets: Tensor) -> None:
-        """Add a batch: scores [B, C_i] of every set i, also of those to come, and targets of the widest."""
-        for i in range(len(self.class_counts) - 1, len(scores)):  # the sets that have these images
-            self._keep_scores(i, scores[i], targets[:, : scores[i].shape[1]])
-
-    def _result(self) -> NestedScores:
-        sets = zip(self._increments, self.class_counts, strict=True)
-        scored = [functional.score_sets([batches], [n], self.threshold) for batches, n in sets]
-        rows = [own.average_precision[0] for own in scored]
-        ap = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=math.nan)
-        mean_ap, cf1, of1 = ([getattr(own, name)[0] for own in scored] for name in ("mAP", "CF1", "OF1"))
-        return NestedScores(mean_ap, cf1, of1, ap, scored[-1].stage)
+        increments: list[list[Batch]] = [[] for _ in self.class_counts]
+        for increment, batch in self._records:
+            increments[increment].append(batch)
+        return functional.score_sets(increments, self.class_counts, self.threshold)

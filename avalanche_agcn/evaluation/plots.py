@@ -49,7 +49,8 @@ def learning_curve(
     that of training on everything at once: a dashed horizontal line. Curves and levels that are not in
     ``styles`` get different default ones.
     """
-    levels, styles = levels or {}, styles or {}
+    levels = levels or {}
+    styles = styles or {}
     names = [*curves, *levels]
     if not names:
         raise ValueError("There is no curve to draw; pass curves or levels.")
@@ -57,8 +58,13 @@ def learning_curve(
     plot = Plot(figsize=(6.4 + legend_width, max(4.0, 0.22 * len(names))), layout="constrained")
     axes = plot.add_subplot()
     style_of = {name: styles.get(name) or default_style(k) for k, name in enumerate(names)}
-    means = {name: _draw_curve(axes, name, values, style_of[name], x) for name, values in curves.items()}
-    means |= {name: _draw_level(axes, name, values, style_of[name]) for name, values in levels.items()}
+    texts = []
+    for name, values in curves.items():
+        mean = _draw_curve(axes, name, values, style_of[name], x)
+        texts.append(f"{name} " + " ".join(f"{value:.1f}" for value in mean))
+    for name, values in levels.items():
+        level = _draw_level(axes, name, values, style_of[name])
+        texts.append(f"{name} {level:.1f}")
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title or "")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if x is not None:
@@ -66,10 +72,10 @@ def learning_curve(
         axes.set_xticks(x, [f"{value:g}" for value in x])
         axes.minorticks_off()
     axes.grid(alpha=0.3)
-    # The legend of many curves is placed beside them, where it covers none.
-    beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if len(names) > 4 else {}
-    axes.legend(frameon=False, **beside)
-    texts = [f"{name} " + " ".join(f"{value:.1f}" for value in mean) for name, mean in means.items()]
+    if len(names) > 4:  # the legend of many curves is placed beside them, where it covers none
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    else:
+        axes.legend(frameon=False)
     where = "after each experience" if x is None else f"by {xlabel}"
     plot.caption = f"{ylabel} {where}: " + "; ".join(texts)
     return plot
@@ -90,14 +96,15 @@ def _draw_curve(
     return mean
 
 
-def _draw_level(axes: Axes, name: str, values: Sequence[float], style: Style) -> np.ndarray:
+def _draw_level(axes: Axes, name: str, values: Sequence[float], style: Style) -> float:
+    """Draw mean and band over runs, and return the mean, in percent."""
     runs = 100 * np.asarray(values, dtype=float)
     mean = runs.mean()
     axes.axhline(mean, label=name, color=style.colour, linestyle="--")
     if len(runs) > 1:
         spread = runs.std(ddof=1)
         axes.axhspan(mean - spread, mean + spread, color=style.colour, alpha=0.1, linewidth=0)
-    return np.array([mean])
+    return float(mean)
 
 
 def correlation_heatmap(
@@ -167,12 +174,13 @@ def class_heatmap(
     _check_classes(n, class_names, block_sizes)
     percent = 100 * np.array(list(scores.values()), dtype=float).T  # [classes, names]
     slant = 0.06 * max(map(len, scores))  # inches that the longest name takes upwards and to the right
-    size = (max(4.8, 1.6 + slant + 0.42 * len(scores)), 1.0 + slant + 0.19 * n)
-    plot = Plot(figsize=size, layout="constrained")
+    width = max(4.8, 1.6 + slant + 0.42 * len(scores))
+    height = 1.0 + slant + 0.19 * n
+    plot = Plot(figsize=(width, height), layout="constrained")
     axes = plot.add_subplot()
     image = axes.imshow(percent, cmap="cividis", vmin=0.0, vmax=100.0, aspect="auto")
-    slanted: dict[str, Any] = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
-    axes.set_xticks(range(len(scores)), list(scores), fontsize=9, **slanted)
+    columns = range(len(scores))
+    axes.set_xticks(columns, list(scores), fontsize=9, rotation=45, ha="left", rotation_mode="anchor")
     axes.set_yticks(range(n), class_names, fontsize=8)
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False)
     for (row, column), value in np.ndenumerate(percent):
@@ -181,7 +189,7 @@ def class_heatmap(
         axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
     for border in np.cumsum(block_sizes)[:-1] - 0.5:
         axes.axhline(border, color="white", linewidth=1.5)
-    plot.colorbar(image, ax=axes, label=label, shrink=min(1.0, 4 / size[1]), aspect=30)
+    plot.colorbar(image, ax=axes, label=label, shrink=min(1.0, 4 / height), aspect=30)
     plot.suptitle(title or "", fontsize=10)
     plot.caption = f"{label} of {n} classes: {', '.join(scores)}"
     return plot

@@ -61,9 +61,7 @@ class EWCPlugin(MultiLabelPlugin):
         self.fisher: Named = {}  # Σ_t F_t
         self.centre: Named = {}  # Σ_t F_t θ*_t / Σ_t F_t
         self.offset = torch.zeros(())  # the penalty at the centre
-        self._vectors: tuple[Tensor, Tensor] | None = (
-            None  # F and centre, each in one vector
-        )
+        self._vectors: tuple[Tensor, Tensor] | None = None  # F and centre, each in one vector
         self._generator = torch.Generator().manual_seed(seed)
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:

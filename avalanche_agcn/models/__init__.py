@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from avalanche_agcn.agcn.model import AGCNModel
     from avalanche_agcn.models.backbones import Backbone, Precomputed, RandomFeatures, create_backbone
     from avalanche_agcn.models.linear import MultiLabelClassifier
-    from avalanche_agcn.models.saved import load_model
+    from avalanche_agcn.models.saved import load_model, save_model
     from avalanche_agcn.models.word_vectors import load_word_vectors
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "create_backbone",
     "load_model",
     "load_word_vectors",
+    "save_model",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -31,7 +32,7 @@ __getattr__, __dir__ = lazy_names(
         "agcn.model": "AGCNModel",
         "models.backbones": "Backbone Precomputed RandomFeatures create_backbone",
         "models.linear": "MultiLabelClassifier",
-        "models.saved": "load_model",
+        "models.saved": "load_model save_model",
         "models.word_vectors": "load_word_vectors",
     },
 )

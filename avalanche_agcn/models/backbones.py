@@ -38,7 +38,12 @@ class Backbone(nn.Module):
             network.
         channels_last: keep images and weights in this memory format, which is faster on many machines.
         compile: run the layers through `torch.compile`.
+
+    Attributes:
+        name: with which `create_backbone` makes the network again, for `save_model`; None for other layers.
     """
+
+    name: str | None = None
 
     def __init__(
         self,
@@ -61,14 +66,21 @@ class Backbone(nn.Module):
             raise ValueError("fold_batchnorm needs fixed statistics: pass freeze_batchnorm=True.")
         if fold_batchnorm:
             fold_into_convolutions(layers)
-        self.layers, self.num_features, self.pool = layers, num_features, pool
-        self.mean, self.std, self.pretrained = mean, std, pretrained
-        self.freeze_batchnorm, self.compile_layers = freeze_batchnorm, compile
+        self.layers = layers
+        self.num_features = num_features
+        self.pool = pool
+        self.mean = mean
+        self.std = std
+        self.pretrained = pretrained
+        self.freeze_batchnorm = freeze_batchnorm
+        self.fold_batchnorm = fold_batchnorm
         self.channels_last = channels_last
+        self.compile_layers = compile
         if channels_last:
             layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # A list, so that the modules are not registered twice. "" is the name of the whole network.
-        self._frozen = [_get_layer(layers, name) for name in ([""] if frozen == "all" else frozen)]
+        frozen_names = [""] if frozen == "all" else frozen  # "" is the name of the whole network
+        # A list, so that the modules are not registered twice.
+        self._frozen = [_get_layer(layers, name) for name in frozen_names]
         for module in self._frozen:
             module.requires_grad_(False)
         self.train(self.training)
@@ -90,9 +102,10 @@ class Backbone(nn.Module):
         super().train(mode)
         for module in self._frozen:
             module.eval()
-        for module in self.modules() if self.freeze_batchnorm else ():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
+        if self.freeze_batchnorm:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
         return self
 
     def check_image_size(self, image_size: int) -> None:
@@ -144,7 +157,8 @@ class RandomFeatures(nn.Module):
     def __init__(self, backbone: nn.Module, width: int = RANDOM_WIDTH, *, seed: int = 0) -> None:
         super().__init__()
         check_range("width", width, least=1)
-        self.backbone, self.num_features = backbone, width
+        self.backbone = backbone
+        self.num_features = width
         n_inputs = count_features(backbone)
         drawn = torch.rand(width, n_inputs, generator=torch.Generator().manual_seed(seed))
         self.register_buffer("weight", (2 * drawn - 1) * n_inputs**-0.5)
@@ -161,8 +175,9 @@ def count_features(backbone: nn.Module) -> int:
     count = getattr(backbone, "num_features", None)
     if not isinstance(count, int):
         raise ValueError(
-            f"{type(backbone).__name__} does not tell the length of its features. Use create_backbone(...), "
-            "wrap your network in Backbone(layers, num_features=...), or set its num_features."
+            f"{type(backbone).__name__} has no num_features, the length of its features. Use "
+            "create_backbone(...), wrap your network in Backbone(layers, num_features=...), or set its "
+            "num_features."
         )
     return count
 
@@ -218,7 +233,7 @@ def create_backbone(
             "pretrained=False if random weights are intended.",
             stacklevel=2,
         )
-    return Backbone(
+    backbone = Backbone(
         layers,
         num_features=_run(layers, torch.zeros(1, 3, 224, 224)).shape[1],
         pool=pool,
@@ -231,6 +246,8 @@ def create_backbone(
         channels_last=channels_last,
         compile=compile,
     )
+    backbone.name = None if network_settings else name
+    return backbone
 
 
 def fold_into_convolutions(layers: nn.Module) -> int:
@@ -241,13 +258,14 @@ def fold_into_convolutions(layers: nn.Module) -> int:
     ValueError if the features change, as the network may also use the convolution's output elsewhere.
     """
     image = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    before, pairs = _find_pairs(layers, image)
+    features, pairs = _find_pairs(layers, image)
     names = {module: name for name, module in layers.named_modules()}
     for convolution, norm in pairs:
         _fold(convolution, norm)
         owner, _, name = names[norm].rpartition(".")
         setattr(layers.get_submodule(owner), name, nn.Identity())
-    if not torch.allclose(before, _run(layers, image), rtol=1e-3, atol=1e-3 * float(before.abs().max())):
+    tolerance = 1e-3 * float(features.abs().max())
+    if not torch.allclose(features, _run(layers, image), rtol=1e-3, atol=tolerance):
         raise ValueError("This network cannot be folded: pass fold_batchnorm=False.")
     return len(pairs)
 
@@ -260,8 +278,9 @@ def _find_pairs(layers: nn.Module, image: Tensor) -> tuple[Tensor, list[tuple[nn
     def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(module, nn.Conv2d):
             outputs[id(output)] = (module, output)
-        elif isinstance(module, nn.BatchNorm2d) and id(inputs[0]) in outputs and module.track_running_stats:
-            pairs.append((outputs[id(inputs[0])][0], module))
+        elif isinstance(module, nn.BatchNorm2d) and module.track_running_stats and id(inputs[0]) in outputs:
+            convolution, _ = outputs[id(inputs[0])]
+            pairs.append((convolution, module))
 
     handles = [module.register_forward_hook(record) for module in layers.modules()]
     features = _run(layers, image)

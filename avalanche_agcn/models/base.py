@@ -71,14 +71,18 @@ class MultiLabelModel(DynamicModule):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: object) -> None:
         """Accept a state with fewer classes: the remaining rows keep their values."""
-        for name, own in self.named_parameters():
+        for name, parameter in self.named_parameters():
             saved = state_dict.get(prefix + name)
-            if name.startswith(PER_CLASS) and saved is not None and len(saved) < len(own):
-                state_dict[prefix + name] = torch.cat([saved, own[len(saved) :].detach().to(saved)])
+            if name.startswith(PER_CLASS) and saved is not None and len(saved) < len(parameter):
+                remaining = parameter[len(saved) :].detach().to(saved)
+                state_dict[prefix + name] = torch.cat([saved, remaining])
         super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
 
     def _group_parameters(self, head: nn.Module, *rates: float) -> list[dict[str, Any]]:
         """Parameter groups of backbone, head and auxiliary head; parts without parameters have none."""
-        parts = zip((self.backbone, head, self.auxiliary), rates, strict=True)
-        groups = [{"params": list(part.parameters()), "lr": lr} for part, lr in parts if part is not None]
-        return [group for group in groups if group["params"]]
+        groups = []
+        for part, rate in zip((self.backbone, head, self.auxiliary), rates, strict=True):
+            parameters = [] if part is None else list(part.parameters())
+            if parameters:
+                groups.append({"params": parameters, "lr": rate})
+        return groups

@@ -62,7 +62,9 @@ class OutputRecorder:
         """Stop recording and return the last output; None if there was none."""
         if self._handle is not None:
             self._handle.remove()
-        output, self._handle, self._output = self._output, None, None
+        output = self._output
+        self._handle = None
+        self._output = None
         return output
 
     def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:

@@ -67,7 +67,8 @@ class MultiLabelClassifier(MultiLabelModel):
                 f"{self.classifier.out_features}: pass n_classes=benchmark.n_classes."
             )
         if seen > (self._seen or 0):
-            self._seen, self.refinement = seen, None  # the refinement covers the previous classes only
+            self._seen = seen
+            self.refinement = None  # it covers the previous classes only
 
     def get_extra_state(self) -> Tensor:
         """Number of classes seen, for ``state_dict``."""
@@ -108,5 +109,5 @@ class LogitRefinement(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Refined logits, ``[B, n]``."""
-        shown = torch.where(self.unit > 0, (logits - self.origin) / self.unit, 0.0).clamp(0, 1)
-        return logits + self.unit * (shown @ self.gain.T)
+        found = torch.where(self.unit > 0, (logits - self.origin) / self.unit, 0.0).clamp(0, 1)
+        return logits + self.unit * (found @ self.gain.T)

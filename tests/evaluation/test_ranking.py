@@ -18,7 +18,10 @@ def count_one_by_one(scores, positive, annotated, threshold):
     ]
     predicted = scores >= threshold
     ap = np.mean(precisions) if precisions else np.nan
-    return ap, np.sum(predicted & positive), np.sum(predicted), np.sum(positive), len(scores)
+    negatives = scores[~positive]
+    pairs = [(score > negatives).sum() + (score == negatives).sum() / 2 for score in scores[positive]]
+    auc = np.sum(pairs) / (len(pairs) * len(negatives)) if len(pairs) * len(negatives) else np.nan
+    return ap, auc, np.sum(predicted & positive), np.sum(predicted), np.sum(positive), len(scores)
 
 
 @st.composite
@@ -46,7 +49,8 @@ def nested_sets(draw):
 @settings(deadline=None, max_examples=150)
 @given(nested_sets(), st.sampled_from([-2.0, 0.0, 1.0]))
 def test_counts_equal_counting_one_by_one(increments, threshold):
-    precision, counts = count_sets(increments, threshold=threshold)
+    precision, counts, auc = count_sets(increments, threshold=threshold, roc_auc=True)
+    assert count_sets(increments, threshold=threshold).roc_auc is None
     for i in range(len(increments)):
         parts = [batch for increment in increments[: i + 1] for batch in increment]
         scores, positive = (np.concatenate([part[k] for part in parts]) for k in range(2))
@@ -54,7 +58,8 @@ def test_counts_equal_counting_one_by_one(increments, threshold):
         annotated = np.concatenate(masks)
         for c in range(scores.shape[1]):
             expected = count_one_by_one(scores[:, c], positive[:, c], annotated[:, c], threshold)
-            np.testing.assert_allclose([precision[i, c], *counts[:, i, c]], expected, rtol=1e-14)
+            found = [precision[i, c], auc[i, c], *counts[:, i, c]]
+            np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-15)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
@@ -66,11 +71,11 @@ def test_counts_do_not_depend_on_blocks_tiles_and_threads(monkeypatch, threads, 
         for n in (30, 20, 50)
     ]
     before = [batch.scores.copy() for (batch,) in increments]
-    expected = count_sets(increments)
+    expected = count_sets(increments, roc_auc=True)
     monkeypatch.setattr(_ranking, "MIN_CELLS_FOR_THREADS", 0)
     monkeypatch.setattr(_ranking, "MAX_CLASSES", block)
     monkeypatch.setattr(_ranking, "TILE", tile)
-    for got, want in zip(count_sets(increments, threads=threads), expected):
+    for got, want in zip(count_sets(increments, roc_auc=True, threads=threads), expected):
         np.testing.assert_array_equal(got, want)
     for (batch,), scores in zip(increments, before):  # inputs are not modified
         np.testing.assert_array_equal(batch.scores, scores)

@@ -93,7 +93,7 @@ def test_compiled_layers_keep_names_and_values(monkeypatch):
         (create_backbone, ["small"], {"fold_batchnorm": True}, "freeze_batchnorm=True"),
         (Precomputed(5), [torch.zeros(2, 4)], {}, r"features must be \[images, 5\], as a feature_b"),
         (RandomFeatures, [Precomputed(6), 0], {}, "width must be at least 1, not 0"),
-        (RandomFeatures, [nn.Identity()], {}, "does not tell the length of its features"),
+        (RandomFeatures, [nn.Identity()], {}, "has no num_features, the length of its features"),
     ],
 )
 def test_wrong_arguments_are_rejected_with_the_choices(function, arguments, settings, message):

@@ -1,4 +1,4 @@
-"""Models of finished runs: the same probabilities in another process, and files that are not models."""
+"""Saved models: the same probabilities in another process, and files that are not models."""
 
 import hashlib
 import json
@@ -15,13 +15,25 @@ import torch
 from PIL import ExifTags, Image
 from safetensors.torch import load, save
 from sklearn.metrics import f1_score
+from torch import nn
+from torchvision.transforms import v2
 
 from avalanche_agcn.__main__ import main
 from avalanche_agcn.agcn.strategy import PRESETS
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
-from avalanche_agcn.models import load_model
+from avalanche_agcn.models import (
+    AGCNModel,
+    Backbone,
+    MultiLabelClassifier,
+    Precomputed,
+    RandomFeatures,
+    create_backbone,
+    load_model,
+    save_model,
+)
+from avalanche_agcn.models.linear import LogitRefinement
 
 TINY = {**SMOKE, "n_train": 40, "n_test": 16, "limit": None, "image_size": 32}
 WHOLE = ("agcn", "streaming_ridge", "l3a", "er")
@@ -264,3 +276,178 @@ def test_paths_images_and_tensors_give_the_same_and_an_array_is_rejected(finishe
         model.predict([np.zeros((3, 8, 8))])
     with pytest.raises(ValueError, match="batch_size must be at least 1, not 0"):
         model.predict([], batch_size=0)
+
+
+# Models of one's own training loop
+
+NAMES = ["cat", "dog", "car"]
+TRANSFORM = v2.Compose(
+    [
+        v2.ToImage(),
+        v2.Resize((32, 32), antialias=True),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize([0.5] * 3, [0.25] * 3),
+        v2.ToPureTensor(),
+    ]
+)
+
+
+def linear_model(**settings):
+    return MultiLabelClassifier(create_backbone("small", pretrained=True, **settings), 3)
+
+
+def graph_model():
+    model = AGCNModel(create_backbone("small", pretrained=True), torch.randn(5, 4), hidden_features=6)
+    model.set_graph(torch.eye(3) + 0.2)  # two of five classes are not seen yet
+    return model
+
+
+def random_layer_model():
+    backbone = RandomFeatures(create_backbone("small", pretrained=True), 40)
+    return MultiLabelClassifier(backbone, 3)
+
+
+def refined_model():
+    model = linear_model(frozen="all")
+    refinement = LogitRefinement(torch.zeros(3), torch.ones(3), torch.rand(3, 3).fill_diagonal_(0))
+    model.set_classifiers(model.classifier.weight, model.classifier.bias, refinement)
+    return model
+
+
+def train_in_a_loop(model):
+    """A few steps on noise, which change weights and running statistics."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    model.train()
+    for _ in range(3):
+        loss = nn.functional.binary_cross_entropy_with_logits(
+            model(torch.randn(8, 3, 32, 32)), torch.rand(8, 3).round()
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Paths of ten images of different sizes."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    paths = []
+    for k in range(10):
+        pixels = rng.integers(0, 255, (30 + k, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{k}.png")
+        paths.append(folder / f"{k}.png")
+    return paths
+
+
+@torch.no_grad()
+def expected_probabilities(model, photos):
+    inputs = torch.stack([TRANSFORM(Image.open(photo)) for photo in photos])
+    return model.eval()(inputs).double().sigmoid()
+
+
+MODELS = {
+    "linear": linear_model,
+    "folded": lambda: linear_model(freeze_batchnorm=True, fold_batchnorm=True, channels_last=True),
+    "average": lambda: linear_model(pool="avg"),
+    "graph": graph_model,
+    "random layer": random_layer_model,
+    "refined": refined_model,
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model_of_ones_own_loop_predicts_with_its_probabilities_and_thresholds(tmp_path, photos, kind):
+    torch.manual_seed(0)
+    model = MODELS[kind]()
+    train_in_a_loop(model)
+    expected = expected_probabilities(model, photos)
+    thresholds = expected.median(0).values.tolist()  # about half of the photos reach them
+    further = ["tree", "sea"] if kind == "graph" else []
+    save_model(
+        model,
+        tmp_path / "new" / "folder",
+        class_names=NAMES + further,
+        transform=TRANSFORM,
+        thresholds=[limit - 1e-6 for limit in thresholds] + [0.5] * len(further),
+    )
+    saved = load_model(tmp_path / "new" / "folder")
+    assert saved.class_names == NAMES
+    found = saved.predict(photos)
+    probabilities = torch.tensor([list(one.probabilities.values()) for one in found], dtype=torch.float64)
+    torch.testing.assert_close(probabilities, expected, atol=1e-6, rtol=0)
+    for prediction, row in zip(found, expected):
+        ranked = sorted(range(3), key=lambda c: -row[c])
+        assert prediction.names == [NAMES[c] for c in ranked if row[c] >= thresholds[c] - 1e-6]
+    assert 10 < sum(len(prediction.names) for prediction in found) < 20
+    assert sorted(os.listdir(tmp_path / "new" / "folder")) == ["model.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, [0.5] * 3), ({"thresholds": 0.2}, [0.2] * 3)])
+def test_one_threshold_is_for_all_classes_and_a_model_is_replaced(tmp_path, photos, capsys, given, expected):
+    for names in (NAMES, ["a", "b", "c"]):
+        model = linear_model()
+        save_model(model, tmp_path, class_names=names, transform=TRANSFORM, **given)
+    saved = load_model(tmp_path)
+    assert (saved.thresholds, saved.class_names) == (expected, ["a", "b", "c"])
+    assert main(["predict", str(tmp_path), str(photos[0]), "--json"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)
+    row = expected_probabilities(model, photos[:1])[0]
+    assert set(printed["labels"]) == {name for name, p in zip("abc", row) if p >= expected[0]}
+
+
+def test_a_model_trained_on_features_is_saved_with_the_network_that_computed_them(tmp_path, photos):
+    backbone = create_backbone("small", pretrained=True, frozen="all")
+    model = MultiLabelClassifier(Precomputed(backbone.num_features), 3)
+    with pytest.raises(ValueError, match="trained on features; pass backbone="):
+        save_model(model, tmp_path, class_names=NAMES)
+    save_model(model, tmp_path, class_names=NAMES, transform=TRANSFORM, backbone=backbone)
+    whole = MultiLabelClassifier(backbone, 3)
+    whole.set_classifiers(*model.classifiers())
+    (found,) = load_model(tmp_path).predict(photos[0])
+    expected = expected_probabilities(whole, photos[:1])[0]
+    assert list(found.probabilities.values()) == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_a_transform_that_cannot_be_saved_gives_a_warning_and_a_model_for_tensors(tmp_path, photos):
+    model = linear_model()
+    flip = v2.Compose([TRANSFORM, v2.RandomHorizontalFlip()])
+    with pytest.warns(UserWarning, match="has steps that cannot be saved, .* use these steps .* Resize"):
+        save_model(model, tmp_path, class_names=NAMES, transform=flip)
+    saved = load_model(tmp_path)
+    with pytest.raises(ValueError, match="saved without its transform: pass photos as transformed tensors"):
+        saved.predict(photos[0])
+    (found,) = saved.predict(TRANSFORM(Image.open(photos[0])))
+    expected = expected_probabilities(model, photos[:1])[0]
+    assert list(found.probabilities.values()) == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        (lambda: nn.Linear(3, 3), {}, r"not Linear; put a network into MultiLabelClassifier"),
+        (linear_model, {"class_names": ["cat"]}, "has 1 names for 3 classes; name them all"),
+        (linear_model, {"class_names": ["cat", "dog", "cat"]}, "'cat' more than once"),
+        (linear_model, {"thresholds": [0.5]}, "1 thresholds for 3 class names; give one for each"),
+        (linear_model, {"thresholds": [0.5, 0.5, 50]}, "threshold of 'car' must be .* at most 1, not 50"),
+        (linear_model, {"thresholds": float("nan")}, "threshold of 'cat' must be a finite number"),
+        (
+            lambda: MultiLabelClassifier(Backbone(nn.Conv2d(3, 4, 3), num_features=4), 3),
+            {},
+            r"Backbone cannot be made again from a file: only networks of create_backbone\(name\)",
+        ),
+        (lambda: MultiLabelClassifier(create_backbone("small", width=8), 3), {}, "without settings"),
+        (lambda: linear_model().half(), {}, r"not float32; call model\.float\(\)"),
+        (
+            lambda: AGCNModel(create_backbone("small"), torch.randn(3, 4), hidden_features=6),
+            {},
+            "has seen no class yet; train it",
+        ),
+    ],
+)
+def test_models_that_could_not_be_loaded_are_not_saved(tmp_path, model, given, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        save_model(model(), tmp_path / "folder", **{"class_names": NAMES, **given})
+    assert not (tmp_path / "folder").exists()
