@@ -12,13 +12,13 @@ from typing import Any
 from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import GenericPluginMetric, PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
-from avalanche.training import Cumulative, JointTraining
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics, count_seen
 from avalanche_agcn.evaluation import functional, metrics
 from avalanche_agcn.evaluation.plots import learning_curve
+from avalanche_agcn.evaluation.single_label import check_several_labels
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 
 Names = Sequence[str] | None
@@ -103,11 +103,7 @@ class BatchReader(PluginMetric[Any]):
     def before_training(self, strategy: SupervisedTemplate) -> None:
         """Check the other metrics and the strategy."""
         check_no_argmax_metrics(strategy)
-        if isinstance(strategy, (JointTraining, Cumulative)):
-            raise ValueError(
-                f"Avalanche's {type(strategy).__name__} trains on partial labels, those of each image's own "
-                "experience, which is no upper bound; use avalanche_agcn's MultiTask, which has all labels."
-            )
+        check_several_labels(strategy)
         super().before_training(strategy)
 
     def before_eval(self, strategy: SupervisedTemplate) -> None:
