@@ -10,26 +10,21 @@ import torch
 from measure import Row, Topic, best_times, run_script
 from steps import N_NEW, N_OLD, NETWORKS, WORD_DIMENSION, make_method, noise_benchmark, step_times
 
-from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.models import AGCNModel, Precomputed
 from avalanche_agcn.training import AGCN, AugmentedCorrelationMatrix, adjacency
 
 BATCH, FEATURES = 8, 1280
-SIZES = (40, 200, 1000, 2000)
+FEW, MANY = 40, (200, 1000, 2000)  # classes
 SHARE_BOUND = 0.05  # of an AGCN step
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
-    keep_freed_memory()  # as the runs do
-    return [
-        Topic(
-            "ACM, adjacency and GCN",
-            "Forward and backward, against a whole AGCN step at 128 px; then with more classes, where the "
-            "bound grows like the number of relations, the square of the number of classes.",
-            [*measure_share(arguments.repeats), *measure_growth(arguments.repeats)],
-        ),
-        Topic("Memory of AGCN", "Bytes of tensors.", measure_memory()),
-    ]
+    about = (
+        "Forward and backward, against a whole AGCN step at 128 px; then with more classes, where the "
+        "bound grows like the number of relations, the square of the number of classes."
+    )
+    rows = [*measure_share(arguments.repeats), *measure_growth(arguments.repeats)]
+    return [Topic("ACM, adjacency and GCN", about, rows)]
 
 
 def measure_share(repeats: int) -> list[Row]:
@@ -45,40 +40,18 @@ def measure_share(repeats: int) -> list[Row]:
 
 
 def measure_growth(repeats: int) -> list[Row]:
-    sides = {
-        (f"ACM and `{preset}` adjacency", n): statistics_step(n, preset)
-        for preset in ("paper", "official")
-        for n in SIZES
-    }
-    sides |= {("with the GCN", n): graph_step(n, FEATURES) for n in (SIZES[0], SIZES[-1])}
+    sides: dict[tuple[str, int], Callable[[], None]] = {}
+    for preset in ("paper", "official"):
+        for n in (FEW, *MANY):
+            sides[f"ACM and `{preset}` adjacency", n] = statistics_step(n, preset)
+    for n in (FEW, MANY[-1]):
+        sides["with the GCN", n] = graph_step(n, FEATURES)
     seconds = best_times(sides, repeats)
-    few = SIZES[0]
-    return [
-        Row(f"{what}, {n:,} / {few} classes", taken / seconds[what, few], (n / few) ** 2)
-        for (what, n), taken in seconds.items()
-        if n > few
-    ]
-
-
-def measure_memory() -> list[Row]:
-    strategy, benchmark = make_method(AGCN, "resnet18", BATCH), noise_benchmark(BATCH)
-    for experience in benchmark.train_stream:
-        strategy.train(experience, eval_streams=[])
-    extra = bytes_of(strategy.agcn.state_dict()) + bytes_of(strategy.acm.state_dict())
-    acm, targets, soft = matrix_with(SIZES[0])
-    before = bytes_of(acm.state_dict())
-    for _ in range(1000):
-        acm.update(targets, soft)
-    growth, share = bytes_of(acm.state_dict()) / before, extra / bytes_of(strategy.model.state_dict())
-    return [
-        Row(
-            "teacher and statistics / model, ResNet-18",
-            share,
-            1.01,
-            note="the teacher is a copy of the model",
-        ),
-        Row("statistics after 8,000 more images / before", growth, 1.0, note="statistics are sums"),
-    ]
+    rows = []
+    for (what, n), taken in seconds.items():
+        if n > FEW:
+            rows.append(Row(f"{what}, {n:,} / {FEW} classes", taken / seconds[what, FEW], (n / FEW) ** 2))
+    return rows
 
 
 def matrix_with(n_classes: int) -> tuple[AugmentedCorrelationMatrix, torch.Tensor, torch.Tensor]:
@@ -117,10 +90,6 @@ def statistics_step(n_classes: int, preset: str) -> Callable[[], None]:
         adjacency(acm, preset)
 
     return step
-
-
-def bytes_of(tensors: dict[str, torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Shared by the scripts of this folder: timing, rows with bounds, tables and the command line."""
+"""Measuring, for the scripts of this folder: timing, rows with bounds, tables and the command line."""
 
 import argparse
 import gc
 import json
 import multiprocessing
+import resource
 import sys
 import time
 import warnings
@@ -16,6 +17,7 @@ import torch
 
 QUICK_REPEATS = 2
 HEADER = "| what | measured | bound | | |\n| --- | ---: | ---: | --- | --- |"
+Side = TypeVar("Side", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,10 @@ class Row:
         return self.measured < self.bound if self.at_least else self.measured > self.bound
 
     def __str__(self) -> str:
-        sign = "≥" if self.at_least else "≤"
-        bound = "" if self.bound is None else f"{sign} {number(self.bound)}{self.unit}"
-        verdict = "" if self.bound is None else "**missed**" if self.missed else "ok"
+        bound = verdict = ""
+        if self.bound is not None:
+            bound = f"{'≥' if self.at_least else '≤'} {number(self.bound)}{self.unit}"
+            verdict = "**missed**" if self.missed else "ok"
         return f"| {self.what} | {number(self.measured)}{self.unit} | {bound} | {verdict} | {self.note} |"
 
 
@@ -64,56 +67,9 @@ class Topic:
         return "\n".join([HEADER, *map(str, self.rows)])
 
 
-Side = TypeVar("Side", bound=Hashable)
-
-
-def run_script(
-    description: str | None,
-    measure: Callable[[argparse.Namespace], list[Topic]],
-    *,
-    repeats: int,
-    threads: int | None = None,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-) -> int:
-    """Parse the command line, measure and print the tables; return 1 if a bound is missed, else 0.
-
-    Args:
-        description: the script's docstring.
-        measure: receives ``repeats``, ``quick`` and the script's own options.
-        repeats: default number of turns of each side.
-        threads: default number of torch's threads; torch's own default if None.
-        options: the script's own options, with the arguments of ``add_argument``.
-    """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--repeats", type=int, help=f"turns of each side; the best counts (default: {repeats})"
-    )
-    parser.add_argument("--threads", type=int, default=threads, help="number of torch's threads")
-    parser.add_argument("--quick", action="store_true", help="rough numbers: few turns, no slow measurements")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
-    for name, settings in (options or {}).items():
-        parser.add_argument(name, **settings)
-    arguments = parser.parse_args()
-    if arguments.repeats is None:
-        arguments.repeats = min(repeats, QUICK_REPEATS) if arguments.quick else repeats
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        topics = measure(arguments)
-    for topic in topics:
-        print(f"\n{topic.title}\n\n{topic}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(topic) for topic in topics], ensure_ascii=False))
-    return int(any(row.missed for topic in topics for row in topic.rows))
-
-
-def read_topics(topics: Sequence[Mapping[str, Any]]) -> list[Topic]:
-    """Topics from the values that ``--json`` wrote."""
-    return [Topic(t["title"], t["about"], [Row(**row) for row in t["rows"]]) for t in topics]
+def number(value: float) -> str:
+    """Format with three significant digits and no exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def now() -> float:
@@ -146,6 +102,50 @@ def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.apply(function, arguments)
 
 
-def number(value: float) -> str:
-    """Format with three significant digits and no exponent."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def peak_megabytes() -> float:
+    """Largest memory that this process has had so far."""
+    in_bytes = sys.platform == "darwin"  # elsewhere in kB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if in_bytes else 1024)
+
+
+def run_script(
+    description: str | None,
+    measure: Callable[[argparse.Namespace], list[Topic]],
+    *,
+    repeats: int,
+    threads: int | None = None,
+) -> int:
+    """Parse the command line, measure and print the tables; return 1 if a bound is missed, else 0.
+
+    Args:
+        description: the script's docstring.
+        measure: receives ``repeats``, the number of turns of each side, and ``quick``.
+        repeats: default number of turns.
+        threads: number of torch's threads; torch's own default if None.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, help=f"turns; the best counts (default: {repeats})")
+    parser.add_argument("--quick", action="store_true", help="rough numbers: few turns, no slow measurements")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to this file")
+    arguments = parser.parse_args()
+    if arguments.repeats is None:
+        arguments.repeats = min(repeats, QUICK_REPEATS) if arguments.quick else repeats
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        topics = measure(arguments)
+    for topic in topics:
+        print(f"\n{topic.title}\n\n{topic}")
+    if arguments.json:
+        content = json.dumps([asdict(topic) for topic in topics], ensure_ascii=False)
+        arguments.json.write_text(content, encoding="utf-8")
+    return int(any(row.missed for topic in topics for row in topic.rows))
+
+
+def read_topics(topics: Sequence[Mapping[str, Any]]) -> list[Topic]:
+    """Topics from the values that ``--json`` wrote."""
+    return [Topic(t["title"], t["about"], [Row(**row) for row in t["rows"]]) for t in topics]

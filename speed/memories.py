@@ -7,7 +7,6 @@
 
 import argparse
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from measure import Row, Topic, best_times, run_script
@@ -26,18 +25,15 @@ UPDATES = 25  # per turn
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
-    buffers = (ReservoirBuffer, PRSBuffer, OCDMBuffer)
-    sides: dict[Any, Callable[[], None]] = {"step": make_step()}
-    sides |= {(b.__name__, size): make_update(b, size) for b in buffers for size in (SMALL, LARGE)}
-    seconds = best_times(sides, arguments.repeats)
     rows = []
-    for name in (buffer.__name__ for buffer in buffers):
-        small, large = seconds[name, SMALL] / UPDATES, seconds[name, LARGE] / UPDATES
-        growth, note = f"{name}, {LARGE:,} / {SMALL:,} images", "linear, and a quarter for caches"
-        rows += [
-            Row(f"{name}, update / step", small / seconds["step"], 0.05),
-            Row(growth, large / small, BOUND_GROWTH, note=note),
-        ]
+    step = best_times({"step": make_step()}, arguments.repeats)["step"]
+    for buffer_class in (ReservoirBuffer, PRSBuffer, OCDMBuffer):
+        name = buffer_class.__name__
+        sides = {size: make_updates(buffer_class, size) for size in (SMALL, LARGE)}
+        seconds = best_times(sides, arguments.repeats)
+        rows.append(Row(f"{name}, update / step", seconds[SMALL] / UPDATES / step, 0.05))
+        growth, note = seconds[LARGE] / seconds[SMALL], "linear, and a quarter for caches"
+        rows.append(Row(f"{name}, {LARGE:,} / {SMALL:,} images", growth, BOUND_GROWTH, note=note))
     about = (
         f"An update with a batch of {BATCH_SIZE}, {N_CLASSES} classes, {SMALL:,} images in memory, against a "
         f"step of ResNet-18 at {IMAGE_SIZE} px; and against itself with more images."
@@ -46,7 +42,8 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
 
 
 def make_step() -> Callable[[], None]:
-    model, criterion = resnet18(num_classes=N_CLASSES), PartialBCEWithLogitsLoss()
+    model = resnet18(num_classes=N_CLASSES)
+    criterion = PartialBCEWithLogitsLoss()
     optimizer = torch.optim.Adam(model.parameters())
     x, y = torch.randn(BATCH_SIZE, 3, IMAGE_SIZE, IMAGE_SIZE), torch.ones(BATCH_SIZE, N_CLASSES)
 
@@ -58,7 +55,7 @@ def make_step() -> Callable[[], None]:
     return step
 
 
-def make_update(buffer_class: type[OnlineBuffer], max_size: int) -> Callable[[], None]:
+def make_updates(buffer_class: type[OnlineBuffer], max_size: int) -> Callable[[], None]:
     """A function that adds batches of new images to a full memory."""
     n = max_size + UPDATES * BATCH_SIZE * 40
     data = TensorDataset(torch.zeros(n, 1))
@@ -69,11 +66,11 @@ def make_update(buffer_class: type[OnlineBuffer], max_size: int) -> Callable[[],
         buffer.observe(0, batch)
     batches = iter(torch.arange(max_size, n).split(BATCH_SIZE))
 
-    def update() -> None:
+    def updates() -> None:
         for _ in range(UPDATES):
             buffer.observe(0, next(batches))
 
-    return update
+    return updates
 
 
 def coco_like_labels(n: int) -> Tensor:

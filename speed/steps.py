@@ -1,9 +1,7 @@
-"""Timing of the training steps of Avalanche strategies, by plugins."""
+"""Strategies with the same network and optimizer, and the time of their training steps."""
 
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +9,6 @@ import torch
 from avalanche.core import SupervisedPlugin
 from avalanche.training import Naive
 from avalanche.training.plugins import EvaluationPlugin
-from avalanche.training.templates import SupervisedTemplate
 from measure import now
 from torch.optim import Adam
 from torch.utils.data import Dataset
@@ -27,18 +24,6 @@ N_OLD, N_NEW = 36, 4  # as in Split-COCO's last experience
 N_FIRST = 16  # images of the first experience: enough for a memory to replay from
 WORD_DIMENSION = 300
 STEPS = 3  # per turn
-
-HOOKS = (
-    "before_training_iteration",
-    "before_forward",
-    "after_forward",
-    "before_backward",
-    "after_backward",
-    "before_update",
-    "after_update",
-    "after_training_iteration",
-)
-"""Avalanche's hooks, in the order of a step."""
 
 
 class Noise(Dataset):
@@ -62,21 +47,23 @@ def noise_benchmark(batch: int) -> MultiLabelBenchmark:
     return multilabel_benchmark(Noise(batch * STEPS), Noise(8), classes_per_experience=[N_OLD, N_NEW])
 
 
-def make_plain(network: str, batch: int, **backbone: Any) -> Naive:
+def make_plain(network: str, batch: int, **backbone_options: Any) -> Naive:
     """Avalanche's own strategy with a linear classifier, the baseline of all steps."""
-    return make_method(Naive, network, batch, {"criterion": PartialBCEWithLogitsLoss()}, **backbone)
+    return make_method(Naive, network, batch, {"criterion": PartialBCEWithLogitsLoss()}, **backbone_options)
 
 
 def make_method(
-    method: Any, network: str, batch: int, settings: Mapping[str, Any] | None = None, **backbone: Any
+    method: Any, network: str, batch: int, settings: Mapping[str, Any] | None = None, **backbone_options: Any
 ) -> Any:
-    """A strategy with the same network and optimizer."""
-    body = create_backbone(network, **{"channels_last": True, **backbone})  # as in the runs
+    """A strategy with settings of its own; all else is the same for all strategies."""
+    options = {"channels_last": True, **backbone_options}  # as in the runs
+    backbone = create_backbone(network, pretrained=False, **options)
+    model: Any
     if method in (AGCN, CSC):
-        model: Any = AGCNModel(body, torch.randn(N_OLD + N_NEW, WORD_DIMENSION))
+        model = AGCNModel(backbone, torch.randn(N_OLD + N_NEW, WORD_DIMENSION))
         optimizer = Adam(model.parameter_groups(), fused=True)
     else:
-        model = MultiLabelClassifier(body, N_OLD + N_NEW)
+        model = MultiLabelClassifier(backbone, N_OLD + N_NEW)
         optimizer = Adam(model.parameters(), lr=1e-4, fused=True)
     return method(
         model=model,
@@ -87,47 +74,46 @@ def make_method(
     )
 
 
-class Stopwatch:
-    """Times the parts of a strategy's steps, without loading data.
+class StepStart(SupervisedPlugin):
+    """The first plugin of a strategy: notes when a step starts, after the batch was loaded."""
 
-    Two plugins, the first and the last of the strategy, record the time at every hook. So a step ends after
-    the last plugin, and time spent by plugins within a hook is told apart from time spent between hooks.
-    """
+    time = 0.0
 
-    def __init__(self, strategy: SupervisedTemplate) -> None:
-        self.parts: dict[str, list[float]] = defaultdict(list)
+    def before_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        """Note the time."""
+        self.time = now()
+
+
+class StepEnd(SupervisedPlugin):
+    """The last plugin of a strategy: notes how long each step took, with all plugins."""
+
+    def __init__(self, start: StepStart) -> None:
+        super().__init__()
+        self.start = start
         self.steps: list[float] = []
-        self._start = self._last = 0.0
-        first, last = SupervisedPlugin(), SupervisedPlugin()
-        for hook in HOOKS:
-            setattr(first, hook, partial(self._note, f"until {hook}"))
-            setattr(last, hook, partial(self._note, f"plugins {hook}"))
-        strategy.plugins = [first, *strategy.plugins, last]
 
-    def _note(self, part: str, *args: Any, **kwargs: Any) -> None:
-        time = now()
-        if part == f"until {HOOKS[0]}":
-            self._start = time
-        else:
-            self.parts[part].append(time - self._last)
-        if part == f"plugins {HOOKS[-1]}":
-            self.steps.append(time - self._start)
-        self._last = time
+    def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
+        """Note the seconds of the step."""
+        self.steps.append(now() - self.start.time)
 
 
 def step_times(
     strategies: Mapping[str, Any], benchmark: MultiLabelBenchmark, repeats: int
 ) -> dict[str, float]:
     """Seconds per step of each strategy in the second experience: the best turn's median."""
-    experiences = {name: _timed_experience(strategy, benchmark) for name, strategy in strategies.items()}
-    watches = {name: Stopwatch(strategy) for name, strategy in strategies.items()}
-    times: dict[str, list[float]] = defaultdict(list)
+    experiences, ends = {}, {}
+    for name, strategy in strategies.items():
+        experiences[name] = _timed_experience(strategy, benchmark)
+        start = StepStart()
+        ends[name] = StepEnd(start)
+        strategy.plugins = [start, *strategy.plugins, ends[name]]
+    medians: dict[str, list[float]] = {name: [] for name in strategies}
     for _ in range(repeats):
         for name, strategy in strategies.items():
-            watches[name].steps.clear()
+            ends[name].steps.clear()
             strategy.train(experiences[name], eval_streams=[])
-            times[name].append(statistics.median(watches[name].steps))
-    return {name: min(medians) for name, medians in times.items()}
+            medians[name].append(statistics.median(ends[name].steps))
+    return {name: min(taken) for name, taken in medians.items()}
 
 
 def _timed_experience(strategy: Any, benchmark: MultiLabelBenchmark) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -56,6 +56,18 @@ def decode(codes: Tensor) -> Tensor:
     return codes.float().masked_fill_(codes == UNLABELLED, float("nan"))
 
 
+class TargetRow(Tensor):
+    """Targets of one image, as iterating over a `MultiLabelAttribute` yields them.
+
+    Avalanche's class-balanced buffers group images by ``int(target)``; here it is the image's rarest class.
+    """
+
+    rarest_class: int | None = None
+
+    def __int__(self) -> int:
+        return super().__int__() if self.rarest_class is None else self.rarest_class
+
+
 class MultiLabelAttribute(DataAttribute):
     """Avalanche's ``DataAttribute`` for targets with several labels per image.
 
@@ -95,6 +107,21 @@ class MultiLabelAttribute(DataAttribute):
 
     def __getitem__(self, item: Any) -> Tensor:
         return decode(self.codes[item])
+
+    def __iter__(self) -> Iterator[TargetRow]:
+        """Yield the targets of each image; see `TargetRow`."""
+        for row, rarest in zip(self.data, self.rarest_classes().tolist(), strict=True):
+            target = row.as_subclass(TargetRow)
+            target.rarest_class = rarest
+            yield target
+
+    def rarest_classes(self) -> Tensor:
+        """Each image's class with the fewest positives among these images; -1 if it has no positive."""
+        positive = self.codes == 1
+        counts = positive.sum(0).expand_as(positive)
+        never = len(self) + 1  # more than any count
+        fewest, column = counts.masked_fill(~positive, never).min(1)
+        return column.masked_fill(fewest == never, -1)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.data.numpy() if dtype is None else self.data.numpy().astype(dtype)

@@ -13,7 +13,6 @@ from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.evaluation import GenericPluginMetric, PluginMetric
 from avalanche.evaluation.metric_results import MetricValue
 from avalanche.logging import CSVLogger
-from avalanche.training import Cumulative, JointTraining
 from avalanche.training.plugins import EarlyStoppingPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
@@ -21,6 +20,7 @@ from torch import Tensor
 from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics, count_seen
 from avalanche_agcn.evaluation import functional, metrics
 from avalanche_agcn.evaluation.plots import learning_curve
+from avalanche_agcn.evaluation.single_label import check_several_labels
 
 Names = Sequence[str] | None
 Values = dict[tuple[str, int | None], Any]  # by name, and by experience or nested set (None: whole stream)
@@ -143,11 +143,7 @@ class BatchReader(PluginMetric[Any]):
         check_no_argmax_metrics(strategy)
         check_loggers(strategy.evaluator.loggers)
         _check_early_stopping(strategy)
-        if isinstance(strategy, (JointTraining, Cumulative)):
-            raise ValueError(
-                f"Avalanche's {type(strategy).__name__} trains on partial labels, those of each image's own "
-                "experience, which is no upper bound; use avalanche_agcn's MultiTask, which has all labels."
-            )
+        check_several_labels(strategy)
         self._follow(strategy)
         super().before_training(strategy)
 

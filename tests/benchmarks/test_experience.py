@@ -8,6 +8,7 @@ from avalanche.benchmarks import benchmark_from_datasets, split_online_stream, w
 from avalanche.benchmarks.scenarios.online import split_continuous_linear_decay_stream
 from avalanche.core import SupervisedPlugin
 from avalanche.training import Naive
+from avalanche.training.storage_policy import ClassBalancedBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed, multiprocessing, nn
@@ -55,6 +56,36 @@ def test_subset_and_concat_equal_tensor_indexing(targets, data):
     expected = torch.cat([targets[torch.tensor(chosen, dtype=torch.long)], other])
     torch.testing.assert_close(both.data, expected, rtol=0, atol=0, equal_nan=True)
     assert both.val_to_idx == MultiLabelAttribute(expected).val_to_idx
+
+
+@given(partial_targets())
+def test_iterating_gives_rows_whose_int_is_their_rarest_class(targets):
+    counts = (targets == 1).sum(0).tolist()
+    rows = list(MultiLabelAttribute(targets))
+    assert len(rows) == len(targets)
+    for row, expected in zip(rows, targets, strict=True):
+        torch.testing.assert_close(row.as_subclass(torch.Tensor), expected, rtol=0, atol=0, equal_nan=True)
+        classes = (expected == 1).nonzero().flatten().tolist()
+        assert int(row) == min(classes, key=lambda column: (counts[column], column), default=-1)
+        assert int(row.nansum()) == len(classes)  # a result is an ordinary tensor
+
+
+def test_avalanches_class_balanced_buffer_groups_images_by_their_rarest_class():
+    data = TensorDataset(torch.arange(12.0)[:, None])
+    data.targets = torch.zeros(12, 4, dtype=torch.int)
+    data.targets[:, 0] = 1  # all have the frequent class 0, half of them another one
+    for image, column in ((1, 1), (3, 1), (5, 2), (7, 2), (9, 3), (11, 3)):
+        data.targets[image, column] = 1
+    dataset = multilabel_benchmark(data, data, n_experiences=1).train_stream[0].dataset
+    buffer = ClassBalancedBuffer(8)
+    buffer.update_from_dataset(dataset)
+    kept = {
+        column: sorted(int(x) for x, *_ in group.buffer) for column, group in buffer.buffer_groups.items()
+    }
+    assert {column: kept[column] for column in (1, 2, 3)} == {1: [1, 3], 2: [5, 7], 3: [9, 11]}
+    assert len(kept[0]) == 2
+    assert all(image % 2 == 0 for image in kept[0])
+    assert len(buffer.buffer) == 8
 
 
 def test_targets_and_indices_of_any_type_are_taken_and_values_are_read_as_float_in_every_way():

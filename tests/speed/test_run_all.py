@@ -1,5 +1,7 @@
+import json
 import runpy
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,13 @@ def run_all(load):
 
 @pytest.fixture
 def stored(load, run_all):
-    """A row of every script, the last one over its bound."""
+    """Results with a row of every script, the last one over its bound."""
     row, topic = load("measure").Row, load("measure").Topic
-    topics = {name: [topic(f"About {name}", "How.", [row(name, 1.0, 1.5)])] for name in run_all.SCRIPTS}
-    return topics | {"scenes": [topic("Drawn scenes", "How.", [row("too slow", 2.0, 1.5, note="why")])]}
+    scripts = {
+        name: [asdict(topic(f"About {name}", "How.", [row(name, 1.0, 1.5)]))] for name in run_all.SCRIPTS
+    }
+    scripts[run_all.SCRIPTS[-1]] = [asdict(topic("Last", "How.", [row("too slow", 2.0, 1.5, note="why")]))]
+    return {"conditions": run_all.describe_conditions(), "scripts": scripts}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -32,28 +37,42 @@ def test_every_script_answers_help(load, capsys, monkeypatch, script):
     assert f"python speed/{script}.py" in capsys.readouterr().out
 
 
-def test_the_page_has_every_row_and_the_verdict_and_names_what_was_not_measured(run_all, stored):
+def test_the_page_has_every_row_and_the_verdict_and_names_scripts_without_numbers(run_all, stored):
     assert sorted([*run_all.SCRIPTS, "run_all"]) == SCRIPTS
-    page = run_all.make_page(run_all.describe_conditions(quick=False), stored)
+    page = run_all.make_page(stored)
     for script in run_all.SCRIPTS[:-1]:
         assert f"## About {script}\nHow. (`{script}.py`)\n" in page
         assert f"| {script} | 1 | ≤ 1.5 | ok |  |" in page
     assert "| too slow | 2 | ≤ 1.5 | **missed** | why |" in page
     assert f"{len(run_all.SCRIPTS) - 1} of {len(run_all.SCRIPTS)} bounds hold." in page
     assert "Not measured" not in page
-    del stored["graph"]
-    page = run_all.make_page(run_all.describe_conditions(quick=False), stored)
-    assert "## Not measured\n`graph.py`: failed or not run.\n" in page
+    del stored["scripts"]["graph"]
+    assert "## Not measured\n`graph.py`: failed or not run.\n" in run_all.make_page(stored)
 
 
-def test_stored_numbers_are_read_only_under_the_same_conditions(run_all, stored, tmp_path):
-    path, conditions = tmp_path / "results.json", run_all.describe_conditions(quick=False)
-    run_all.write_results(path, conditions, stored)
-    assert run_all.read_results(path, conditions) == (conditions, stored)
-    assert run_all.main(["--only", "--out", str(tmp_path)]) == 1  # the page alone; a bound is missed
+def test_stored_numbers_are_read_only_under_the_same_conditions(run_all, stored, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_all, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(run_all, "PAGE", tmp_path / "README.md")
+    with pytest.raises(SystemExit, match="run without --only first"):
+        run_all.main(["--only"])
+    (tmp_path / "results.json").write_text(json.dumps(stored), encoding="utf-8")
+    assert run_all.read_results(stored["conditions"]) == stored
+    assert run_all.main(["--only"]) == 1  # writes the page alone; a bound is missed
     assert "too slow" in (tmp_path / "README.md").read_text(encoding="utf-8")
     with pytest.raises(SystemExit, match="not comparable"):
-        run_all.read_results(path, run_all.describe_conditions(quick=True))
+        run_all.read_results({**stored["conditions"], "threads": 99})
+
+
+def test_scripts_measured_again_replace_their_rows_unless_they_fail(run_all, stored, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_all, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(run_all, "PAGE", tmp_path / "README.md")
+    (tmp_path / "results.json").write_text(json.dumps(stored), encoding="utf-8")
+    measured = {"graph": stored["scripts"]["methods"], "streams": None}
+    monkeypatch.setattr(run_all, "run_script", lambda script, quick: measured[script.stem])
+    assert run_all.main(["--only", "graph", "streams"]) == 1
+    scripts = run_all.read_results()["scripts"]
+    assert scripts["graph"] == scripts["methods"] == stored["scripts"]["methods"]
+    assert "streams" not in scripts
 
 
 def test_rows_of_a_script_are_collected_unless_it_fails(run_all, tmp_path, monkeypatch):
@@ -62,14 +81,14 @@ def test_rows_of_a_script_are_collected_unless_it_fails(run_all, tmp_path, monke
     imports = "import sys; from measure import Row, Topic, run_script"
     script.write_text(f'{imports}\nsys.exit(run_script("", {measure}, repeats=9))')
     monkeypatch.setenv("PYTHONPATH", str(SPEED))
-    (topic,) = run_all.run_script(script, ["--quick"])
+    (topic,) = run_all.read_topics(run_all.run_script(script, quick=True))
     assert (topic.title, topic.rows[0].measured, topic.rows[0].missed) == ("Title", 2, True)
     script.write_text("raise SystemExit('broken')")
-    assert run_all.run_script(script, []) is None
+    assert run_all.run_script(script, quick=False) is None
 
 
 def test_the_committed_page_matches_the_stored_numbers(run_all):
-    page = run_all.make_page(*run_all.read_results(SPEED / "results.json"))
+    page = run_all.make_page(run_all.read_results())
     assert (SPEED / "README.md").read_text(encoding="utf-8") == page
 
 
