@@ -136,8 +136,9 @@ class MultiLabelWandBLogger(WandBLogger):
 class ProgressBar(BaseLogger, SupervisedPlugin):
     """Shows a progress bar with mean loss and images per second for each epoch and each evaluation.
 
-    The bar of an epoch replaces that of the epoch before, so that an experience leaves one line. ``file`` is
-    standard output if None; ``seconds`` between updates are, if None, 0.1 on a terminal and 30 elsewhere.
+    Experiences are counted from 1. The bar of an epoch replaces that of the epoch before, so that an
+    experience leaves one line. ``file`` is standard output if None; ``seconds`` between updates are, if None,
+    0.1 on a terminal and 30 elsewhere.
     """
 
     def __init__(self, file: TextIO | None = None, *, seconds: float | None = None) -> None:
@@ -148,7 +149,7 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Start the bar of an epoch; that of the last epoch stays on the screen."""
-        label = f"train exp {strategy.experience.current_experience}"
+        label = f"train exp {strategy.experience.current_experience + 1}"
         epoch, n_epochs = strategy.clock.train_exp_epochs + 1, strategy.train_epochs
         label += f" epoch {epoch}/{n_epochs}" if n_epochs > 1 else ""
         self._start_bar(label, len(strategy.dataloader), leave=epoch >= n_epochs)
@@ -167,7 +168,7 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
         super().before_eval(strategy, *args, **kwargs)
         stream: Any = strategy.current_eval_stream
         known = [] if isinstance(stream, Iterator) else list(stream)  # reading it here would exhaust it
-        numbers = sorted({experience.current_experience for experience in known})
+        numbers = sorted({experience.current_experience + 1 for experience in known})
         span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else "".join(map(str, numbers))
         n_batches = sum(-(-len(experience.dataset) // strategy.eval_mb_size) for experience in known)
         self._start_bar(f"eval exp {span}", n_batches)

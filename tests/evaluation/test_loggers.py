@@ -158,14 +158,14 @@ def n_batches(benchmark):
 def test_terminal_shows_bars_with_loss_and_speed(run, n_batches, columns):
     text = run_on_terminal(run, columns)
     for phase, n in n_batches.items():
-        pattern = rf"\r{phase} exp 0: 100%\|█+\| {n}/{n} .*?loss \d\.\d{{4}}, \d+\.\d images/s"
+        pattern = rf"\r{phase} exp 1: 100%\|█+\| {n}/{n} .*?loss \d\.\d{{4}}, \d+\.\d images/s"
         assert re.search(pattern, text), phase
     assert re.search(r"\tmAP of test stream = Nested 0\.\d{4}, Last 0\.\d{4}, ", text)
 
 
 def statuses(file, phase):
     """Numbers of finished batches and last text of each bar in a file."""
-    lines = re.findall(rf"{phase} exp 0: [^\r\n]*", file.getvalue())
+    lines = re.findall(rf"{phase} exp 1: [^\r\n]*", file.getvalue())
     return [int(re.search(r"(\d+)/\d+ \[", line)[1]) for line in lines], lines[-1]
 
 
@@ -205,7 +205,7 @@ def test_an_evaluation_has_one_bar_and_a_line_for_all_nested_sets(make_strategy,
     strategy.eval(benchmark.test_stream)
     text, row = file.getvalue(), find_nested(strategy).history["test"]["OF1"][2]
     n = sum(-(-len(experience.dataset) // 7) for experience in benchmark.test_stream)
-    assert re.findall(r"eval exp 0-2: [^\r\n]* (\d+/\d+) \[", text) == [f"0/{n}", f"{n}/{n}"]
+    assert re.findall(r"eval exp 1-3: [^\r\n]* (\d+/\d+) \[", text) == [f"0/{n}", f"{n}/{n}"]
     assert "Starting eval on experience" not in text
     assert "Exp000" not in text
     numbers = " ".join(f"{score:.4f}" for score in row)
@@ -219,4 +219,4 @@ def test_the_epochs_of_an_experience_leave_one_line(make_strategy, benchmark):
     file = io.StringIO()
     make_strategy(loggers=[ProgressBar(file)], train_epochs=3).train(benchmark.train_stream[:2])
     lines = [line.rpartition("\r")[2] for line in file.getvalue().split("\n") if line]
-    assert [line.split("|")[0] for line in lines] == [f"train exp {t} epoch 3/3: 100%" for t in range(2)]
+    assert [line.split("|")[0] for line in lines] == [f"train exp {t} epoch 3/3: 100%" for t in (1, 2)]
