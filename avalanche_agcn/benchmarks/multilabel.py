@@ -124,7 +124,9 @@ class MultiLabelBenchmark(CLScenario):
 
     def __repr__(self) -> str:
         parts = (f"{sum(len(e.dataset) for e in part)} {name}" for name, part in self.streams.items())
-        shape = f"{self.n_classes} classes in {self.n_experiences} experiences"
+        classes = "1 class" if self.n_classes == 1 else f"{self.n_classes} classes"
+        experiences = "1 experience" if self.n_experiences == 1 else f"{self.n_experiences} experiences"
+        shape = f"{classes} in {experiences}"
         return f"{type(self).__name__}({shape}; images: {', '.join(parts)})"
 
 

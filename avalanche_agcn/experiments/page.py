@@ -6,7 +6,7 @@ import base64
 import hashlib
 import io
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
@@ -20,9 +20,17 @@ from avalanche_agcn import __version__
 from avalanche_agcn.evaluation.style import default_style
 from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS, VARIANTS, name_of, style_of
-from avalanche_agcn.experiments.plots import describe_stream, open_picture, true_matrix
+from avalanche_agcn.experiments.plots import count_of, describe_data, open_picture, true_matrix
 from avalanche_agcn.experiments.results import METRICS, PICTURES, Results, group_by_label, known
-from avalanche_agcn.experiments.tables import all_tables
+from avalanche_agcn.experiments.tables import (
+    EXPLANATIONS,
+    all_tables,
+    conclusion,
+    decision_thresholds,
+    explain,
+    ranking,
+    trained_at_once,
+)
 
 PAGE_FILE = "report.html"
 PHOTO_SIDE = 160  # pixels of the longer side
@@ -50,10 +58,12 @@ def write_html(
     photos = Photos()
     content = [part_data(name, results, photos, stages) for name, results in parts.items()]
     folder = files("avalanche_agcn.experiments") / "templates"
-    script, css, html = ((folder / f"report.{kind}").read_text("utf-8") for kind in ("js", "css", "html"))
+    script = (folder / "report.js").read_text("utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    text = environment.from_string(html).render(
+    environment.filters["explain"] = explain
+    template = environment.from_string((folder / "report.html").read_text("utf-8"))
+    text = template.render(
         title=content[0]["title"] if title is None else title,
         parts=content,
         data={"parts": [part["data"] for part in content], "photos": photos.uris},
@@ -62,7 +72,7 @@ def write_html(
         script=Markup(script),
         # Only this script may run, whatever the names of classes and labels are.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        css=Markup(css),
+        css=Markup((folder / "report.css").read_text("utf-8")),
     )
     write_text(path, text.encode("utf-8", "replace").decode())
 
@@ -72,63 +82,101 @@ def part_data(title: str, results: Sequence[Results], photos: Photos, stages: bo
     groups = group_by_label(results)
     results = [result for group in groups.values() for result in group]
     first = results[0]
-    classes, sizes = first.class_names, first.classes_per_experience
+    ranked = ranking(groups)
     methods = [_method(label, group, k) for k, (label, group) in enumerate(groups.items())]
     # The worst photos come last, as there may be no room for all.
+    n_before = photos.n_missing
     for part in ("pictures", "worst"):
         for method, group in zip(methods, groups.values(), strict=True):
             method[part] = photos.select(group[0], part)
-    # Methods whose curves are shown at first.
-    preferred = (METHODS.keys() | VARIANTS.keys() - ABLATIONS.keys()) & groups.keys()
-    shown = preferred if len(groups) > MAX_SHOWN else groups
+    shown = _shown_at_first(groups)
     for method in methods:
-        method["shown"] = method["label"] in (shown or [*groups][:MAX_SHOWN])
+        method["shown"] = method["label"] in shown
+    made = all_tables(results, stages=stages)
+    titles = " ".join(name for _, _, table in made for name in table.header)
     return {
         "title": title,
-        "stream": describe_stream(first).replace("\n", ", "),
-        "tables": all_tables(results, stages=stages),
-        "experiences": np.split(classes, np.cumsum(sizes)[:-1]),
+        "about": describe_data(first),
+        "facts": _facts(results, methods),
+        "conclusion": conclusion(results),
+        "tables": made,
+        "explanations": {word: text for word, text in EXPLANATIONS.items() if word in titles},
+        "experiences": np.split(first.class_names, np.cumsum(first.classes_per_experience)[:-1]),
         "runs": results,
-        "duration": _duration(sum(result.seconds["total"] for result in results)),
         **_describe_runs(groups),
-        "data": {"classes": classes, "sizes": sizes, "metrics": METRICS, "methods": methods},
+        "data": {
+            "classes": first.class_names,
+            "sizes": first.classes_per_experience,
+            "metrics": METRICS,
+            "methods": methods,
+            "best": ranked[0] if ranked else methods[0]["label"],
+            "missing_photos": photos.n_missing - n_before,
+        },
     }
+
+
+def _facts(results: Sequence[Results], methods: Sequence[Any]) -> list[str]:
+    """Sizes of a stream and of its runs, such as ``"4 classes"``."""
+    first = results[0]
+    facts = [
+        count_of(len(first.class_names), "class"),
+        count_of(len(first.classes_per_experience), "experience"),
+    ]
+    for stream, counts in (first.n_images or {}).items():
+        facts.append(count_of(sum(counts), f"{stream} image"))
+    facts.append(count_of(len(methods), "method"))
+    facts.append(count_of(len(results), "run"))
+    facts.append(_duration(sum(result.seconds["total"] for result in results)) + " of computing")
+    return facts
+
+
+def _shown_at_first(groups: Mapping[str, Any]) -> Collection[str]:
+    """Labels whose curves are shown at first: all, unless they are too many."""
+    if len(groups) <= MAX_SHOWN:
+        return groups.keys()
+    preferred = (METHODS.keys() | VARIANTS.keys() - ABLATIONS.keys()) & groups.keys()
+    return preferred or [*groups][:MAX_SHOWN]
 
 
 def _describe_runs(groups: Mapping[str, Sequence[Results]]) -> dict[str, Any]:
     """Settings that all methods share, settings that differ, and the different environments."""
     settings = {name_of(label): _pairs(group[0].settings) for label, group in groups.items()}
     first, *others = settings.values()
-    common = [pair for pair in first if all(pair in own for own in others)]
-    different = {label: [pair for pair in own if pair not in common] for label, own in settings.items()}
+    common = [pair for pair in first if all(pair in other for other in others)]
+    different = {}
+    for name, pairs in settings.items():
+        different[name] = [pair for pair in pairs if pair not in common]
     environments = dict.fromkeys(_pairs(result.environment) for group in groups.values() for result in group)
-    return {"common": common, "own": different, "environments": environments}
+    return {"common": common, "different": different, "environments": environments}
 
 
 def _method(label: str, group: Sequence[Results], k: int) -> dict[str, Any]:
-    """Means over the seeds of one label, in percent."""
-    own = METHODS.get(group[0].method)
+    """Means over the seeds of one label, in percent; matrix and thresholds are those of the first seed."""
+    registered = METHODS.get(group[0].method)
     with_matrix = next((result for result in group if result.acm is not None), None)
     title, truth = true_matrix(with_matrix) if with_matrix else ("", None)
     by_class = [[result.per_class_ap.get(name) for result in group] for name in group[0].class_names]
-    # A run that has not reached all experiences has fewer rows: an empty matrix pads them.
-    empty: list[list[float | None]] = [[] for _ in group[0].classes_per_experience]
-    nested = {metric: [empty, *(result.nested[metric] for result in group)] for metric in METRICS}
+    nested, deviation = {}, {}
+    for metric in METRICS:
+        # A run that has not reached all experiences has fewer rows: an empty matrix pads them.
+        empty: list[list[float | None]] = [[] for _ in group[0].classes_per_experience]
+        matrices = [empty, *(result.nested[metric] for result in group)]
+        nested[metric] = _means(matrices)
+        # Of the score on all classes seen, after each experience.
+        deviation[metric] = [_deviation(row[-1] for row in rows if row) for rows in zip_longest(*matrices)]
     return {
         "label": label,
         "name": name_of(label),
-        "description": own.description if own else "",
+        "description": registered.description if registered else "",
         **(style_of(label) or default_style(k))._asdict(),
         "seeds": [result.seed for result in group],
-        "nested": {metric: _means(matrices) for metric, matrices in nested.items()},
-        # Of the score on all classes seen, after each experience.
-        "deviation": {
-            metric: [_deviation(row[-1] for row in rows if row) for rows in zip_longest(*matrices)]
-            for metric, matrices in nested.items()
-        },
+        "at_once": trained_at_once(group[0]),
+        "nested": nested,
+        "deviation": deviation,
         "ap": [_mean(values) for values in by_class],
         "ap_deviation": [_deviation(values) for values in by_class],
         "class_ap": _means(result.class_ap for result in group if result.class_ap),
+        "thresholds": decision_thresholds(group[0]),
         "decisions": _decisions(group),
         "acm": _per_mille(with_matrix and with_matrix.acm),
         "truth": _per_mille(truth),
@@ -153,19 +201,24 @@ def _deviation(values: Iterable[float | None]) -> float | None:
 
 
 def _decisions(group: Sequence[Results]) -> dict[str, Any] | None:
-    """Counts of found labels at the thresholds of the first seed, summed over all seeds that have them."""
-    own = [result.decisions for result in group if result.decisions]
-    if not own:
+    """Counts of found labels, means over the seeds, at the thresholds of the first seed that has counts."""
+    counted = [result.decisions for result in group if result.decisions]
+    if not counted:
         return None
-    thresholds, n = own[0]["thresholds"], len(group[0].class_names)
+    thresholds = counted[0]["thresholds"]
+    comparable = [counts for counts in counted if counts["thresholds"] == thresholds]
+    n_classes = len(group[0].class_names)
 
-    def total(name: str) -> list[list[int]]:
-        counts = [np.atleast_2d(one[name]) for one in own if one["thresholds"] == thresholds]
-        # A run that has not reached all classes has fewer columns.
-        return np.sum([np.pad(c, ((0, 0), (0, n - c.shape[1]))) for c in counts], axis=0).tolist()
+    def mean(name: str) -> list[list[float]]:
+        padded = []
+        for counts in comparable:
+            rows = np.atleast_2d(counts[name])
+            # A run that has not reached all classes has fewer columns.
+            padded.append(np.pad(rows, ((0, 0), (0, n_classes - rows.shape[1]))))
+        return np.mean(padded, axis=0).round(2).tolist()
 
-    (true,) = total("true")
-    return {"thresholds": thresholds, "true": true, "found": total("found"), "right": total("right")}
+    (true,) = mean("true")
+    return {"thresholds": thresholds, "true": true, "found": mean("found"), "right": mean("right")}
 
 
 def _per_mille(matrix: Any) -> list[list[int]] | None:
@@ -177,18 +230,25 @@ class Photos:
 
     def __init__(self) -> None:
         self.uris: list[str] = []
+        self.n_missing = 0  # pictures that could not be shown
         self._indices: dict[tuple[Any, ...], int | None] = {}
 
     def select(self, run: Results, part: str) -> list[dict[str, Any]]:
         """``pictures`` or ``worst`` of a run that can be shown, with the index of each photo."""
-        settings, shown = run.settings, []
+        # Scenes are drawn by seed and split; files are the same for all seeds.
+        source = run.settings.get("dataset_root")
+        if source is None:
+            source = (run.settings.get("seed"), run.settings.get("validation_size"))
         names = PICTURES[part].keys() - {"image"}
-        scene = (settings.get("seed"), settings.get("validation_size"))  # else a file, the same for all seeds
+        shown = []
         for picture in getattr(run, part) or []:
-            key = (settings.get("dataset_root") or scene, picture["image"])
+            key = (source, picture["image"])
             if key not in self._indices:
                 self._indices[key] = self._add(run, picture)
-            if (index := self._indices[key]) is not None:
+            index = self._indices[key]
+            if index is None:
+                self.n_missing += 1
+            else:
                 shown.append({"photo": index, **{name: picture[name] for name in names}})
         return shown
 
@@ -214,15 +274,18 @@ def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_text, value)) or "none"
-    words = {None: "none", True: "yes", False: "no"}
-    return words[value] if value is None or isinstance(value, bool) else str(value)
+    return str(value)
 
 
 def _duration(seconds: float) -> str:
     """``"90 s"``, ``"5 min"``, ``"1 h 05 min"``."""
-    hours, minutes = divmod(round(seconds / 60), 60)
     if seconds < 120:
         return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"

@@ -17,8 +17,10 @@ from PIL import Image
 from avalanche_agcn.benchmarks.image_files import load_image
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, true_cooccurrence
 from avalanche_agcn.evaluation.plots import Plot, class_heatmap, correlation_heatmap, learning_curve
+from avalanche_agcn.evaluation.style import Style
 from avalanche_agcn.experiments.methods import name_of, style_of
 from avalanche_agcn.experiments.results import Results, group_by_label
+from avalanche_agcn.experiments.tables import decision_thresholds
 
 
 def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
@@ -29,19 +31,28 @@ def curves(results: Sequence[Results], metric: str = "mAP") -> Figure:
     rows: dict[str, list[list[float]]] = {}
     levels: dict[str, list[float]] = {}
     groups = group_by_label(results)
+    styles: dict[str, Style] = {}
     for label, group in groups.items():
-        scores = [[_fraction(row[-1]) for row in result.nested[metric] if row] for result in group]
+        name = name_of(label)
         if all(group[0].nested[metric]):
-            rows[name_of(label)] = scores
+            rows[name] = [_seen_scores(result, metric) for result in group]
         else:
-            levels[name_of(label)] = [own[-1] for own in scores]
+            levels[name] = [_seen_scores(result, metric)[-1] for result in group]
+        style = style_of(label)
+        if style is not None:
+            styles[name] = style
     return learning_curve(
         rows,
         levels=levels,
-        styles={name_of(label): style for label in groups if (style := style_of(label))},
+        styles=styles,
         ylabel=f"{metric} on classes seen (%)",
         title=describe_stream(results[0]),
     )
+
+
+def _seen_scores(result: Results, metric: str) -> list[float]:
+    """The score on all classes seen after each experience that was evaluated, as fractions."""
+    return [_fraction(row[-1]) for row in result.nested[metric] if row]
 
 
 def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: Sequence[Results]) -> Figure:
@@ -50,24 +61,32 @@ def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: 
     Labels are such as ``"er, 9 experiences"``: the part before the comma names the row. ``levels`` are rows
     without the setting, drawn as horizontal lines.
     """
-
-    def last(result: Results) -> float:
-        return _fraction(result.summary["mAP"]["last"])
-
-    rows: dict[str, dict[float, list[float]]] = {}
+    by_row: dict[str, dict[float, list[float]]] = {}
     for result in results:
         value = {**result.settings, **result.settings["method_settings"]}[setting]
-        rows.setdefault(result.label.partition(", ")[0], {}).setdefault(value, []).append(last(result))
-    x = sorted(next(iter(rows.values())))
-    styles = {name_of(label): style_of(label) or style_of(label.partition(" ")[0]) for label in rows}
+        label = result.label.partition(", ")[0]
+        by_row.setdefault(label, {}).setdefault(value, []).append(_last(result))
+    x = sorted(next(iter(by_row.values())))
+    rows: dict[str, list[tuple[float, ...]]] = {}
+    styles: dict[str, Style] = {}
+    for label, by_value in by_row.items():
+        scores = [by_value[value] for value in x]  # [values, seeds]
+        rows[name_of(label)] = list(zip(*scores, strict=True))  # [seeds, values]
+        style = style_of(label) or style_of(label.partition(" ")[0])
+        if style is not None:
+            styles[name_of(label)] = style
     return learning_curve(
-        {name_of(label): list(zip(*(own[value] for value in x), strict=True)) for label, own in rows.items()},
-        levels={name: list(map(last, own)) for name, own in levels.items()},
-        styles={name: style for name, style in styles.items() if style},
+        rows,
+        levels={name: [_last(result) for result in group] for name, group in levels.items()},
+        styles=styles,
         ylabel="mAP after the last experience (%)",
         x=x,
         xlabel=xlabel,
     )
+
+
+def _last(result: Results) -> float:
+    return _fraction(result.summary["mAP"]["last"])
 
 
 def class_precision(results: Sequence[Results]) -> Figure:
@@ -105,16 +124,18 @@ def true_matrix(result: Results) -> tuple[str, Any]:
 
 
 def pictures(result: Results) -> Figure:
-    """Test pictures of a run with the labels found at p ≥ 0.7, as more experiences are learned.
+    """Test pictures of a run with the labels found in them, as more experiences are learned.
 
-    A FileNotFoundError names a photo that was moved, a ValueError a scene that is drawn differently now.
+    Labels are found at the thresholds of the run. A FileNotFoundError names a photo that was moved, a
+    ValueError a scene that is drawn differently now.
     """
     shown: list[Picture] = []
     for picture in result.pictures or []:
         scores = [[_fraction(p) for p in row] for row in picture["probabilities"]]
         shown.append((open_picture(result, picture), picture["labels"], scores))
-    title = f"{describe_stream(result)}\nlabels found by {name_of(result.label)} at p ≥ {THRESHOLD}"
-    return labelled_pictures(shown, class_names=result.class_names, title=title)
+    thresholds = decision_thresholds(result)
+    title = f"{describe_stream(result)}\nlabels found by {name_of(result.label)} {describe_rule(thresholds)}"
+    return labelled_pictures(shown, class_names=result.class_names, thresholds=thresholds, title=title)
 
 
 def open_picture(result: Results, picture: Mapping[str, Any]) -> Image.Image:
@@ -123,12 +144,13 @@ def open_picture(result: Results, picture: Mapping[str, Any]) -> Image.Image:
         return _draw_scene(result, picture)
     root = result.settings.get("dataset_root")
     if root is None:
-        raise FileNotFoundError("The settings of the run do not have the folder of its images.")
+        raise FileNotFoundError(f"the settings of {result.name} do not name the folder of its images.")
     return load_image(Path(root) / str(picture["image"]))
 
 
 def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
-    settings, number = result.settings, picture["image"]
+    settings = result.settings
+    number = picture["image"]
     needed = ("validation_size", "n_train", "n_test", "image_size", "seed")
     missing = [name for name in needed if name not in settings]
     if missing:
@@ -151,21 +173,33 @@ def _draw_scene(result: Results, picture: Mapping[str, Any]) -> Image.Image:
     return image
 
 
-def describe_stream(result: Results) -> str:
-    """Title of a plot: ``"SplitScenes (drawn scenes): 40 classes in 10 experiences"``.
+def count_of(n: int, noun: str) -> str:
+    """A number with its noun: ``"1 class"``, ``"4 classes"``, ``"2 experiences"``."""
+    ending = "" if n == 1 else "es" if noun.endswith("s") else "s"
+    return f"{n:,} {noun}{ending}"
 
-    A second line tells whether only a part of the data was used, and whether the backbone was frozen.
-    """
-    what = " (drawn scenes)" if result.benchmark == "SplitScenes" else ""
-    n_classes, n_experiences = len(result.class_names), len(result.classes_per_experience)
-    stream = f"{result.benchmark}{what}: {n_classes} classes in {n_experiences} experiences"
-    parts = {
-        "limit": "at most {} images per experience",
-        "validation_size": "on {:.0%} of the train images",
-        "freeze_backbone": "frozen backbone",
-    }
-    notes = [text.format(value) for name, text in parts.items() if (value := result.settings.get(name))]
-    return stream + ("\n" + ", ".join(notes) if notes else "")
+
+def describe_stream(result: Results) -> str:
+    """Title of a plot: ``"SplitScenes: 40 classes in 10 experiences"``, and `describe_data` below it."""
+    classes = count_of(len(result.class_names), "class")
+    experiences = count_of(len(result.classes_per_experience), "experience")
+    data = describe_data(result)
+    return f"{result.benchmark}: {classes} in {experiences}" + (f"\n{data}" if data else "")
+
+
+def describe_data(result: Results) -> str:
+    """Whether scenes were drawn, only a part of the data was used, and the backbone was frozen."""
+    settings = result.settings
+    notes = []
+    if result.benchmark == "SplitScenes":
+        notes.append("drawn scenes")
+    if settings.get("limit"):
+        notes.append(f"at most {count_of(settings['limit'], 'image')} per experience")
+    if settings.get("validation_size"):
+        notes.append(f"on {settings['validation_size']:.0%} of the train images")
+    if settings.get("freeze_backbone"):
+        notes.append("frozen backbone")
+    return ", ".join(notes)
 
 
 def _fraction(percent: float | None) -> float:
@@ -174,13 +208,17 @@ def _fraction(percent: float | None) -> float:
 
 # Images with the labels found in them as more experiences are learned: the AGCN paper's Fig. 1.
 
-THRESHOLD = 0.7  # caption of the paper's Fig. 1: labels with a higher probability are shown
-MAX_COLUMNS = 4
+MAX_COLUMNS = 6
 MAX_LINES = 8  # of a cell; the last one counts those that do not fit
 SIGNS = {"right": "✓", "missed": "○", "wrong": "✗"}  # for readers who cannot tell the colours apart
 COLOURS = {"right": "#0072B2", "missed": "#707070", "wrong": "#D55E00"}
-# Inches: side of an image, height of a line, width of a letter, of the title, height above and below.
-_IMAGE, _LINE, _LETTER, _TITLE, _HEAD, _FOOT = 1.3, 0.16, 0.085, 4.6, 0.9, 0.3
+# Inches:
+_IMAGE = 1.3  # side of an image
+_LINE = 0.16  # height of a line
+_LETTER = 0.085  # width of a letter
+_TITLE = 4.9  # least width
+_HEAD = 0.9  # height of the title
+_FOOT = 0.5  # height of the legend
 
 
 Picture = tuple[Any, Sequence[str], Sequence[Sequence[float]]]
@@ -188,42 +226,63 @@ Picture = tuple[Any, Sequence[str], Sequence[Sequence[float]]]
 of each class seen after experience t, and is empty if nothing was evaluated."""
 
 
+def describe_rule(thresholds: Sequence[float]) -> str:
+    """When a label counts as found: ``"at p ≥ 0.5"``."""
+    if len(set(thresholds)) == 1:
+        return f"at p ≥ {thresholds[0]:g}"
+    return f"at thresholds of p from {min(thresholds):g} to {max(thresholds):g}"
+
+
 def found_labels(
-    scores: Sequence[float], labels: Sequence[str], class_names: Sequence[str], threshold: float
+    scores: Sequence[float], labels: Sequence[str], class_names: Sequence[str], thresholds: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Classify the classes that ``scores`` covers as right, missed or wrong; the most probable first."""
-    kinds = {(True, True): "right", (False, True): "missed", (True, False): "wrong"}  # (found, true)
-    named = sorted(zip(scores, class_names, strict=False), key=lambda pair: -pair[0])
-    kind_of = {name: kinds.get((score >= threshold, name in labels)) for score, name in named}
-    return [(kind, name) for kind in SIGNS for name, own in kind_of.items() if own == kind]
+    """Classify the classes that ``scores`` covers as right, missed or wrong; the most probable first.
+
+    A class is found if its score is at or above its threshold.
+    """
+    names: dict[str, list[str]] = {kind: [] for kind in SIGNS}
+    for c in sorted(range(len(scores)), key=lambda c: -scores[c]):
+        is_found = scores[c] >= thresholds[c]
+        is_true = class_names[c] in labels
+        if is_true:
+            names["right" if is_found else "missed"].append(class_names[c])
+        elif is_found:
+            names["wrong"].append(class_names[c])
+    return [(kind, name) for kind in SIGNS for name in names[kind]]
 
 
-def labelled_pictures(pictures: Sequence[Picture], *, class_names: Sequence[str], title: str = "") -> Plot:
+def labelled_pictures(
+    pictures: Sequence[Picture], *, class_names: Sequence[str], thresholds: Sequence[float], title: str = ""
+) -> Plot:
     """Draw images, each beside the labels found in it after the first, the last and some other experiences.
 
-    All must have been evaluated after the same experiences.
+    All must have been evaluated after the same experiences. Experiences that are not shown are named below
+    the pictures.
     """
-    evaluated = [(t, len(row)) for t, row in enumerate(pictures[0][2]) if len(row)] if pictures else []
+    evaluated = [t for t, row in enumerate(pictures[0][2]) if len(row)] if pictures else []
     if not evaluated:
         raise ValueError("There is no picture to draw; pass at least one that was evaluated.")
     spaced = np.linspace(0, len(evaluated) - 1, min(MAX_COLUMNS, len(evaluated))).round()
     columns = [evaluated[int(k)] for k in spaced]
+    skipped = [str(t + 1) for t in range(len(pictures[0][2])) if t not in columns]
     plot, grid = _picture_grid(len(pictures), len(columns), longest=max(map(len, class_names)))
+    _add_legend(plot, describe_rule(thresholds), skipped)
     plot.suptitle(title, fontsize=10)
-    for axes, (t, n_classes) in zip(grid[0, 1:], columns, strict=True):
-        axes.set_title(f"after experience {t + 1}\n{n_classes} classes", fontsize=8.5, loc="left")
+    for axes, t in zip(grid[0, 1:], columns, strict=True):
+        n_classes = count_of(len(pictures[0][2][t]), "class")
+        axes.set_title(f"after experience {t + 1}\n{n_classes}", fontsize=8.5, loc="left")
     at_end: Counter[str] = Counter()
     for (image_axes, *text_axes), (image, labels, scores) in zip(grid, pictures, strict=True):
         image_axes.imshow(np.asarray(image))
         image_axes.set_anchor("N")  # aligned with the first label, whatever its shape
-        for axes, (t, _) in zip(text_axes, columns, strict=True):
-            found = found_labels(scores[t], labels, class_names, THRESHOLD)
+        for axes, t in zip(text_axes, columns, strict=True):
+            found = found_labels(scores[t], labels, class_names, thresholds)
             _write_labels(axes, found)
         at_end.update(kind for kind, _ in found)
-    after = ", ".join(str(t + 1) for t, _ in columns)
+    after = ", ".join(str(t + 1) for t in columns)
     counts = ", ".join(f"{at_end[kind]} {kind}" for kind in SIGNS)
-    where = f"in {len(pictures)} images after experiences {after}"
-    plot.caption = f"labels found at p ≥ {THRESHOLD} {where}: {counts} at the end"
+    where = f"in {count_of(len(pictures), 'image')} after experiences {after}"
+    plot.caption = f"labels found {describe_rule(thresholds)} {where}: {counts} at the end"
     return plot
 
 
@@ -238,10 +297,19 @@ def _picture_grid(n_pictures: int, n_columns: int, *, longest: int) -> tuple[Plo
     grid = plot.subplots(n_pictures, 1 + n_columns, squeeze=False, width_ratios=ratios)
     for axes in grid.flat:
         axes.set_axis_off()
-    legend = {"right": "right", "wrong": "wrong", "missed": f"missed: already learned, but p < {THRESHOLD}"}
-    for k, (kind, text) in enumerate(legend.items()):
-        plot.text((0.1 + 0.8 * k) / size[0], 0.1 / size[1], f"{SIGNS[kind]} {text}", **_style(kind))
     return plot, grid
+
+
+def _add_legend(plot: Plot, rule: str, skipped: Sequence[str]) -> None:
+    """Explain the signs below the pictures, and name the experiences that are not shown."""
+    width, height = plot.get_size_inches()
+    legend = {"right": "right", "wrong": "wrong", "missed": f"missed: already learned, but not found {rule}"}
+    for k, (kind, text) in enumerate(legend.items()):
+        x = (0.1 + 0.8 * k) / width
+        plot.text(x, 0.3 / height, f"{SIGNS[kind]} {text}", **_style(kind))
+    if skipped:
+        text = f"not shown: after {'experience' if len(skipped) == 1 else 'experiences'} {', '.join(skipped)}"
+        plot.text(0.1 / width, 0.1 / height, text, **_style("missed"))
 
 
 def _write_labels(axes: Axes, lines: list[tuple[str, str]]) -> None:
@@ -249,8 +317,8 @@ def _write_labels(axes: Axes, lines: list[tuple[str, str]]) -> None:
         more = f"… {len(lines) - MAX_LINES + 1} more"
         lines = [*lines[: MAX_LINES - 1], (lines[MAX_LINES - 1][0], more)]
     for k, (kind, name) in enumerate(lines):
-        y, text = 1 - (k + 0.5) / MAX_LINES, f"{SIGNS[kind]} {name}"
-        axes.text(0, y, text, transform=axes.transAxes, va="center", **_style(kind))
+        y = 1 - (k + 0.5) / MAX_LINES
+        axes.text(0, y, f"{SIGNS[kind]} {name}", transform=axes.transAxes, va="center", **_style(kind))
 
 
 def _style(kind: str) -> dict[str, Any]:

@@ -1,14 +1,10 @@
-"""Plugins of runs: records of each evaluation besides the metrics, and an estimate of time and disk."""
+"""A plugin of runs that records from each evaluation what reports show besides the metrics."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +14,6 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles
-from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import in_order_of_images
 
 N_PICTURES = 6
@@ -40,7 +35,11 @@ def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: i
     n_experiences = torch.stack([block.any(1) for block in blocks], dim=1).sum(1).tolist()
     n_labels = labels.sum(1).tolist()
     chosen: dict[tuple[bool, ...], int] = {}
-    for position in sorted(range(len(labels)), key=lambda i: (-n_experiences[i], -n_labels[i], i)):
+
+    def most_experiences_first(i: int) -> tuple[int, int, int]:
+        return -n_experiences[i], -n_labels[i], i
+
+    for position in sorted(range(len(labels)), key=most_experiences_first):
         if len(chosen) < n:
             chosen.setdefault(tuple(labels[position].tolist()), position)
     return sorted(chosen.values())
@@ -55,7 +54,8 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
 
     def __init__(self, benchmark: MultiLabelBenchmark, *, stream: str = "test") -> None:
         super().__init__()
-        self._images, self._names = benchmark.plan.evaluation[stream], benchmark.class_names
+        self._images = benchmark.plan.evaluation[stream]
+        self._names = benchmark.class_names
         targets = self._images.labels[self._images.positions[0]]
         self.positions = choose_pictures(targets, benchmark.classes_per_experience, N_PICTURES)
         self._rows: dict[int, Tensor] = {}  # [pictures, classes seen], by the number of the experience
@@ -101,11 +101,15 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
             self._rows[self._experience] = scores[self.positions]
 
     def _keep_worst(self, scores: Tensor, labels: Tensor, numbers: Tensor) -> None:
-        errors = torch.stack([(1 - scores).where(labels, -1.0), scores.where(~labels, -1.0)])
-        errors = torch.cat([self._errors, errors], dim=1)  # [types of error, images, classes]
-        numbers = torch.cat([self._numbers, numbers[None, :, None].expand_as(errors[:, N_WORST:])], dim=1)
+        """Keep the largest errors of each class among those kept so far and those of these images."""
+        missed = (1 - scores).where(labels, -1.0)  # [images, classes]
+        wrong = scores.where(~labels, -1.0)
+        errors = torch.cat([self._errors, torch.stack([missed, wrong])], dim=1)  # [types, images, classes]
+        new_numbers = numbers[:, None].expand_as(scores)
+        all_numbers = torch.cat([self._numbers, torch.stack([new_numbers, new_numbers])], dim=1)
         worst = errors.argsort(dim=1, descending=True, stable=True)[:, :N_WORST]
-        self._errors, self._numbers = errors.gather(1, worst), numbers.gather(1, worst)
+        self._errors = errors.gather(1, worst)
+        self._numbers = all_numbers.gather(1, worst)
 
     def keep_class_ap(self, ap: Tensor) -> None:
         """Record the AP of each class in the last evaluation: [C], as fractions."""
@@ -132,32 +136,47 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
 
         Names of files are relative to the folder ``root``.
         """
-        rows = _as_list(self._rows, torch.empty(len(self.positions), 0))
-        pictures = []
-        for k, number in enumerate(self._images.positions[0][self.positions].tolist()):
-            pictures.append(self._describe(number, root) | {"probabilities": [_percent(r[k]) for r in rows]})
         found, right = self._counts.tolist()
-        counts = {"true": self._n_true.tolist(), "found": found, "right": right}
         return {
-            "pictures": pictures,
+            "pictures": self._pictures(root),
             "worst": list(self._worst(root)),
-            "decisions": {"thresholds": list(PROBABILITIES), **counts},
+            "decisions": {
+                "thresholds": list(PROBABILITIES),
+                "true": self._n_true.tolist(),
+                "found": found,
+                "right": right,
+            },
             "class_ap": [_percent(row) for row in _as_list(self._class_ap, torch.empty(0))],
         }
 
+    def _pictures(self, root: str | None) -> list[dict[str, Any]]:
+        rows = _as_list(self._rows, torch.empty(len(self.positions), 0))
+        pictures = []
+        for k, number in enumerate(self._images.positions[0][self.positions].tolist()):
+            picture = self._describe(number, root)
+            picture["probabilities"] = [_percent(row[k]) for row in rows]
+            pictures.append(picture)
+        return pictures
+
     def _worst(self, root: str | None) -> Iterator[dict[str, Any]]:
-        for c, k, place in itertools.product(range(len(self._n_true)), range(len(ERRORS)), range(N_WORST)):
-            error = 100 * float(self._errors[k, place, c])
-            if error >= 0:
-                picture = self._describe(int(self._numbers[k, place, c]), root)
-                probability = round(error if ERRORS[k] == "wrong" else 100 - error, 2)
-                yield {"class": self._names[c], "error": ERRORS[k], **picture, "probability": probability}
+        for c, name in enumerate(self._names[: len(self._n_true)]):
+            for k, kind in enumerate(ERRORS):
+                for place in range(N_WORST):
+                    error = 100 * float(self._errors[k, place, c])
+                    if error < 0:  # there are fewer images
+                        continue
+                    picture = self._describe(int(self._numbers[k, place, c]), root)
+                    probability = round(error if kind == "wrong" else 100 - error, 2)
+                    yield {"class": name, "error": kind, **picture, "probability": probability}
 
     def _describe(self, number: int, root: str | None) -> dict[str, Any]:
         """Number of a drawn scene, or name of a file; and its labels."""
         source = self._images.source
-        image = os.path.relpath(source.path(number), root) if isinstance(source, ImageFiles) else number
-        return {"image": image, "labels": [self._names[c] for c in self._images.labels[number].nonzero()]}
+        image: int | str = number
+        if isinstance(source, ImageFiles):
+            image = os.path.relpath(source.path(number), root)
+        labels = [self._names[c] for c in self._images.labels[number].nonzero()]
+        return {"image": image, "labels": labels}
 
 
 def _as_list(rows: Mapping[int, Tensor], empty: Tensor) -> list[Tensor]:
@@ -169,52 +188,12 @@ def _percent(fractions: Tensor) -> list[float | None]:
     return [None if math.isnan(p) else round(100 * p, 2) for p in fractions.tolist()]
 
 
-WARM_UP, MEASURED = 3, 10
-"""Number of slower batches before the measurement, and of measured batches."""
-FORWARD_SHARE = 1 / 3
-"""Time per image in evaluation relative to training, whose backward pass takes twice as long."""
-LONG_SECONDS = 60.0
-
-
-class EstimatePlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Logs one line about a long run: the time and disk that it will need.
-
-    ``n_batches`` remain to be trained on, and ``n_evaluated`` images to be evaluated, counted each time.
-    """
-
-    def __init__(self, n_batches: int, n_evaluated: int, folder: Path, log: Callable[[str], None]) -> None:
-        super().__init__()
-        self.n_batches, self.n_evaluated, self.folder, self.log = n_batches, n_evaluated, folder, log
-        self._batch, self._started = 0, 0.0
-
-    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Measure the first batches, then log."""
-        self._batch += 1
-        if self._batch == WARM_UP:
-            self._started = time.monotonic()
-        if self._batch == WARM_UP + MEASURED:
-            per_batch = (time.monotonic() - self._started) / MEASURED
-            evaluated = FORWARD_SHARE * self.n_evaluated / strategy.train_mb_size
-            seconds = per_batch * (self.n_batches - self._batch + evaluated)
-            if seconds >= LONG_SECONDS:
-                self.log(self._describe(seconds, strategy))
-
-    def _describe(self, seconds: float, strategy: Any) -> str:
-        # A saved state consists mostly of these, and is written before the old one is removed.
-        plugins = [plugin for plugin in strategy.plugins if hasattr(plugin, "state_dict")]
-        parts = (unwrap(strategy.model), strategy.optimizer, *plugins)
-        needed = 2 * sum(count_bytes(part.state_dict()) for part in parts)
-        free = shutil.disk_usage(self.folder).free
-        warning = f", of which only {free / 1e6:.0f} MB are free" if free < needed else ""
-        return (
-            f"about {seconds / 60:.0f} minutes for {self.n_batches} batches and the evaluations, and "
-            f"{max(1, needed / 1e6):.0f} MB of disk in {self.folder}{warning}"
-        )
-
-
 def count_bytes(state: Any) -> int:
     """Bytes of all tensors in nested containers."""
     if isinstance(state, Tensor):
         return state.nbytes
-    parts = state.values() if isinstance(state, dict) else state
-    return sum(map(count_bytes, parts)) if isinstance(state, (dict, list, tuple)) else 0
+    if isinstance(state, dict):
+        return sum(map(count_bytes, state.values()))
+    if isinstance(state, (list, tuple)):
+        return sum(map(count_bytes, state))
+    return 0

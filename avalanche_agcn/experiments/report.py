@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +19,10 @@ from avalanche_agcn.experiments import plots, tables
 from avalanche_agcn.experiments.checkpoint import write_atomically, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, name_of
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
+from avalanche_agcn.experiments.plots import count_of
 from avalanche_agcn.experiments.results import Results, group_by_label, mean_and_deviation
 from avalanche_agcn.experiments.settings import ascii_name
-from avalanche_agcn.experiments.tables import Column, Table, score
-
-ENDINGS = {"B protocols' table": "-stages", "Table 2": "-2", "Table 3": "-3", "Variants of ours": "-variants"}
-"""Parts of the file names of tables, by caption."""
+from avalanche_agcn.experiments.tables import Column, Table, conclusion, score
 
 
 def write_report(
@@ -33,41 +30,58 @@ def write_report(
 ) -> None:
     """Print the tables of each stream, write them as Markdown, CSV and LaTeX, and write plots and the page.
 
-    With ``only``, draw the plots with these names and nothing else. ``stages`` also makes the table of the B
-    protocols' papers for other protocols. A plot whose pictures cannot be opened is skipped, with a message.
-    Results that are not comparable and unknown names of plots raise a ValueError.
+    With ``only``, draw the plots with these names and nothing else; ``"pictures"`` stands for all plots whose
+    names begin with ``"pictures-"``. ``stages`` also makes the table of the B protocols' papers for other
+    protocols. A plot whose pictures cannot be opened is skipped, with a message. Results that are not
+    comparable and unknown names of plots raise a ValueError.
     """
     streams = _by_benchmark(results)
-    drawings = {benchmark: _plots_of(own) for benchmark, own in streams.items()}
-    known = {name for own in drawings.values() for name in own}
-    if not set(only) <= known:
-        raise ValueError(f"no plot {sorted(set(only) - known)}; there are {sorted(known)}.")
-    for benchmark, own in streams.items():
+    drawings = {benchmark: _plots_of(group) for benchmark, group in streams.items()}
+    if only:
+        wanted = _expand_names(only, drawings.values())
+    for benchmark, drawings_of_stream in drawings.items():
         if not only:
-            _write_tables(own, out, benchmark, stages=stages)
-        for name, make in drawings[benchmark].items():
-            if not only or name in only:
+            _write_tables(streams[benchmark], out, benchmark, stages=stages)
+        for name, make in drawings_of_stream.items():
+            if not only or name in wanted:
                 draw(make, out / f"{ascii_name(benchmark)}-{name}.png")
     if not only:
         write_html(out / PAGE_FILE, streams, stages=stages)
         print(f"Tables and plots are in {out}; {out / PAGE_FILE} shows them all.")
 
 
+def _expand_names(only: Collection[str], drawings: Iterable[Iterable[str]]) -> set[str]:
+    """Names of plots that ``only`` stands for: the plot of that name, or else all that begin with it."""
+    known = set().union(*drawings)
+    wanted: set[str] = set()
+    for name in only:
+        matching = {name} & known
+        if not matching:
+            matching = {plot for plot in known if plot.startswith(f"{name}-")}
+        if not matching:
+            raise ValueError(f"there is no plot {name!r}; choose from {', '.join(sorted(known))}.")
+        wanted |= matching
+    return wanted
+
+
 def _write_tables(results: Sequence[Results], out: Path, benchmark: str, *, stages: bool) -> None:
-    for caption, table in tables.all_tables(results, stages=stages).items():
-        print(f"\n{benchmark}, {caption}, in percent:\n\n{table.markdown()}")
-        name = f"table{ENDINGS.get(caption, '')}-{ascii_name(benchmark)}"
-        for form, text in {"md": table.markdown(), "csv": table.csv(), "tex": table.latex()}.items():
-            write_text(out / f"{name}.{form}", text)
-    if sentence := verdict(results):
-        print(f"{sentence}\n")
+    for caption, suffix, table in tables.all_tables(results, stages=stages):
+        print(f"\n{benchmark}. {caption}, in percent:\n\n{table.markdown()}")
+        path = out / f"table{suffix}-{ascii_name(benchmark)}"
+        write_text(path.with_name(f"{path.name}.md"), table.markdown())
+        write_text(path.with_name(f"{path.name}.csv"), table.csv())
+        write_text(path.with_name(f"{path.name}.tex"), table.latex())
+    for sentence in conclusion(results):
+        print(sentence)
+    print()
     write_text(out / f"classes-{ascii_name(benchmark)}.csv", tables.class_table(results).csv())
 
 
 def refresh_page(out: Path, finished: Sequence[Results], n_runs: int, running: Results) -> None:
     """Write ``report.html`` with finished runs and the current one; if that fails, print why."""
-    learned = f"{len(running.nested['mAP'])} of {len(running.classes_per_experience)} experiences"
-    progress = f"Run {len(finished) + 1} of {n_runs}, {running.name}: {learned} learned."
+    n_experiences = count_of(len(running.classes_per_experience), "experience")
+    learned = f"{len(running.nested['mAP'])} of {n_experiences} learned"
+    progress = f"Run {len(finished) + 1} of {n_runs}, {running.name}: {learned}."
     results = [*finished, replace(running, worst=None)]
     try:
         write_html(out / PAGE_FILE, _by_benchmark(results), progress=progress)
@@ -75,30 +89,46 @@ def refresh_page(out: Path, finished: Sequence[Results], n_runs: int, running: R
         print(f"{out / PAGE_FILE} was not written: {error}")
 
 
+class _Stream(NamedTuple):
+    """What distinguishes streams of one benchmark."""
+
+    benchmark: str
+    sizes: str
+    order: str
+
+
 def _by_benchmark(results: Sequence[Results]) -> dict[str, list[Results]]:
     """Results by the name of their stream: the benchmark, and what distinguishes several streams of it."""
-    streams: dict[tuple[str, ...], list[Results]] = {}
+    streams: dict[_Stream, list[Results]] = {}
     for result in results:
-        sizes = f"{len(result.class_names)} classes in {len(result.classes_per_experience)} experiences"
-        stream = (result.benchmark, sizes, f"order {result.class_order}")
+        classes = count_of(len(result.class_names), "class")
+        experiences = count_of(len(result.classes_per_experience), "experience")
+        stream = _Stream(result.benchmark, f"{classes} in {experiences}", f"order {result.class_order}")
         streams.setdefault(stream, []).append(result)
     named: dict[str, list[Results]] = {}
-    for (benchmark, *about), own in streams.items():
-        others = [other[1:] for other in streams if other[0] == benchmark]
-        telling = [text for k, text in enumerate(about) if len({other[k] for other in others}) > 1]
-        named[", ".join([benchmark, *telling])] = own
+    for stream, results_of_stream in streams.items():
+        same_benchmark = [other for other in streams if other.benchmark == stream.benchmark]
+        name = stream.benchmark
+        if len({other.sizes for other in same_benchmark}) > 1:
+            name += f", {stream.sizes}"
+        if len({other.order for other in same_benchmark}) > 1:
+            name += f", {stream.order}"
+        named[name] = results_of_stream
     return named
 
 
 def _plots_of(results: Sequence[Results]) -> dict[str, Callable[[], Figure]]:
     """Functions that draw the plots, by name. Ablations have plots of their own, with AGCN for comparison."""
     methods = [result for result in results if result.label not in ABLATIONS]
+    ablations = tables.add_agcn(results, ABLATIONS)
     found: dict[str, Callable[[], Figure]] = {}
-    for suffix, rows in (("", methods), ("-variants", tables.with_full(results, ABLATIONS))):
-        if rows:
-            found[f"mAP{suffix}"] = partial(plots.curves, rows)
-            found[f"classes{suffix}"] = partial(plots.class_precision, rows)
-    for result in results:
+    if methods:
+        found["mAP"] = partial(plots.curves, methods)
+        found["classes"] = partial(plots.class_precision, methods)
+    if ablations:
+        found["mAP-variants"] = partial(plots.curves, ablations)
+        found["classes-variants"] = partial(plots.class_precision, ablations)
+    for result in results:  # of several seeds, the first
         label = ascii_name(result.label)
         if result.acm is not None:
             found.setdefault(f"acm-{label}", partial(plots.correlation, result))
@@ -135,7 +165,8 @@ def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path
 
     Plots are written to the folder ``figures``, under file names that begin with ``name``.
     """
-    sections = [fill_in(text, {name: part.results for name, part in parts.items()}).strip()]
+    results = {key: part.results for key, part in parts.items()}
+    sections = [fill_in(text, results).strip()]
     for key, part in parts.items():
         sections.append(f"## {part.title}")
         for caption, table in part.tables.items():
@@ -153,20 +184,24 @@ def fill_in(text: str, results: Mapping[str, Iterable[Results]]) -> str:
     Scores are named by part, label, metric and kind: ``{{ frozen["agcn + er"].mAP.last }}``. A name without a
     score raises a ValueError.
     """
-    scores: dict[str, dict[str, Any]] = {part: {} for part in results}
-    for part, own in results.items():
-        for label, group in group_by_label(own).items():
-            scores[part][label] = {
-                metric: {
-                    kind: score(metric, kind)(group) for kind, value in kinds.items() if value is not None
-                }
-                for metric, kinds in group[0].summary.items()
-            }
+    scores: dict[str, dict[str, Any]] = {}
+    for part, results_of_part in results.items():
+        groups = group_by_label(results_of_part)
+        scores[part] = {label: _scores_by_name(group) for label, group in groups.items()}
     template = jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text)
     try:
         return template.render(scores)
     except jinja2.UndefinedError as error:
         raise ValueError(f"the text of the page refers to a score that is not there: {error}.") from None
+
+
+def _scores_by_name(group: Sequence[Results]) -> dict[str, dict[str, str]]:
+    """Text of each score of a row, by metric and kind, without those that are not defined."""
+    scores: dict[str, dict[str, str]] = {}
+    for metric, kinds in group[0].summary.items():
+        defined = [kind for kind, value in kinds.items() if value is not None]
+        scores[metric] = {kind: score(metric, kind)(group) for kind in defined}
+    return scores
 
 
 RUNS: dict[str, Column] = {"runs": lambda group: str(len(group))}
@@ -187,22 +222,34 @@ def comparison_table(results: Sequence[Results], *, reference: str = "finetuning
     groups = group_by_label(results)
     if reference not in groups:
         raise ValueError(f"there is no result of {reference!r} to compare times with.")
+    reference_seconds = _train_seconds(groups[reference])
+
+    def relative_time(group: Sequence[Results]) -> str:
+        return f"{_train_seconds(group) / reference_seconds:.1f}"
+
+    def last_map(group: Sequence[Results]) -> float:
+        return statistics.fmean(result.summary["mAP"]["last"] or 0.0 for result in group)
+
     columns: dict[str, Column] = {
         **tables.METHOD,
         **RUNS,
         **SCORES,
-        "stored photos": partial(_stored, "images", ".0f", 1),
-        "stored MB": partial(_stored, "bytes", ".1f", 1e6),
-        "time": lambda group: f"{_train_seconds(group) / _train_seconds(groups[reference]):.1f}",
+        "stored photos": _stored_photos,
+        "stored MB": _stored_megabytes,
+        "time": relative_time,
     }
-    last = {label: [own.summary["mAP"]["last"] or 0.0 for own in group] for label, group in groups.items()}
-    best_first = sorted(groups, key=lambda label: -statistics.fmean(last[label]))
-    return tables.make_table([groups[label] for label in best_first], columns)
+    best_first = sorted(groups.values(), key=last_map, reverse=True)
+    return tables.make_table(best_first, columns)
 
 
-def _stored(kind: str, digits: str, unit: float, group: Sequence[Results]) -> str:
-    sizes = [result.stored[kind] for result in group if result.stored is not None]
-    return format(max(sizes) / unit, digits) if sizes else "–"
+def _stored_photos(group: Sequence[Results]) -> str:
+    sizes = [result.stored["images"] for result in group if result.stored is not None]
+    return str(max(sizes)) if sizes else "–"
+
+
+def _stored_megabytes(group: Sequence[Results]) -> str:
+    sizes = [result.stored["bytes"] for result in group if result.stored is not None]
+    return f"{max(sizes) / 1e6:.1f}" if sizes else "–"
 
 
 def _train_seconds(group: Sequence[Results]) -> float:
@@ -211,15 +258,26 @@ def _train_seconds(group: Sequence[Results]) -> float:
 
 def paired_differences(first: Sequence[Results], second: Sequence[Results]) -> dict[str, list[float]]:
     """Differences in last mAP between results with the same seed and class order, by class order."""
-    a, b = ({(own.class_order, own.seed): own.summary["mAP"]["last"] for own in g} for g in (first, second))
-    if a.keys() != b.keys():
+    first_scores = _last_by_run(first)
+    second_scores = _last_by_run(second)
+    unpaired = first_scores.keys() ^ second_scores.keys()
+    if unpaired:
         labels = f"{first[0].label!r} and {second[0].label!r}"
-        raise ValueError(f"{labels} have different seeds or class orders: {sorted(a.keys() ^ b.keys())}.")
+        raise ValueError(f"{labels} have different seeds or class orders: {sorted(unpaired)}.")
     differences: dict[str, list[float]] = {}
-    for order, seed in sorted(a):
-        x, y = a[order, seed], b[order, seed]
-        differences.setdefault(order, []).append(math.nan if x is None or y is None else x - y)
+    for order, seed in sorted(first_scores):
+        difference = first_scores[order, seed] - second_scores[order, seed]
+        differences.setdefault(order, []).append(difference)
     return differences
+
+
+def _last_by_run(group: Sequence[Results]) -> dict[tuple[str, int], float]:
+    """Last mAP by class order and seed; NaN if it is not defined."""
+    scores = {}
+    for result in group:
+        last = result.summary["mAP"]["last"]
+        scores[result.class_order, result.seed] = math.nan if last is None else last
+    return scores
 
 
 def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
@@ -240,54 +298,16 @@ def paired_table(results: Sequence[Results], labels: Sequence[str], against: Seq
     """
     groups = group_by_label(results)
     orders = sorted({result.class_order for result in results})
+    header = ["Difference of mAP last", "pairs", "mean", "95 %"]
+    header += [f"order {order}" for order in orders]
     rows = []
-    for label, other in product(labels, against):
-        by_order = paired_differences(groups[label], groups[other])
-        values = [value for own in by_order.values() for value in own]
-        low, high = confidence_interval(values)
-        cells = [f"{statistics.fmean(values):+.1f}", f"{low:+.1f} to {high:+.1f}"]
-        cells += [mean_and_deviation(by_order[order]) for order in orders]
-        rows.append([f"{name_of(label)} − {name_of(other)}", str(len(values)), *cells])
-    return Table(["Difference of mAP last", "pairs", "mean", "95 %", *(f"order {o}" for o in orders)], rows)
-
-
-def balance(group: Sequence[Results]) -> tuple[float, float] | None:
-    """Mean AP of the classes when they are new, and at the end, in percent, over classes and then seeds.
-
-    Classes must have an AP both times. None for a method that is evaluated at the end only.
-    """
-    seeds = []
-    for result in group:
-        ap = result.class_ap or []
-        if [len(row) for row in ap] == list(accumulate(result.classes_per_experience)):
-            pairs = [(ap[t][c], ap[-1][c]) for c, t in enumerate(result.experience_of_class)]
-            if known := [(new, last) for new, last in pairs if new is not None and last is not None]:
-                seeds.append([statistics.fmean(values) for values in zip(*known, strict=True)])
-    return tuple(map(statistics.fmean, zip(*seeds, strict=True))) if seeds else None  # type: ignore[return-value]
-
-
-def verdict(results: Sequence[Results]) -> str | None:
-    """A sentence that compares the two best methods of one benchmark; None if there are fewer.
-
-    Methods that train on all images at once are not compared: they are upper bounds.
-    """
-    groups = group_by_label(results)
-    known = {label: own for label, group in groups.items() if (own := balance(group)) is not None}
-    if len(known) < 2:
-        return None
-    first, second = sorted(known, key=lambda label: -known[label][1])[:2]
-    (new, last), (new_2, last_2) = known[first], known[second]
-    where = f"the best mAP after the last experience, {last:.1f}"
-    n_seeds = len(groups[first])
-    seeds = "one seed" if n_seeds == 1 else f"{n_seeds} seeds"
-    if f"{last:.1f}" == f"{last_2:.1f}":
-        return f"{name_of(first)} and {name_of(second)} have {where} ({seeds})."
-    reasons = {
-        "learned new classes better": new > new_2,
-        "lost less of what it learned": new - last < new_2 - last_2,
-    }
-    return (
-        f"{name_of(first)} has {where} against {last_2:.1f} of {name_of(second)} ({seeds}), because it "
-        f"{' and '.join(reason for reason, holds in reasons.items() if holds)}: the mean AP of its classes "
-        f"was {new:.1f} when they were new and {last:.1f} at the end, against {new_2:.1f} and {last_2:.1f}."
-    )
+    for label in labels:
+        for other in against:
+            by_order = paired_differences(groups[label], groups[other])
+            values = [value for order in by_order for value in by_order[order]]
+            low, high = confidence_interval(values)
+            cells = [f"{name_of(label)} − {name_of(other)}", str(len(values))]
+            cells += [f"{statistics.fmean(values):+.1f}", f"{low:+.1f} to {high:+.1f}"]
+            cells += [mean_and_deviation(by_order[order]) for order in orders]
+            rows.append(cells)
+    return Table(header, rows)

@@ -84,6 +84,9 @@ class Results:
     decisions: dict[str, list[Any]] | None = None
     """Counts over all test images after the last experience: ``thresholds`` of the probability, ``true``
     labels of each class, and for each threshold the labels ``found`` and how many of them are ``right``."""
+    thresholds: list[float] | None = None
+    """Probability at which each class seen counts as found, as in the run's ``model.json``; None if the run
+    chose none (`decision_thresholds`)."""
     class_ap: list[list[float | None]] | None = None
     """Row t has the AP of each class seen after experience t, empty if nothing was evaluated."""
     n_images: dict[str, list[int]] | None = None
@@ -144,7 +147,23 @@ def none_if_nan(value: float) -> float | None:
 
 def read_results(path: str | os.PathLike) -> Results:
     """Read a ``results.json``; a ValueError names one that is damaged, foreign or of another format."""
-    return _parse(path, read_json(path))
+    results = _parse(path, read_json(path))
+    root = results.settings.get("dataset_root")
+    if root is not None:
+        results.settings["dataset_root"] = _find_data(root, Path(path).resolve().parent)
+    return results
+
+
+def _find_data(root: str, folder: Path) -> str:
+    """The folder of the images of a run in ``folder``, which may have been given relative to its parents.
+
+    Commands store the name that was given to them, and write below the folder where they were started. A name
+    that fits nowhere is returned as it is.
+    """
+    for parent in folder.parents:
+        if not Path(root).is_absolute() and (parent / root).is_dir():
+            return str(parent / root)
+    return root
 
 
 def _parse(path: str | os.PathLike, content: Any) -> Results:
@@ -303,6 +322,7 @@ def _check_numbers(part: Mapping[str, Any], content: Mapping[str, Any], place: s
         **dict.fromkeys(("nested", "per_class_ap"), scores),
         **dict.fromkeys(("class_ap", "probabilities"), by_class),
         **dict.fromkeys(("acm", "cooccurrence"), matrix),
+        "thresholds": (0, 1, f"at most {n} probabilities between 0 and 1", range(n + 1)),
         "stages": (0, 100, f"{percent}, one for each of {n_experiences} experiences", up_to[1:]),
         "n_images": (0, math.inf, f"{n_experiences} numbers of at least 0", [n_experiences]),
         **dict.fromkeys(("seconds", "image"), (0, math.inf, "at least 0")),

@@ -19,7 +19,7 @@ from avalanche_agcn.experiments import build, checkpoint, folder
 from avalanche_agcn.experiments.checkpoint import LOWER_RATE, CheckpointPlugin, Diverged, State
 from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal, stop_between_batches
 from avalanche_agcn.experiments.features import feature_benchmark
-from avalanche_agcn.experiments.recorder import EstimatePlugin, EvaluationRecorder
+from avalanche_agcn.experiments.recorder import EvaluationRecorder
 from avalanche_agcn.experiments.results import (
     METRICS,
     RESULTS_FILE,
@@ -135,10 +135,9 @@ class Run:
         self.checkpoints = CheckpointPlugin(self._save, minutes=settings.checkpoint_minutes)
         if state is not None:
             self._restore(state)
-        estimate = EstimatePlugin(*self._count_remaining(), self.folder, self._log)
         # After all plugins that take part in training, and before the evaluator.
         end = self.strategy.plugins.index(self.strategy.evaluator)
-        self.strategy.plugins[end:end] = [estimate, self.checkpoints]
+        self.strategy.plugins.insert(end, self.checkpoints)
 
     def _log(self, text: str) -> None:
         self.log(f"{self.settings.name}: {text}")
@@ -164,13 +163,6 @@ class Run:
             return self.settings.train_epochs or 1
         n_images = sum(map(len, self.benchmark.plan.train.positions))
         return max(1, min(MAX_EPOCHS, round(STUDY_STEPS * self.settings.train_mb_size / n_images)))
-
-    def _count_remaining(self) -> tuple[int, int]:
-        """Train batches, and images to evaluate, of the remaining experiences."""
-        sizes = [len(experience.dataset) for experience in self._evaluation_stream]
-        remaining = range(len(sizes) - 1 if self._at_once else self.experience, len(sizes))
-        n_evaluated = sum(sum(sizes[: t + 1]) for t in remaining)
-        return self.n_epochs * sum(self._count_batches()[self.experience :]), n_evaluated
 
     def _count_batches(self) -> list[int]:
         """Batches per epoch of each time that the run trains."""
@@ -280,8 +272,14 @@ class Run:
             data=self.data,
             n_images={name: list(map(len, positions)) for name, positions in used.items()},
             stored=checkpoint.count_stored(self.strategy),
+            thresholds=self._thresholds,
             **self.recorder.as_results(settings.dataset_root),
         )
+
+    @property
+    def _thresholds(self) -> list[float] | None:
+        """Threshold of each class, chosen on held-out images; on test images it would flatter the scores."""
+        return self.recorder.best_thresholds() if self.settings.validation_size else None
 
     def _save_model(self) -> None:
         """Write the model for predictions; with ``keep_models`` also a copy for this experience."""
@@ -294,8 +292,7 @@ class Run:
             by_name=settings.freeze_backbone and settings.pretrained,
             transform=self.images.plan.eval_transform,
             class_names=self.benchmark.class_names,
-            # Thresholds chosen on test images would make scores on them too good.
-            thresholds=self.recorder.best_thresholds() if settings.validation_size else None,
+            thresholds=self._thresholds,
             about=about | settings.select("method", "label", "seed"),
         )
         for after in (None, self.experience) if settings.keep_models else (None,):

@@ -58,7 +58,7 @@ def results(make_result, tmp_path_factory):
     made = []
     for (label, last), seed in product(LAST.items(), (0, 1)):
         settings = {"label": label, "dataset_root": str(root), "method_settings": {"mem_size": 7}}
-        counts = {"found": [[40] * 4, [8] * 4], "right": [[10] * 4, [6] * 4]}
+        counts = {"found": [[40] * 4, [8] * 4], "right": [[10] * 4, [6 + 2 * seed] * 4]}
         own = {
             **{"benchmark": "SplitCOCO", "settings": settings, "class_names": NAMES},
             "per_class_ap": dict(zip(NAMES, (40.0 + 2 * seed, None, 0.0, 100.0), strict=True)),
@@ -66,7 +66,10 @@ def results(make_result, tmp_path_factory):
             "decisions": {"thresholds": [0.1, 0.5], "true": [10] * 4, **counts},
             "n_images": {"train": [30, 34], "test": [15, 17]},
             "pictures": [photo | {"probabilities": [[90.0, 60.0], [20.0, 2.0, 71.0, 3.0]]}],
-            "worst": [photo | {"class": "person", "error": "missed", "probability": 20.0}],
+            "worst": [
+                photo | {"class": "person", "error": "missed", "probability": 20.0},
+                photo | {"class": "car", "error": "wrong", "probability": 71.0},
+            ],
         }
         if label == "agcn":
             own |= {"acm": [[1.0, 0.25, 0, 0]] * 4, "cooccurrence": [[1.0, 0.5, 0, 0]] * 4}
@@ -99,8 +102,11 @@ def test_names_are_text_nothing_is_loaded_and_scores_are_means_over_seeds(writte
             assert method["deviation"][metric] == [0.0, 1.41]
         assert method["ap"] == [41.0, None, 0.0, 100.0]
         assert method["ap_deviation"] == [1.41, None, 0.0, 0.0]
-        assert method["decisions"]["true"] == [20] * 4
-        assert method["decisions"]["right"] == [[20] * 4, [12] * 4]
+        # Means over seeds: a sum would count each test image once per seed.
+        assert method["decisions"]["true"] == [10] * 4
+        assert method["decisions"]["right"] == [[10] * 4, [6 + 1] * 4]
+        assert method["thresholds"] == [0.5] * 4
+    assert part["best"] == LABEL
     agcn = part["methods"][2]
     assert agcn["acm"][0] == [1000, 250, 0, 0]
     assert agcn["truth"][0] == [1000, 500, 0, 0]
@@ -125,6 +131,7 @@ def test_each_photo_is_stored_once_unless_it_is_gone_or_has_no_room(written, res
         write_html(tmp_path / "report.html", {"a": shown})
         data = read_data(tmp_path / "report.html")
         assert data["photos"] == []
+        assert data["parts"][0]["missing_photos"] == 9  # one picture and two of the worst, for three methods
         assert not any(method["pictures"] or method["worst"] for method in data["parts"][0]["methods"])
 
 
@@ -141,6 +148,9 @@ def test_an_unfinished_run_is_shown_if_its_page_can_be_written(results, make_res
     assert ewc["nested"]["mAP"] == [[70.0], []]
     assert ewc["decisions"]["true"] == [3, 4, 0, 0]
     assert "| EWC | 1 | 70.0 |" in table_1([running]).markdown()
+    one_experience = replace(running, class_names=NAMES[:2], classes_per_experience=[2])
+    refresh_page(tmp_path, [], 1, one_experience)
+    assert "1 of 1 experience learned." in (tmp_path / "report.html").read_text(encoding="utf-8")
     (tmp_path / "file").write_text("")
     refresh_page(tmp_path / "file", [], 6, results[0])  # the run continues
     assert "report.html was not written" in capsys.readouterr().out
@@ -197,6 +207,17 @@ def texts(browser, selector):
     return [element.text for element in find(browser, selector)]
 
 
+BARS = ".bars tbody tr"
+THRESHOLDS = "[data-view=detail] .maps ~ .tools select"
+HARDEST = "[data-view=detail] .photos + h3 ~ .tools select"
+
+
+def choose(browser, selector, value):
+    """Choose an option of a drop-down list."""
+    set_value = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change'))"
+    browser.execute_script(set_value, find(browser, selector)[0], value)
+
+
 def scroll_to(browser, element):
     """Scroll at once, and wait until the page has noticed, since scrolling hides values."""
     at_once = "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})"
@@ -209,6 +230,25 @@ def test_hostile_names_are_shown_and_not_run(opened):
     assert shown == NAMES
     assert LABEL in texts(opened, ".chip")[1]
     assert {image.get_attribute("src")[:10] for image in find(opened, "img")} == {"data:image"}
+
+
+def test_the_page_begins_with_the_winner_and_says_once_what_data_it_has(opened):
+    sentence = texts(opened, ".conclusion p")[0]
+    assert sentence.startswith(f"{LABEL} has the best mAP last, 51.0 ± 1.4; AGCN follows with 36.0 ± 1.4")
+    assert find(opened, "[data-view=detail] select")[0].get_attribute("value") == LABEL
+    header = [*texts(opened, "h1"), *texts(opened, ".lead"), *texts(opened, ".facts li")]
+    assert header[:3] == ["SplitCOCO", "4 classes", "2 experiences"]
+    assert [texts(opened, "section h2")[k] for k in (0, 1)] == ["Comparison", "Classes of each experience"]
+    assert texts(opened, ".data tbody th") == ["1", "2"]
+    assert texts(opened, "caption") == ["All methods"]  # the paper's Table 1 has other classes
+
+
+def test_scores_are_explained_below_the_table_and_on_hover(opened):
+    explained = dict(zip(texts(opened, "dl.words dt"), texts(opened, "dl.words dd"), strict=True))
+    assert {"mAP", "CF1", "OF1", "last", "nested", "forgetting", "forgetting %"} == explained.keys()
+    for heading in find(opened, ".compare th[scope=col]"):
+        for word in {"CF1", "OF1", "forgetting"} & set(heading.text.split()):
+            assert explained[word] in heading.get_attribute("title") or "%" in heading.text
 
 
 def test_a_table_is_sorted_by_a_heading(opened):
@@ -231,6 +271,7 @@ def test_values_are_shown_on_hover_and_by_keys(opened):
     (tip,) = find(opened, "#tip")
     assert tip.text.startswith("After experience 2: mAP")
     assert "51.0 ± 1.4" in tip.text
+    choose(opened, "[data-view=detail] select", "agcn")  # which has a matrix
     ActionChains(opened).move_to_element(find(opened, ".chip")[0]).perform()
     for experience in (2, 1):  # the first key shows where the cursor is
         plot.send_keys(Keys.ARROW_LEFT)
@@ -251,6 +292,7 @@ def test_methods_are_switched_on_and_off(opened):
 
     assert drawn() == set(LAST)
     chip = find(opened, ".chip")[2]
+    scroll_to(opened, chip)
     chip.click()
     assert chip.get_attribute("aria-pressed") == "false"
     assert drawn() == set(LAST) - {"agcn"}
@@ -263,15 +305,34 @@ def test_the_threshold_changes_the_found_labels(opened):
     def shown():
         return texts(opened, ".bars tbody tr:first-child td"), texts(opened, ".photo:first-child li")[:2]
 
+    def hardest():
+        return texts(opened, ".photos:last-of-type .photo li")[-2:]
+
     row, labels = shown()
-    assert row[:6] == ["20", "16", "12", "75.0", "60.0", "66.7"]
+    assert row[:7] == ["0.50", "10", "8", "7", "87.5", "70.0", "77.8"]
     assert row[-1] == "0.5"  # the best threshold
     assert labels == ["✗ car 0.71", "○ person 0.20"]
-    set_value = "arguments[0].value = 0.1; arguments[0].dispatchEvent(new Event('input'))"
-    opened.execute_script(set_value, find(opened, "input[type=range]")[0])
+    assert hardest() == ["○ person missed 0.20", "shows person"]
+    choose(opened, THRESHOLDS, "0.1")
     row, labels = shown()
-    assert row[:6] == ["20", "80", "20", "25.0", "100.0", "40.0"]
+    assert row[:7] == ["0.10", "10", "40", "10", "25.0", "100.0", "40.0"]
     assert labels == ["✓ person 0.20", "✗ car 0.71"]
+    assert hardest() == ["✓ person found 0.20", "shows person"]  # as the labels above have it
+    choose(opened, HARDEST, "car")
+    assert hardest()[0] == "✗ car found, but not there 0.71"
+
+
+def test_the_page_uses_the_thresholds_of_the_run(browser, results, tmp_path):
+    chosen = [replace(result, thresholds=[0.1, 0.5, 0.8, 0.33]) for result in results]
+    write_html(tmp_path / "report.html", {"SplitCOCO": chosen})
+    browser.get((tmp_path / "report.html").as_uri())
+    assert find(browser, f"{THRESHOLDS} option")[0].text == "of the run: 0.10 to 0.80"
+    rows = [[cell.text for cell in row.find_elements("css selector", "td")] for row in find(browser, BARS)]
+    assert [row[0] for row in rows] == ["0.10", "0.50", "0.80", "0.33"]
+    assert [row[2] for row in rows] == ["40", "8", "–", "–"]  # nothing was counted at 0.8 and 0.33
+    assert texts(browser, ".photo:first-child li")[0] == "✓ person 0.20"
+    choose(browser, HARDEST, "car")
+    assert texts(browser, ".photos:last-of-type .photo li")[-2] == "– car not found, and not there 0.71"
 
 
 def test_the_page_fits_a_phone_and_has_a_dark_mode(opened):
@@ -287,9 +348,28 @@ def test_the_page_fits_a_phone_and_has_a_dark_mode(opened):
         fits = "return document.documentElement.scrollWidth === 390"
         WebDriverWait(opened, 10).until(lambda page: page.execute_script(fits))  # plots are redrawn
         assert opened.execute_script(colour) == "rgb(18, 21, 26)"
+        # A table that does not fit says so, until it has been scrolled to its end.
+        table = find(opened, ".scroll")[0]
+        hint = table.find_element("xpath", "preceding-sibling::p")
+        WebDriverWait(opened, 10).until(lambda page: "more" in table.get_attribute("class"))
+        assert hint.text == "scroll sideways for more →"
+        opened.execute_script("arguments[0].scrollLeft = 9999", table)
+        WebDriverWait(opened, 10).until(lambda page: "more" not in table.get_attribute("class"))
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_the_axis_of_forgetting_has_zero_and_at_least_ten_points(browser, make_result, tmp_path):
+    rows = [[50.0], [50.0, 40.0], [49.9, 40.1, 30.0]]
+    stream = {"class_names": NAMES[:3], "classes_per_experience": [1, 1, 1]}
+    scores = {"per_class_ap": dict.fromkeys(NAMES[:3], 40.0), "nested": dict.fromkeys(METRICS, rows)}
+    write_html(tmp_path / "report.html", {"three": [make_result("er", **stream, **scores)]})
+    browser.get((tmp_path / "report.html").as_uri())
+    _, forgetting = find(browser, ".plot svg")
+    ticks = {text.text for text in forgetting.find_elements("css selector", "text[text-anchor=end]")}
+    assert {"0", "10"} <= ticks
+    assert len(forgetting.find_elements("css selector", ".zero")) == 1
 
 
 def test_the_page_of_the_study_opens_at_once(browser, study):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.plots import SIGNS, class_precision, correlation, curves, describe_stream
@@ -11,6 +12,7 @@ from avalanche_agcn.experiments.results import METRICS
 
 NAMES = ["person", "bicycle", "car", "motorcycle", "airplane"]
 WORDS = ["cat", "dog", "car", "bus", "tree", "sea"]
+THRESHOLDS = st.lists(st.floats(0, 1), min_size=len(WORDS), max_size=len(WORDS))
 TITLE = "SplitScenes (drawn scenes): 40 classes in 10 experiences\nat most 24 images\nlabels found at p ≥ 0.7"
 
 
@@ -58,7 +60,9 @@ def test_titles_describe_the_stream_and_the_matrices(make):
     part = make(settings={"limit": 60, "validation_size": 0.1})
     assert describe_stream(part).endswith("\nat most 60 images per experience, on 10% of the train images")
     scenes = make(benchmark="SplitScenes")
-    expected = "SplitScenes (drawn scenes): 5 classes in 2 experiences"
+    expected = "SplitScenes: 5 classes in 2 experiences\ndrawn scenes"
+    one = make(class_names=NAMES[:1], classes_per_experience=[1])
+    assert describe_stream(one) == "SplitCOCO: 1 class in 1 experience"
     assert describe_stream(scenes) == curves([scenes]).axes[0].get_title() == expected
     assert class_precision([scenes])._suptitle.get_text().startswith(expected)
     assert correlation(scenes)._suptitle.get_text() == expected
@@ -70,41 +74,63 @@ def picture(labels, *scores):
     return np.zeros((8, 6, 3)), labels, scores
 
 
-@given(st.lists(st.floats(0, 1), max_size=len(WORDS)), st.sets(st.sampled_from(WORDS)), st.floats(0, 1))
-def test_found_labels_are_a_partition_by_threshold_and_truth(scores, labels, threshold):
+@given(st.lists(st.floats(0, 1), max_size=len(WORDS)), st.sets(st.sampled_from(WORDS)), THRESHOLDS)
+def test_found_labels_are_a_partition_by_threshold_and_truth(scores, labels, thresholds):
+    threshold_of = dict(zip(WORDS, thresholds, strict=True))
     seen = dict(zip(WORDS, scores, strict=False))
     found = {kind: [] for kind in SIGNS}
-    for kind, name in plots.found_labels(scores, labels, WORDS, threshold):
+    for kind, name in plots.found_labels(scores, labels, WORDS, thresholds):
         found[kind].append(name)
     for kind, is_found, is_true in (("right", True, True), ("wrong", True, False), ("missed", False, True)):
-        expected = {n for n, p in seen.items() if (p >= threshold, n in labels) == (is_found, is_true)}
+        expected = {n for n, p in seen.items() if (p >= threshold_of[n], n in labels) == (is_found, is_true)}
         assert set(found[kind]) == expected
         probabilities = [seen[name] for name in found[kind]]
         assert probabilities == sorted(probabilities, reverse=True)
 
 
 def test_cells_tell_right_missed_and_wrong_by_sign_and_colour_after_few_experiences():
-    plot = plots.labelled_pictures([picture(["cat", "sea"], [0.7], [0.2, 0.9, 0.69])], class_names=WORDS)
+    rows = {"class_names": WORDS, "thresholds": [0.7] * 6}
+    plot = plots.labelled_pictures([picture(["cat", "sea"], [0.7], [0.2, 0.9, 0.69])], **rows)
     first, second = plot.axes[1:]
     assert (texts(first.texts), texts(second.texts)) == (["✓ cat"], ["○ cat", "✗ dog"])
     assert [text.get_color() for text in second.texts] == [plots.COLOURS["missed"], plots.COLOURS["wrong"]]
     assert len(set(plots.COLOURS.values())) == len(set(SIGNS.values())) == 3
-    assert first.get_title(loc="left") == "after experience 1\n1 classes"
+    assert first.get_title(loc="left") == "after experience 1\n1 class"
     assert second.get_title(loc="left") == "after experience 2\n3 classes"
     assert all(sign in " ".join(texts(plot.texts)) for sign in SIGNS.values())
     assert str(plot) == (
-        "labels found at p ≥ 0.7 in 1 images after experiences 1, 2: 0 right, 1 missed, 1 wrong at the end"
+        "labels found at p ≥ 0.7 in 1 image after experiences 1, 2: 0 right, 1 missed, 1 wrong at the end"
     )
     for pictures in ([], [picture(["cat"])], [picture(["cat"], [], [])]):
         with pytest.raises(ValueError, match="no picture to draw"):
-            plots.labelled_pictures(pictures, class_names=WORDS)
-    for scores, columns in (
-        ([[0.1] * (t + 1) for t in range(6)], [1, 3, 4, 6]),  # few, with the first and the last
-        ([[], [], [0.9, 0.1]], [3]),  # only those that were evaluated
-    ):
-        plot = plots.labelled_pictures([picture(["cat"], *scores)], class_names=WORDS)
-        titles = [axes.get_title(loc="left").split("\n")[0] for axes in plot.axes[1:]]
-        assert titles == [f"after experience {t}" for t in columns]
+            plots.labelled_pictures(pictures, **rows)
+
+
+@pytest.mark.parametrize(
+    ("scores", "columns", "skipped"),
+    [
+        ([[0.1]] * 6, [1, 2, 3, 4, 5, 6], None),
+        ([[0.1]] * 8, [1, 2, 4, 5, 7, 8], "not shown: after experiences 3, 6"),  # with the first and the last
+        ([[], [0.9, 0.1]], [2], "not shown: after experience 1"),  # only those that were evaluated
+    ],
+)
+def test_experiences_that_are_not_shown_are_named(scores, columns, skipped):
+    thresholds = [0.5, 0.6, 0.5, 0.5, 0.5, 0.4]
+    plot = plots.labelled_pictures([picture(["cat"], *scores)], class_names=WORDS, thresholds=thresholds)
+    titles = [axes.get_title(loc="left").split("\n")[0] for axes in plot.axes[1:]]
+    assert titles == [f"after experience {t}" for t in columns]
+    legend = texts(plot.texts)
+    assert "○ missed: already learned, but not found at thresholds of p from 0.4 to 0.6" in legend
+    assert [text for text in legend if text.startswith("not shown")] == ([skipped] if skipped else [])
+
+
+def test_pictures_are_labelled_at_the_thresholds_of_the_run(make, tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "1.jpg")
+    shown = {"image": "1.jpg", "labels": ["car"], "probabilities": [[], [60.0, 20.0, 60.0, 0.0, 0.0]]}
+    settings = {"dataset_root": str(tmp_path)}
+    for thresholds, expected in ((None, ["✓ car", "✗ person"]), ([0.7, 0.1, 0.7], ["○ car", "✗ bicycle"])):
+        plot = plots.pictures(make(settings=settings, pictures=[shown], thresholds=thresholds))
+        assert texts(plot.axes[1].texts) == expected
 
 
 @pytest.mark.parametrize("n_columns", [1, 4])
@@ -112,7 +138,7 @@ def test_cells_tell_right_missed_and_wrong_by_sign_and_colour_after_few_experien
 def test_texts_do_not_overlap_and_are_not_cut_off(n_columns, n_pictures, boxes_inside):
     names = [f"tennis racket {k}" for k in range(20)]
     pictures = [picture(names[3:4], *[[0.9] * 20] * n_columns) for _ in range(n_pictures)]
-    plot = plots.labelled_pictures(pictures, class_names=names, title=TITLE)
+    plot = plots.labelled_pictures(pictures, class_names=names, thresholds=[0.5] * 20, title=TITLE)
     written = texts(plot.axes[1].texts)
     assert (len(written), written[0]) == (plots.MAX_LINES, "✓ tennis racket 3")
     assert written[-1] == f"✗ … {20 - (plots.MAX_LINES - 1)} more"  # what does not fit is counted

@@ -7,7 +7,15 @@ from avalanche_agcn.experiments import tables
 from avalanche_agcn.experiments.methods import ABLATIONS, name_of
 from avalanche_agcn.experiments.results import METRICS
 from avalanche_agcn.experiments.settings import change_settings, make_settings
-from avalanche_agcn.experiments.tables import Table, all_tables, stage_table, table_1, table_2, table_3
+from avalanche_agcn.experiments.tables import (
+    Table,
+    all_tables,
+    conclusion,
+    stage_table,
+    table_1,
+    table_2,
+    table_3,
+)
 
 LABELS = ["agcn", *ABLATIONS]
 TRUTH = [[1.0, 0.2, 0.4], [0.6, 1.0, 0.0], [0.1, 0.3, 1.0]]
@@ -42,6 +50,14 @@ def ablations(make):
     return make_ablations
 
 
+def captions(results, **options):
+    return [one.caption for one in all_tables(results, **options)]
+
+
+def suffixes(results):
+    return [one.suffix for one in all_tables(results)]
+
+
 def column(table):
     """Cells by the title of their column."""
     return dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
@@ -63,10 +79,10 @@ def test_the_b_protocols_table_has_the_average_over_stages_and_their_f1(make):
     assert table.rows == [["ER", "2", "70.0 ± 0.0", "60.0 ± 0.0", "40.0 ± 0.0", "55.0 ± 0.0"]]
     late = make("multitask", stages={**stages, "mAP": [None, 60.0]})
     assert stage_table([late]).rows[0][2] == "–"
-    caption, under_b = "B protocols' table", replace(own[0], settings={"protocol": "B0-C4"})
-    assert caption not in all_tables(own)
-    assert caption in all_tables(own, stages=True)
-    assert caption in all_tables([under_b])
+    caption = "As papers on B protocols report it"
+    assert caption not in captions(own)
+    assert caption in captions(own, stages=True)
+    assert caption in captions([replace(own[0], settings={"protocol": "B0-C4"})])
 
 
 def test_the_papers_scores_are_shown_for_the_same_stream_only(make, make_result, ablations):
@@ -105,14 +121,66 @@ def test_tables_2_and_3_are_in_the_papers_order_beside_its_scores(ablations):
 
 
 def test_variants_have_tables_of_their_own(make_result, ablations):
-    assert list(all_tables([make_result(), make_result("er")])) == ["Table 1"]
-    assert list(all_tables(ablations(labels=["agcn", "agcn-no-cross"]))) == ["Table 1", "Table 2"]
-    assert list(all_tables(ablations(labels=["agcn-lambda3-0"]))) == ["Table 3"]
-    made = all_tables(ablations())
-    assert [row[0] for row in made["Table 1"].rows] == ["AGCN"]
+    assert suffixes([make_result(), make_result("er")]) == [""]
+    assert suffixes(ablations(labels=["agcn", "agcn-no-cross"])) == ["", "-2"]
+    assert suffixes(ablations(labels=["agcn-lambda3-0"])) == ["-3"]
+    made = {one.suffix: one.table for one in all_tables(ablations())}
+    assert [row[0] for row in made[""].rows] == ["AGCN"]
     ours = [label for label, variant in ABLATIONS.items() if variant.table == "ours"]
-    assert [row[0] for row in made["Variants of ours"].rows] == ["AGCN", *map(name_of, ours)]
-    assert [len(made[f"Table {k}"].rows) for k in (2, 3)] == [2, 6]
+    assert [row[0] for row in made["-variants"].rows] == ["AGCN", *map(name_of, ours)]
+    assert [len(made[suffix].rows) for suffix in ("-2", "-3")] == [2, 6]
+
+
+def test_captions_name_the_papers_tables_for_its_streams_only(make_result, ablations):
+    papers = [f"as in the paper's Table {k}" for k in (1, 2, 3)]
+    assert [caption.partition(", ")[2] for caption in captions(ablations())] == [*papers, ""]
+    for results in ([make_result()], ablations("SplitScenes"), ablations(limit=100)):
+        assert not any("paper" in caption for caption in captions(results))
+
+
+def test_words_of_all_titles_are_explained(make_result, ablations):
+    for title in ("mAP last", "CF1 nested", "forgetting", "forgetting %", "forgetting % OF1", "paper: mAP"):
+        assert tables.explain(title)
+    assert tables.explain("forgetting %") == tables.EXPLANATIONS["forgetting %"]
+    assert tables.explain("OF1 last").startswith(f"OF1: {tables.EXPLANATIONS['OF1']} last: on all test")
+    assert tables.explain("seconds") == ""
+
+
+def test_thresholds_are_those_of_the_run_everywhere(make_result):
+    assert tables.decision_thresholds(make_result()) == [0.5] * 4
+    assert tables.decision_thresholds(make_result(thresholds=[0.1, 0.9])) == [0.1, 0.9, 0.5, 0.5]
+    counts = {"thresholds": [0.1, 0.5], "true": [10] * 4, "found": [[9] * 4, [5] * 4]}
+    counts["right"] = [[9] * 4, [4] * 4]
+    table = tables.class_table([make_result(thresholds=[0.1, 0.5, 0.33, 0.5], decisions=counts)])
+    precision_and_recall = [row[-2:] for row in table.rows]
+    assert precision_and_recall[:2] == [["100.00", "90.00"], ["80.00", "40.00"]]
+    assert precision_and_recall[2] == ["", ""]  # nothing was counted at 0.33
+
+
+def test_the_conclusion_compares_the_best_methods_by_the_scores_of_the_table(make_result):
+    at_once = make_result("multitask", nested={metric: [[], [70.0, 90.0]] for metric in METRICS})
+    results = [make_result("er", last=55.0), make_result("agcn", last=45.0), make_result("ewc", last=30.0)]
+    assert conclusion([at_once, *results]) == [
+        "ER has the best mAP last, 55.0; AGCN follows with 45.0 (one seed). Their forgetting (lower is "
+        "better) is 20.0 and 20.0.",
+        "Trained on all images at once, which the others are not: Multi-Task 90.0.",
+    ]
+    cells = column(table_1(results))
+    assert (cells["mAP last"][1:], cells["forgetting"][1:]) == (("55.0", "45.0"), ("20.0", "20.0"))
+    equal = conclusion([make_result("er"), make_result()])
+    assert equal[0].startswith("ER and AGCN have the best mAP last, 50.0 and 50.0 (one seed).")
+    unfinished = make_result("er", nested={metric: [[99.0]] for metric in METRICS})
+    for others in ([], [at_once], [unfinished], [make_result("agcn", settings={"label": "agcn-no-cross"})]):
+        assert not any("best" in sentence for sentence in conclusion([make_result("lwf"), *others]))
+
+
+def test_scores_that_do_not_depend_on_the_seed_are_named_once(make_result):
+    same = [make_result("streaming_ridge", seed) for seed in (0, 1)]
+    other = [make_result("er", seed, last=40.0 + seed) for seed in (0, 1)]
+    sentences = conclusion([*same, *other])
+    assert sentences[1:] == ["± 0.0: the result does not depend on the seed (StreamingRidge)."]
+    assert "40.5 ± 0.7 (mean over 2 seeds)" in sentences[0]
+    assert not any("seed (" in sentence for sentence in conclusion([same[0], *other]))
 
 
 def test_blocks_are_compared_separately_and_the_truth_has_no_error(make_result):

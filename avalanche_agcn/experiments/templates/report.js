@@ -21,6 +21,7 @@
   const known = (value) => value !== null && value !== undefined;
   const number = (value, digits = 1) => (known(value) ? value.toFixed(digits) : "–");
   const spread = (value, deviation) => number(value) + (known(deviation) ? ` ± ${number(deviation)}` : "");
+  const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}. ` : "");
   const shorten = (text, length) => (text.length > length ? text.slice(0, length - 1) + "…" : text);
 
   const tip = document.getElementById("tip");
@@ -72,7 +73,7 @@
     const bar = (low, high) => h("span", { class: "range" }, low, h("span", { class: "scale", style: { background: `linear-gradient(90deg, ${colours.join()})` } }), high);
     return { rgb, css, contrast, bar };
   };
-  const CIVIDIS = scale("#00224e", "#1a386f", "#434e6c", "#61656f", "#7d7c78", "#9b9476", "#bcae6c", "#dec958", "#fee838");
+  const VIRIDIS = scale("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725");
   const DIVERGING = scale("#2d004b", "#70589f", "#bfbbda", "#f7f7f6", "#fdc57f", "#d0730f", "#7f3b08");
 
   // Tables that sort by a heading: highest first, then lowest first, then as before.
@@ -108,20 +109,23 @@
     return ticks;
   };
 
-  const lineChart = (box, { series, n, xLabel, yLabel, heading, label }) => {
+  // The y axis covers the values, and those in `include`; if they have 0, it is drawn as a line.
+  const lineChart = (box, { series, n, xLabel, yLabel, heading, label, include = [] }) => {
     const width = Math.max(280, box.clientWidth), height = Math.max(250, Math.min(430, width * .5));
     const edge = { left: 46, right: 16, top: 12, bottom: 44 };
     const values = series.flatMap(({ y, deviation }) => y.flatMap((v, k) => (known(v) ? [v - (deviation?.[k] ?? 0), v + (deviation?.[k] ?? 0)] : [])));
     if (!values.length) { box.replaceChildren(h("p", { class: "note" }, "Nothing to show: switch a method on.")); return; }
-    const low = Math.min(...values), high = Math.max(...values), pad = (high - low || 1) * .05;
+    const low = Math.min(...values, ...include), high = Math.max(...values, ...include), pad = (high - low || 1) * .05;
     const [bottom, top] = [low - pad, high + pad];
     const X = (k) => edge.left + (n === 1 ? .5 : k / (n - 1)) * (width - edge.left - edge.right);
     const Y = (v) => edge.top + (1 - (v - bottom) / (top - bottom)) * (height - edge.top - edge.bottom);
-    const svg = s("svg", { width, height, tabindex: 0, role: "img", "aria-label": `${label}. Use the arrow keys to read values.` });
+    const crowded = series.length > 6; // the bands of many curves would hide each other: only that of the nearest is shown
+    const svg = s("svg", { width, height, tabindex: 0, role: "img", class: crowded ? "crowded" : null, "aria-label": `${label}. Use the arrow keys to read values.` });
     for (const tick of niceTicks(bottom, top)) {
       svg.append(s("line", { class: "axis", x1: edge.left, x2: width - edge.right, y1: Y(tick), y2: Y(tick) }),
         s("text", { x: edge.left - 8, y: Y(tick) + 4, "text-anchor": "end" }, String(+tick.toFixed(6))));
     }
+    if (include.includes(0)) svg.append(s("line", { class: "zero", x1: edge.left, x2: width - edge.right, y1: Y(0), y2: Y(0) }));
     const every = Math.ceil(n / Math.max(2, Math.floor(width / 42)));
     for (let k = 0; k < n; k += every) svg.append(s("text", { x: X(k), y: height - 24, "text-anchor": "middle" }, String(k + 1)));
     svg.append(s("text", { x: (edge.left + width - edge.right) / 2, y: height - 5, "text-anchor": "middle" }, xLabel),
@@ -181,40 +185,39 @@
 
   // A matrix as a picture with one pixel per entry, so that hundreds of classes stay quick.
 
-  const heatmap = (box, { values, rows, columns, colours, position, text, describe, breaks = [], columnBreaks = breaks, label, size }) => {
+  const heatmap = (box, { values, rows, columns, colours, position, text, describe, breaks = [], columnBreaks = breaks, label, cell: [wide, high] }) => {
     const n = rows.length, m = columns.length;
-    const side = size ?? Math.max(4, Math.min(26, Math.floor(Math.min(520, box.clientWidth - 110) / m)));
-    const names = side >= 9, left = names ? 10 + 6.6 * Math.min(18, Math.max(...rows.map((r) => r.length))) : 6;
+    const names = high >= 9, left = names ? 10 + 6.6 * Math.min(18, Math.max(...rows.map((r) => r.length))) : 6;
     const longest = Math.min(16, Math.max(...columns.map((c) => c.length))), upright = longest < 3;
     const head = names ? 10 + 6.2 * (upright ? 1.5 : longest) : 6;
     const canvas = h("canvas", { width: m, height: n }), context = canvas.getContext("2d");
     const pixels = context.createImageData(m, n);
     values.forEach((row, i) => row.forEach((value, j) => { if (known(value)) pixels.data.set([...colours.rgb(position(value)), 255], 4 * (i * m + j)); }));
     context.putImageData(pixels, 0, 0);
-    const svg = s("svg", { width: left + m * side + 4, height: head + n * side + 4, tabindex: 0, role: "img", "aria-label": `${label}. Use the arrow keys to read values.` },
-      s("image", { href: canvas.toDataURL(), x: left, y: head, width: m * side, height: n * side, preserveAspectRatio: "none", style: { "image-rendering": "pixelated" } }));
-    const font = { "font-size": `${Math.min(12, side * .82)}px` };
+    const svg = s("svg", { width: left + m * wide + 4, height: head + n * high + 4, tabindex: 0, role: "img", "aria-label": `${label}. Use the arrow keys to read values.` },
+      s("image", { href: canvas.toDataURL(), x: left, y: head, width: m * wide, height: n * high, preserveAspectRatio: "none", style: { "image-rendering": "pixelated" } }));
+    const font = { "font-size": `${Math.min(12, high * .82)}px` };
     if (names) {
-      rows.forEach((name, i) => svg.append(s("text", { x: left - 5, y: head + (i + .5) * side + 4, "text-anchor": "end", style: font }, shorten(name, 18))));
-      columns.forEach((name, j) => svg.append(s("text", { transform: `translate(${left + (j + .5) * side + (upright ? 0 : 4)} ${head - 5}) rotate(${upright ? 0 : -90})`, "text-anchor": upright ? "middle" : "start", style: font }, shorten(name, 16))));
+      rows.forEach((name, i) => svg.append(s("text", { x: left - 5, y: head + (i + .5) * high + 4, "text-anchor": "end", style: font }, shorten(name, 18))));
+      columns.forEach((name, j) => svg.append(s("text", { transform: `translate(${left + (j + .5) * wide + (upright ? 0 : 4)} ${head - 5}) rotate(${upright ? 0 : -90})`, "text-anchor": upright ? "middle" : "start", style: font }, shorten(name, 16))));
     }
-    if (text && side >= 22) values.forEach((row, i) => row.forEach((value, j) => {
-      if (known(value)) svg.append(s("text", { x: left + (j + .5) * side, y: head + (i + .5) * side + 4, "text-anchor": "middle", style: { fill: colours.contrast(position(value)), "font-size": "10.5px" } }, text(value)));
+    if (text && wide >= 22 && high >= 14) values.forEach((row, i) => row.forEach((value, j) => {
+      if (known(value)) svg.append(s("text", { x: left + (j + .5) * wide, y: head + (i + .5) * high + 4, "text-anchor": "middle", style: { fill: colours.contrast(position(value)), "font-size": "10.5px" } }, text(value)));
     }));
-    for (const b of breaks) svg.append(s("line", { class: "border", x1: left, x2: left + m * side, y1: head + b * side, y2: head + b * side }));
-    for (const b of columnBreaks) svg.append(s("line", { class: "border", y1: head, y2: head + n * side, x1: left + b * side, x2: left + b * side }));
-    const mark = s("rect", { class: "cursor", width: side, height: side, visibility: "hidden" });
+    for (const b of breaks) svg.append(s("line", { class: "border", x1: left, x2: left + m * wide, y1: head + b * high, y2: head + b * high }));
+    for (const b of columnBreaks) svg.append(s("line", { class: "border", y1: head, y2: head + n * high, x1: left + b * wide, x2: left + b * wide }));
+    const mark = s("rect", { class: "cursor", width: wide, height: high, visibility: "hidden" });
     svg.append(mark);
     let cursor = [0, 0];
     const read = (i, j, x, y) => {
       cursor = [i, j];
-      mark.setAttribute("x", left + j * side); mark.setAttribute("y", head + i * side); mark.setAttribute("visibility", "visible");
+      mark.setAttribute("x", left + j * wide); mark.setAttribute("y", head + i * high); mark.setAttribute("visibility", "visible");
       showTip(x, y, ...describe(i, j));
     };
     const leave = () => { hideTip(); mark.setAttribute("visibility", "hidden"); };
     const point = (event) => {
       const place = svg.getBoundingClientRect();
-      const [i, j] = [Math.floor((event.clientY - place.top - head) / side), Math.floor((event.clientX - place.left - left) / side)];
+      const [i, j] = [Math.floor((event.clientY - place.top - head) / high), Math.floor((event.clientX - place.left - left) / wide)];
       if (i >= 0 && i < n && j >= 0 && j < m && known(values[i][j])) read(i, j, event.clientX, event.clientY); else leave();
     };
     svg.addEventListener("pointermove", point);
@@ -228,16 +231,34 @@
       const [i, j] = mark.getAttribute("visibility") === "hidden" ? cursor : [cursor[0] + di, cursor[1] + dj];
       if (!known(values[i]?.[j])) return;
       const place = svg.getBoundingClientRect();
-      read(i, j, place.left + left + j * side, place.top + head + (i + 1) * side);
+      read(i, j, place.left + left + j * wide, place.top + head + (i + 1) * high);
     });
     box.replaceChildren(svg);
   };
 
+  // A box that can be scrolled sideways says so above it, and fades out at its right edge (report.css).
+  const withHint = (box) => {
+    const hint = h("p", { class: "hint", "aria-hidden": "true", hidden: true }, "scroll sideways for more →");
+    const wrapper = h("div");
+    if (box.parentNode) box.before(wrapper);
+    wrapper.append(hint, box);
+    const update = () => {
+      const hidden = box.scrollWidth - box.clientWidth;
+      hint.hidden = hidden <= 1;
+      box.classList.toggle("more", hidden - box.scrollLeft > 4);
+    };
+    box.addEventListener("scroll", update, { passive: true });
+    new ResizeObserver(update).observe(box);
+    new MutationObserver(update).observe(box, { childList: true });
+    return wrapper;
+  };
+
   const figure = (parent, ...caption) => {
     const box = h("div", { class: "map" });
-    parent.append(h("figure", {}, h("figcaption", {}, ...caption), box));
+    parent.append(h("figure", {}, h("figcaption", {}, ...caption), withHint(box)));
     return box;
   };
+  const between = (low, value, high) => Math.max(low, Math.min(high, Math.floor(value)));
   const select = (options, value, onchange) =>
     fill(h("select", { onchange: (event) => onchange(event.target.value) }), {}, options.map(([key, name]) => h("option", { value: key, selected: key === value }, name)));
   const slider = (min, max, step, value, oninput) =>
@@ -250,25 +271,29 @@
     const experienceOf = sizes.flatMap((size, t) => Array(size).fill(t));
     const breaks = sizes.slice(0, -1).reduce((all, size) => [...all, (all.at(-1) ?? 0) + size], []);
     const store = `report:${location.pathname}:${index}`;
-    const end = (method) => method.nested[metrics[0]].at(-1).at(-1) ?? -1, rank = (method) => (method.acm ? 1000 : 0) + end(method);
-    const first = methods.reduce((a, b) => (rank(b) > rank(a) ? b : a)).label; // the best of those with a correlation matrix
-    const state = { shown: methods.filter((one) => one.shown).map((one) => one.label), metric: metrics[0], focus: first, threshold: .5 };
+    const state = { shown: methods.filter((one) => one.shown).map((one) => one.label), metric: metrics[0], focus: part.best, threshold: "run" };
     try { Object.assign(state, JSON.parse(sessionStorage.getItem(store))); } catch { /* no storage for this page */ }
     const isShown = (method) => state.shown.includes(method.label);
     const byLabel = Object.fromEntries(methods.map((one) => [one.label, one])), byName = Object.fromEntries(methods.map((one) => [one.name, one]));
-    if (!byLabel[state.focus]) state.focus = first;
+    if (!byLabel[state.focus]) state.focus = part.best;
 
     for (const table of root.querySelectorAll("table.sortable")) sortable(table);
     for (const table of root.querySelectorAll("table.compare")) {
-      const rows = [...table.tBodies[0].rows];
-      for (const { cells: [head] } of rows) if (byName[head.textContent]) head.prepend(swatch(byName[head.textContent]));
+      const rows = [...table.tBodies[0].rows], ofRows = rows.map((row) => byName[row.cells[0].textContent]);
+      rows.forEach(({ cells: [head] }, k) => {
+        if (ofRows[k]) head.replaceChildren(h("span", { class: "named" }, swatch(ofRows[k]), h("span", {}, ofRows[k].name)));
+      });
+      // The best of each column is bold, without methods that train on everything at once.
       [...table.tHead.rows[0].cells].forEach((head, column) => {
-        const low = /forgetting/.test(head.textContent), cells = rows.map((row) => row.cells[column]);
-        if (!column || rows.length < 2 || !/last|nested|forgetting/.test(head.textContent) || /paper/.test(head.textContent)) return;
-        const values = cells.map((cell) => parseFloat(cell.textContent)), best = (low ? Math.min : Math.max)(...values.filter((v) => !isNaN(v)));
-        cells.forEach((cell, k) => cell.classList.toggle("best", values[k] === best));
+        const heading = head.textContent, compared = rows.filter((_, k) => !ofRows[k]?.at_once);
+        if (!column || compared.length < 2 || !/last|nested|forgetting/.test(heading) || /paper/.test(heading)) return;
+        const value = (row) => parseFloat(row.cells[column].textContent);
+        const values = compared.map(value).filter((v) => !isNaN(v));
+        const best = /forgetting/.test(heading) ? Math.min(...values) : Math.max(...values);
+        for (const row of compared) row.cells[column].classList.toggle("best", value(row) === best);
       });
     }
+    for (const box of root.querySelectorAll(".scroll")) withHint(box);
 
     // Plots that compare methods.
     const plots = root.querySelector('[data-view="plots"]');
@@ -285,15 +310,15 @@
         h("div", { class: "tools" },
           h("label", {}, "Score", select(metrics.map((one) => [one, one]), state.metric, (value) => { state.metric = value; compare(); detail(); })),
           h("button", { type: "button", onclick: show(all) }, "Show all"), h("button", { type: "button", onclick: show([]) }, "Hide all")),
-        h("div", { class: "chips", role: "group", "aria-label": "Methods" }, chips)),
-      h("h3", {}, "Learning curves"), h("p", { class: "note" }, "The score on the test images and classes of all experiences so far, with a band of one standard deviation over seeds. A method that trains once on everything is a dashed line."), curves,
-      forgettingTitle, h("p", { class: "note" }, "How much the score on the nested test set of the first experiences has fallen since it was new, at the end of the run."), forgetting,
-      h("h3", {}, "AP of each class"), h("p", { class: "note" }, "After the last experience, in percent. Rows are in the order of learning; select a heading to sort.", " ", CIVIDIS.bar("0", "100")), heat);
+        withHint(h("div", { class: "chips", role: "group", "aria-label": "Methods" }, chips))),
+      h("h3", {}, "Learning curves"), h("p", { class: "note" }, "The score on the test images and classes of all experiences so far, with a band of one standard deviation over seeds (with more than six methods, only that of the curve that is pointed at). A method that trains once on everything is a dashed line."), curves,
+      forgettingTitle, h("p", { class: "note" }, "By how many points the score on each nested test set has fallen, from when its last classes were new to the end of the run. Below 0, it has risen."), forgetting,
+      h("h3", {}, "AP of each class"), h("p", { class: "note" }, "After the last experience, in percent. Rows are in the order of learning; select a heading to sort.", " ", VIRIDIS.bar("0", "100")), withHint(heat));
 
     const drawCurves = () => {
       const series = methods.filter(isShown).map((method) => {
         const rows = method.nested[state.metric], y = rows.map((row) => row.at(-1) ?? null);
-        return { method, y, deviation: method.deviation[state.metric], level: n > 1 && !rows.slice(0, -1).some((row) => row.length) && rows.at(-1).length > 0 };
+        return { method, y, deviation: method.deviation[state.metric], level: method.at_once };
       });
       lineChart(curves, { series, n, xLabel: "experiences learned", yLabel: `${state.metric} (%)`, label: `${state.metric} after each experience`, heading: (k) => `After experience ${k + 1}: ${state.metric}` });
       const lost = methods.filter(isShown).map((method) => {
@@ -302,19 +327,19 @@
       });
       const any = n > 2 && methods.some((method) => method.nested[state.metric].slice(0, -1).some((row) => row.length));
       for (const node of [forgettingTitle, forgettingTitle.nextSibling, forgetting]) node.hidden = !any;
-      if (any) lineChart(forgetting, { series: lost, n: n - 1, xLabel: "nested test set: classes of experiences 1 to …", yLabel: `lost ${state.metric} (points)`, label: `Lost ${state.metric} of each nested test set`, heading: (k) => `Classes of experience${k ? `s 1 to ${k + 1}` : " 1"}: lost ${state.metric}` });
+      if (any) lineChart(forgetting, { series: lost, n: n - 1, xLabel: "nested test set: classes of experiences 1 to …", yLabel: `${state.metric} lost (points)`, include: [0, 10], label: `Lost ${state.metric} of each nested test set`, heading: (k) => `Classes of experience${k ? `s 1 to ${k + 1}` : " 1"}: lost ${state.metric}` });
     };
     const drawClasses = () => {
-      const own = methods.filter((method) => isShown(method) && method.ap.some(known));
+      const scored = methods.filter((method) => isShown(method) && method.ap.some(known));
       const rows = classes.map((name, c) => h("tr", { class: c && experienceOf[c] !== experienceOf[c - 1] ? "first" : null },
         h("th", { scope: "row", title: name, "data-sort": -c }, name),
-        own.map((method, k) => h("td", { "data-c": c, "data-m": k, style: known(method.ap[c]) ? { background: CIVIDIS.css(method.ap[c] / 100), color: CIVIDIS.contrast(method.ap[c] / 100) } : {} }, number(method.ap[c], 0)))));
-      const table = h("table", { class: "heat", style: { "max-width": `${14 + 6 * own.length}rem` } }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "class"), own.map((method) => h("th", { scope: "col" }, method.name)))), h("tbody", {}, rows));
+        scored.map((method, k) => h("td", { "data-c": c, "data-m": k, style: known(method.ap[c]) ? { background: VIRIDIS.css(method.ap[c] / 100), color: VIRIDIS.contrast(method.ap[c] / 100) } : {} }, number(method.ap[c], 0)))));
+      const table = h("table", { class: "heat" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "class"), scored.map((method) => h("th", { scope: "col" }, method.name)))), h("tbody", {}, rows));
       sortable(table);
       table.addEventListener("pointerover", (event) => {
         const cell = event.target.closest("td");
         if (!cell) return hideTip();
-        const { c, m } = cell.dataset, method = own[m];
+        const { c, m } = cell.dataset, method = scored[m];
         showTip(event.clientX, event.clientY, h("b", {}, classes[c]), ` (experience ${experienceOf[c] + 1})`, h("br"), `${method.name}: AP ${spread(method.ap[c], method.ap_deviation[c])}`);
       });
       table.addEventListener("pointerleave", hideTip);
@@ -333,88 +358,122 @@
     const title = (text, ...note) => [h("h3", {}, text), h("p", { class: "note" }, ...note)];
     const drawNested = (method) => {
       const maps = h("div", { class: "maps" });
-      content.append(...title("Scores after each experience", "A row is the state after an experience, a column a nested test set: the images and classes of experiences 1 to i.", " ", CIVIDIS.bar("0", "100")), maps);
+      content.append(...title("Scores after each experience", "A row is the state after an experience, a column a nested test set: the images and classes of experiences 1 to i.", " ", VIRIDIS.bar("0", "100")), maps);
       const steps = sizes.map((_, t) => String(t + 1)), values = method.nested[state.metric].map((row) => steps.map((_, i) => row[i] ?? null));
+      const beside = content.clientWidth > 760 ? 2 : 1, room = content.clientWidth / beside; // for each of the two
+      const wide = between(14, (room - 60) / n, 72);
       heatmap(figure(maps, `${state.metric} on nested test sets`), {
-        values, rows: steps, columns: steps, colours: CIVIDIS, position: (v) => v / 100, text: (v) => number(v, 0), size: Math.max(14, Math.min(34, Math.floor(320 / n))), label: `${state.metric} of ${method.name} on nested test sets`,
+        values, rows: steps, columns: steps, colours: VIRIDIS, position: (v) => v / 100, text: (v) => number(v, 0), cell: [wide, Math.min(wide, 34)], label: `${state.metric} of ${method.name} on nested test sets`,
         describe: (t, i) => [h("b", {}, `After experience ${t + 1}`), h("br"), `classes of experience${i ? `s 1 to ${i + 1}` : " 1"}: ${state.metric} ${number(values[t][i])}`],
       });
       if (!method.class_ap.length) return;
       const byClass = classes.map((_, c) => steps.map((_, t) => method.class_ap[t]?.[c] ?? null));
       heatmap(figure(maps, "AP of each class, after each experience"), {
-        values: byClass, rows: classes, columns: steps, colours: CIVIDIS, position: (v) => v / 100, text: (v) => number(v, 0), size: classes.length > 60 ? 12 : n > 12 ? 18 : 24, breaks, columnBreaks: [], label: `AP of each class of ${method.name}`,
+        values: byClass, rows: classes, columns: steps, colours: VIRIDIS, position: (v) => v / 100, text: (v) => number(v, 0), cell: [between(12, (room - 160) / n, 72), classes.length > 60 ? 12 : 22], breaks, columnBreaks: [], label: `AP of each class of ${method.name}`,
         describe: (c, t) => [h("b", {}, classes[c]), h("br"), `after experience ${t + 1}: AP ${number(byClass[c][t])}`],
       });
     };
     const drawMatrix = (method) => {
       if (!method.acm) return;
       const maps = h("div", { class: "maps" }), { truth } = method, seen = method.acm.length, names = classes.slice(0, seen);
-      content.append(...title("Correlation matrix", "P(row | column), lines between experiences.", " ", CIVIDIS.bar("0", "1"), ...(truth ? [" Difference: ", DIVERGING.bar("−1", "1")] : [])), maps);
+      content.append(...title("Correlation matrix", "P(row | column), lines between experiences.", " ", VIRIDIS.bar("0", "1"), ...(truth ? [" Difference: ", DIVERGING.bar("−1", "1")] : [])), maps);
       const beside = content.clientWidth > 900 ? 3 : 1, room = content.clientWidth / beside - 145; // names take the rest
-      const size = Math.max(3, Math.min(18, Math.floor(Math.min(340, room) / seen)));
-      const shared = { rows: names, columns: names, breaks: breaks.filter((b) => b < seen), size };
+      const size = between(3, room / seen, 44);
+      const shared = { rows: names, columns: names, breaks: breaks.filter((b) => b < seen), cell: [size, size] };
       const describe = (i, j) => [h("b", {}, `P(${names[i]} | ${names[j]})`), h("br"), `${method.name}: ${number(method.acm[i][j] / 1000, 3)}`, ...(truth ? [h("br"), `${method.truth_title}: ${number(truth[i][j] / 1000, 3)}`] : [])];
-      heatmap(figure(maps, `found by ${method.name}`), { ...shared, values: method.acm, colours: CIVIDIS, position: (v) => v / 1000, describe, label: `Correlation matrix of ${method.name}` });
+      heatmap(figure(maps, `found by ${method.name}`), { ...shared, values: method.acm, colours: VIRIDIS, position: (v) => v / 1000, describe, label: `Correlation matrix of ${method.name}` });
       if (!truth) return;
-      heatmap(figure(maps, method.truth_title), { ...shared, values: truth.slice(0, seen).map((row) => row.slice(0, seen)), colours: CIVIDIS, position: (v) => v / 1000, describe, label: method.truth_title });
+      heatmap(figure(maps, method.truth_title), { ...shared, values: truth.slice(0, seen).map((row) => row.slice(0, seen)), colours: VIRIDIS, position: (v) => v / 1000, describe, label: method.truth_title });
       heatmap(figure(maps, "found − true"), { ...shared, values: method.acm.map((row, i) => row.map((v, j) => v - truth[i][j])), colours: DIVERGING, position: (v) => .5 + v / 2000, describe, label: "Difference of the matrices" });
     };
-    const drawDecisions = (method, at) => {
-      const { thresholds, found, right, true: positives } = method.decisions, ratio = (a, b) => (b ? (100 * a) / b : null);
-      const byNearness = [...thresholds.keys()].sort((a, b) => Math.abs(thresholds[a] - .5) - Math.abs(thresholds[b] - .5)); // of equals, the one next to 0.5
-      const rows = positives.map((n_true, c) => {
-        const precision = ratio(right[at][c], found[at][c]), recall = ratio(right[at][c], n_true), f1 = ratio(2 * right[at][c], found[at][c] + n_true);
-        const best = byNearness.reduce((a, k) => { const v = ratio(2 * right[k][c], found[k][c] + n_true) ?? -1; return v > a[0] ? [v, thresholds[k]] : a; }, [-1, null]);
-        const bar = (value) => h("td", { class: "bar", style: { "--v": value ?? 0 } }, number(value));
-        return h("tr", {}, h("th", { scope: "row", title: classes[c], "data-sort": -c }, classes[c]), h("td", {}, String(n_true)), h("td", {}, String(found[at][c])), h("td", {}, String(right[at][c])), bar(precision), bar(recall), bar(f1), h("td", {}, number(method.ap[c])),
-          h("td", { title: `F1 ${number(best[0])} on the test images themselves` }, number(best[1])));
+    const thresholdOf = (method, c) => (state.threshold === "run" ? method.thresholds[c] : +state.threshold);
+    const drawDecisions = (method) => {
+      const { thresholds, found, right, true: positives } = method.decisions;
+      const ratio = (a, b) => (b ? (100 * a) / b : null);
+      const f1 = (k, c) => ratio(2 * right[k][c], found[k][c] + positives[c]);
+      const count = (value) => h("td", {}, number(value, Number.isInteger(value) ? 0 : 1));
+      const percent = (value) => h("td", {}, known(value) ? h("span", { class: "bar", style: { "--v": value } }) : null, number(value));
+      const nearest = [...thresholds.keys()].sort((a, b) => Math.abs(thresholds[a] - .5) - Math.abs(thresholds[b] - .5)); // of equal F1, the one next to 0.5
+      const rows = classes.map((name, c) => {
+        const best = nearest.reduce((a, k) => ((f1(k, c) ?? -1) > (f1(a, c) ?? -1) ? k : a));
+        const at = thresholds.findIndex((p) => Math.abs(p - thresholdOf(method, c)) < 1e-6); // -1 if nothing was counted there
+        const cells = at < 0
+          ? [count(positives[c]), ...Array.from({ length: 5 }, () => h("td", {}, "–"))]
+          : [count(positives[c]), count(found[at][c]), count(right[at][c]), percent(ratio(right[at][c], found[at][c])), percent(ratio(right[at][c], positives[c])), percent(f1(at, c))];
+        return h("tr", {}, h("th", { scope: "row", title: name, "data-sort": -c }, name), h("td", {}, number(thresholdOf(method, c), 2)), cells,
+          h("td", {}, number(method.ap[c])), h("td", { title: `F1 ${number(f1(best, c))} on the test images themselves` }, number(thresholds[best])));
       });
-      const heads = ["class", "true", "found", "right", "precision", "recall", "F1", "AP", "best threshold"];
+      const heads = ["class", "threshold", "true", "found", "right", "precision", "recall", "F1", "AP", "best threshold"];
       const table = h("table", { class: "bars" }, h("thead", {}, h("tr", {}, heads.map((one) => h("th", { scope: "col" }, one)))), h("tbody", {}, rows));
       sortable(table);
       return table;
     };
-    const labelList = (labels, probabilities) => {
+    const labelList = (method, labels, probabilities) => {
       const kinds = { right: "✓", wrong: "✗", missed: "○" };
       const items = probabilities.flatMap((p, c) => {
-        const isTrue = labels.includes(classes[c]), isFound = p >= 100 * state.threshold;
+        const isTrue = labels.includes(classes[c]), isFound = p >= 100 * thresholdOf(method, c);
         return isTrue || isFound ? [{ name: classes[c], p, kind: isTrue ? (isFound ? "right" : "missed") : "wrong" }] : [];
       });
       items.sort((a, b) => Object.keys(kinds).indexOf(a.kind) - Object.keys(kinds).indexOf(b.kind) || b.p - a.p);
       return h("ul", {}, items.map(({ name, p, kind }) => h("li", { class: kind, title: `${kind}, p = ${(p / 100).toFixed(3)}` }, `${kinds[kind]} ${name} `, h("small", {}, (p / 100).toFixed(2)))));
     };
     const photo = (place, labels, ...below) => h("div", { class: "photo" }, h("img", { src: photos[place], alt: `Test photo of ${labels.join(", ") || "none of the classes"}`, decoding: "async" }), ...below);
+    const describeThresholds = ({ thresholds }) => {
+      const [low, high] = [Math.min(...thresholds), Math.max(...thresholds)];
+      return low === high ? `of the run: ${number(low, 2)}` : `of the run: ${number(low, 2)} to ${number(high, 2)}`;
+    };
     const drawFound = (method) => {
-      if (!method.decisions && !method.pictures.length) return;
-      const table = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Precision and recall of each class" }), cards = h("div", { class: "photos" });
-      const learned = method.class_ap.length || n, shownAt = h("output"), threshold = h("output");
+      if (!method.decisions) return;
+      const table = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Precision and recall of each class" });
+      const many = method.seeds.length > 1 ? `, mean over ${method.seeds.length} seeds` : "";
+      content.append(...title("Found labels", `A label is found if its probability is at or above the threshold of its class. Counts are of all test images after the last experience${many}. The best threshold has the highest F1 on the test images themselves, which is optimistic.`), withHint(table));
+      redraws.push(() => table.replaceChildren(drawDecisions(method)));
+    };
+    const drawPictures = (method) => {
+      if (!method.pictures.length) return;
+      const cards = h("div", { class: "photos" }), learned = method.class_ap.length || n, shownAt = h("output");
       let after = learned - 1;
       const draw = () => {
-        threshold.textContent = state.threshold.toFixed(1);
         shownAt.textContent = String(after + 1);
-        if (method.decisions) table.replaceChildren(drawDecisions(method, method.decisions.thresholds.findIndex((p) => Math.abs(p - state.threshold) < .01)));
-        cards.replaceChildren(...method.pictures.map(({ photo: place, labels, probabilities: rows }) => photo(place, labels, (rows[after] ?? []).length ? labelList(labels, rows[after]) : h("ul", {}, h("li", { class: "missed" }, "not evaluated after this experience")))));
-        save();
+        cards.replaceChildren(...method.pictures.map(({ photo: place, labels, probabilities: rows }) => photo(place, labels,
+          (rows[after] ?? []).length ? labelList(method, labels, rows[after]) : h("ul", {}, h("li", { class: "missed" }, "not evaluated after this experience")))));
       };
-      content.append(...title("Found labels", "A label is found if its probability is at or above the threshold. Counts are of all test images after the last experience, added up over seeds. The best threshold has the highest F1 on the test images themselves, which is optimistic."),
-        h("div", { class: "tools" }, h("label", {}, "Threshold", slider(.1, .9, .1, state.threshold, (value) => { state.threshold = value; draw(); }), threshold)), table);
-      if (method.pictures.length) content.append(...title("Photos as more is learned", h("span", { class: "right" }, "✓ right"), " · ", h("span", { class: "wrong" }, "✗ wrong"), " · ", h("span", { class: "missed" }, "○ missed: already learned, but below the threshold"), ". Chosen by their labels alone."),
+      content.append(...title("Photos as more is learned", h("span", { class: "right" }, "✓ right"), " · ", h("span", { class: "wrong" }, "✗ wrong"), " · ", h("span", { class: "missed" }, "○ missed: already learned, but below the threshold"), `. Of seed ${method.seeds[0]}; chosen by their labels alone.`),
         h("div", { class: "tools" }, h("label", {}, "After experience", slider(1, learned, 1, learned, (value) => { after = value - 1; draw(); }), shownAt)), cards);
-      draw();
+      redraws.push(draw);
+    };
+    // Whether one of the hardest photos of a class is an error depends on the threshold.
+    const judge = (method, { class: name, error, probability }) => {
+      const isFound = probability >= 100 * thresholdOf(method, classes.indexOf(name));
+      if (error === "missed") return isFound ? ["right", `✓ ${name} found `] : ["missed", `○ ${name} missed `];
+      return isFound ? ["wrong", `✗ ${name} found, but not there `] : ["missed", `– ${name} not found, and not there `];
     };
     const drawWorst = (method) => {
       if (!method.worst.length) return;
       const names = [...new Set(method.worst.map((one) => one.class))], cards = h("div", { class: "photos" });
-      const draw = (name) => cards.replaceChildren(...method.worst.filter((one) => one.class === name).map((one) => photo(one.photo, one.labels,
-        h("ul", {}, h("li", { class: one.error }, one.error === "missed" ? `○ ${name} missed ` : `✗ ${name} is not there `, h("small", {}, (one.probability / 100).toFixed(2))), h("li", {}, h("small", {}, `shows ${one.labels.join(", ") || "none of the classes"}`))))));
-      content.append(...title("Worst photos of a class", "Those with the lowest probability of a label they have, and the highest of one they do not have."),
-        h("div", { class: "tools" }, h("label", {}, "Class", select(names.map((one) => [one, one]), names[0], draw))), cards);
-      draw(names[0]);
+      let chosen = names[0];
+      const draw = () => cards.replaceChildren(...method.worst.filter((one) => one.class === chosen).map((one) => {
+        const [kind, text] = judge(method, one);
+        return photo(one.photo, one.labels, h("ul", {}, h("li", { class: kind }, text, h("small", {}, (one.probability / 100).toFixed(2))), h("li", {}, h("small", {}, `shows ${one.labels.join(", ") || "none of the classes"}`))));
+      }));
+      content.append(...title("Hardest photos of a class", `Of the test photos with the class, those with its lowest probability; of those without it, those with its highest. Of seed ${method.seeds[0]}.`),
+        h("div", { class: "tools" }, h("label", {}, "Class", select(names.map((one) => [one, one]), chosen, (name) => { chosen = name; draw(); }))), cards);
+      redraws.push(draw);
+    };
+    let redraws = []; // what depends on the threshold
+    const chooseThreshold = (method) => {
+      if (!method.decisions && !method.pictures.length && !method.worst.length) return;
+      const options = [["run", describeThresholds(method)], ...(method.decisions?.thresholds ?? []).map((p) => [String(p), `${number(p)} for all classes`])];
+      content.append(h("div", { class: "tools" }, h("label", {}, "Thresholds of labels", select(options, state.threshold, (value) => { state.threshold = value; redraws.forEach((draw) => draw()); save(); }))));
     };
     const detail = () => {
       const method = byLabel[state.focus];
-      content.replaceChildren(h("p", { class: "note" }, `${method.description ? method.description + ". " : ""}Seeds ${method.seeds.join(", ")}.`));
-      drawNested(method); drawMatrix(method); drawFound(method); drawWorst(method); save();
+      redraws = [];
+      content.replaceChildren(h("p", { class: "note" }, `${sentence(method.description)}Seed${method.seeds.length > 1 ? "s" : ""} ${method.seeds.join(", ")}.`));
+      drawNested(method); drawMatrix(method); chooseThreshold(method); drawFound(method); drawPictures(method); drawWorst(method);
+      if (part.missing_photos) content.append(h("p", { class: "note" }, `Photos that are not shown, of all methods: ${part.missing_photos}. Their files were not found, or there was no room for them on this page.`));
+      redraws.forEach((draw) => draw());
+      save();
     };
 
     let width = root.clientWidth;
