@@ -11,7 +11,6 @@ from measure import Row, Topic, best_times, run_script
 from steps import make_method, noise_benchmark, step_times
 from torch import Tensor
 
-from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
 from avalanche_agcn.training.feature_statistics import FeatureStatistics
 from avalanche_agcn.training.losses import statistical_negative_loss
@@ -34,7 +33,6 @@ class FilledPlugin(StatisticalNegativesPlugin):
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
-    keep_freed_memory()
     return [
         Topic(
             "Negatives from statistics",

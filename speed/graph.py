@@ -10,7 +10,6 @@ import torch
 from measure import Row, Topic, best_times, run_script
 from steps import N_NEW, N_OLD, NETWORKS, WORD_DIMENSION, make_method, noise_benchmark, step_times
 
-from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.models import AGCNModel, Precomputed
 from avalanche_agcn.training import AGCN, AugmentedCorrelationMatrix, adjacency
 
@@ -20,7 +19,6 @@ SHARE_BOUND = 0.05  # of an AGCN step
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
-    keep_freed_memory()  # as the runs do
     return [
         Topic(
             "ACM, adjacency and GCN",

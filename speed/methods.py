@@ -15,7 +15,6 @@ from measure import Row, Topic, run_script
 from steps import IMAGE_SIZE, N_NEW, N_OLD, NETWORKS, make_method, make_plain, noise_benchmark, step_times
 
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
 
 BATCH, BATCHES = 8, (8, 32)
@@ -47,7 +46,6 @@ BACKBONES: dict[str, dict[str, Any]] = {
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
-    keep_freed_memory()  # as the runs do
     size = f"{N_OLD} old and {N_NEW} new classes, images of {IMAGE_SIZE} px"
     return [
         Topic(

@@ -12,7 +12,6 @@ from measure import Row, Topic, run_script
 from steps import IMAGE_SIZE, NETWORKS, Stopwatch, make_method, make_plain, noise_benchmark
 from torch.profiler import ProfilerActivity, profile
 
-from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
 
 BATCH = 8
@@ -39,7 +38,6 @@ OPERATORS = {
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
-    keep_freed_memory()  # as the runs do
     parts, operators = [], []
     for network, name in NETWORKS.items():
         parts += shares(name, part_seconds(network, arguments.repeats))

@@ -1,4 +1,4 @@
-"""Peak memory of AGCN's steps against plain steps, and with freed memory kept by the process.
+"""Peak memory of AGCN's steps against plain steps.
 
     python speed/peak_memory.py
 
@@ -11,7 +11,6 @@ import resource
 from measure import Row, Topic, in_child, run_script
 from steps import NETWORKS, make_method, make_plain, noise_benchmark
 
-from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.training import AGCN
 
 BATCHES = (8, 32)
@@ -22,14 +21,9 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
     rows = []
     for network, name in NETWORKS.items():
         for batch in BATCHES[:1] if arguments.quick else BATCHES:
-            plain = in_child(peak, network, batch, False, False)
-            agcn = in_child(peak, network, batch, True, False)
-            kept = in_child(peak, network, batch, False, True)
-            side = f"{name}, batch {batch}"
-            rows += [
-                Row(f"AGCN's steps / plain steps, {side}", agcn / plain, BOUND),
-                Row(f"freed memory kept / returned, {side}", kept / plain),
-            ]
+            plain = in_child(peak, network, batch, False)
+            agcn = in_child(peak, network, batch, True)
+            rows.append(Row(f"AGCN's steps / plain steps, {name}, batch {batch}", agcn / plain, BOUND))
     about = (
         "Memory of training steps beyond that of the loaded modules, at 128 px. Weights, gradients and "
         "Adam's two moments are four copies of the network and the teacher is a fifth, hence the bound; the "
@@ -38,10 +32,8 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
     return [Topic("Peak memory", about, rows)]
 
 
-def peak(network: str, batch: int, agcn: bool, keep: bool) -> float:
+def peak(network: str, batch: int, agcn: bool) -> float:
     """Peak memory of a few steps, including weights and optimizer, in the unit of `getrusage`."""
-    if keep:
-        keep_freed_memory()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     strategy = make_method(AGCN, network, batch) if agcn else make_plain(network, batch)
     for experience in noise_benchmark(batch).train_stream:

@@ -49,11 +49,9 @@ def train(rank: int, n_processes: int, port: int, method: str, batch: int, queue
     from steps import make_method, noise_benchmark
 
     from avalanche_agcn import training
-    from avalanche_agcn.experiments.run import keep_freed_memory
 
     group = {"RANK": rank, "WORLD_SIZE": n_processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in group.items()}
-    keep_freed_memory()
     torch.set_num_threads(1)
     benchmark = noise_benchmark(batch)
     strategy = make_method(getattr(training, method), NETWORK, batch, {"train_epochs": EPOCHS, "seed": 0})

@@ -17,7 +17,7 @@ from steps import IMAGE_SIZE
 
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.evaluation import multilabel_evaluator
-from avalanche_agcn.experiments.run import Run, keep_freed_memory
+from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import make_settings
 from avalanche_agcn.models import AGCNModel, create_backbone, load_word_vectors
 from avalanche_agcn.training import AGCN
@@ -27,7 +27,6 @@ N_TEST = 200
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
-    keep_freed_memory()  # as the runs do
     return [
         Topic(
             "Nested evaluation",

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from benchmarks import write_photos
-from measure import Row, Topic, best_times, in_child, run_script
+from measure import Row, Topic, best_times, run_script
 from steps import IMAGE_SIZE, N_NEW, N_OLD, NETWORKS
 from torch import Tensor
 from torch.optim import Adam
@@ -27,7 +27,6 @@ from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks import SplitCOCO
 from avalanche_agcn.benchmarks.image_files import paper_transforms
-from avalanche_agcn.experiments.run import keep_freed_memory
 from avalanche_agcn.models import MultiLabelClassifier, create_backbone
 from avalanche_agcn.training import PartialBCEWithLogitsLoss
 
@@ -48,9 +47,7 @@ SLOW_SWITCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"bf16 autocas
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
     batches = BATCHES[:1] if arguments.quick else BATCHES
-    rows = measure_kept_memory(1 if arguments.quick else 2)  # forks, so nothing may be computed before
-    keep_freed_memory()
-    rows += measure_switches(SWITCHES, arguments.repeats, batches)
+    rows = measure_switches(SWITCHES, arguments.repeats, batches)
     rows += measure_switches(SLOW_SWITCHES, 1, BATCHES[:1])
     rows += measure_threads(arguments.repeats, batches)
     if not arguments.quick:
@@ -58,29 +55,9 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
     rows += measure_workers(arguments.repeats)
     about = (
         f"A plain step at {IMAGE_SIZE} px with the option on / off; below 1 is faster. Everything else is as "
-        "in the runs: channels_last, Adam(fused=True), freed memory kept."
+        "in the runs: channels_last, Adam(fused=True)."
     )
     return [Topic("Options", about, sorted(rows, key=lambda row: row.what.split(",")[0]))]
-
-
-def measure_kept_memory(repeats: int) -> list[Row]:
-    rows = []
-    for network, name in NETWORKS.items():
-        for batch in BATCHES:
-            turns = [
-                [in_child(seconds_with, keep, network, batch) for keep in (True, False)]
-                for _ in range(repeats)
-            ]
-            on, off = (min(times) for times in zip(*turns, strict=True))
-            rows.append(Row(f"freed memory kept, {name}, batch {batch}", on / off))
-    return rows
-
-
-def seconds_with(keep: bool, network: str, batch: int) -> float:
-    """Seconds of a step; for a process of its own, because keeping memory cannot be undone."""
-    if keep:
-        keep_freed_memory()
-    return best_times({"step": make_step(network, batch)}, 3)["step"]
 
 
 def measure_switches(

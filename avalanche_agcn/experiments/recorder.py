@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +15,6 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles
-from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.distributed import in_order_of_images
 
 N_PICTURES = 6
@@ -167,49 +163,6 @@ def _as_list(rows: Mapping[int, Tensor], empty: Tensor) -> list[Tensor]:
 
 def _percent(fractions: Tensor) -> list[float | None]:
     return [None if math.isnan(p) else round(100 * p, 2) for p in fractions.tolist()]
-
-
-WARM_UP, MEASURED = 3, 10
-"""Number of slower batches before the measurement, and of measured batches."""
-FORWARD_SHARE = 1 / 3
-"""Time per image in evaluation relative to training, whose backward pass takes twice as long."""
-LONG_SECONDS = 60.0
-
-
-class EstimatePlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
-    """Logs one line about a long run: the time and disk that it will need.
-
-    ``n_batches`` remain to be trained on, and ``n_evaluated`` images to be evaluated, counted each time.
-    """
-
-    def __init__(self, n_batches: int, n_evaluated: int, folder: Path, log: Callable[[str], None]) -> None:
-        super().__init__()
-        self.n_batches, self.n_evaluated, self.folder, self.log = n_batches, n_evaluated, folder, log
-        self._batch, self._started = 0, 0.0
-
-    def after_training_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
-        """Measure the first batches, then log."""
-        self._batch += 1
-        if self._batch == WARM_UP:
-            self._started = time.monotonic()
-        if self._batch == WARM_UP + MEASURED:
-            per_batch = (time.monotonic() - self._started) / MEASURED
-            evaluated = FORWARD_SHARE * self.n_evaluated / strategy.train_mb_size
-            seconds = per_batch * (self.n_batches - self._batch + evaluated)
-            if seconds >= LONG_SECONDS:
-                self.log(self._describe(seconds, strategy))
-
-    def _describe(self, seconds: float, strategy: Any) -> str:
-        # A saved state consists mostly of these, and is written before the old one is removed.
-        plugins = [plugin for plugin in strategy.plugins if hasattr(plugin, "state_dict")]
-        parts = (unwrap(strategy.model), strategy.optimizer, *plugins)
-        needed = 2 * sum(count_bytes(part.state_dict()) for part in parts)
-        free = shutil.disk_usage(self.folder).free
-        warning = f", of which only {free / 1e6:.0f} MB are free" if free < needed else ""
-        return (
-            f"about {seconds / 60:.0f} minutes for {self.n_batches} batches and the evaluations, and "
-            f"{max(1, needed / 1e6):.0f} MB of disk in {self.folder}{warning}"
-        )
 
 
 def count_bytes(state: Any) -> int:

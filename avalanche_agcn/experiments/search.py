@@ -35,7 +35,7 @@ from avalanche_agcn.experiments.results import (
     read_table,
     write_table,
 )
-from avalanche_agcn.experiments.run import Run, keep_freed_memory
+from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import Settings, change_settings, check_folders, differences
 
 CHOSEN_FILE = "chosen.json"
@@ -218,7 +218,6 @@ def _begin_worker() -> None:
         parent.join()
         os._exit(1)
 
-    keep_freed_memory()
     threading.Thread(target=exit_with_parent, daemon=True).start()
 
 

@@ -1,9 +1,6 @@
 """What runs record of their evaluations for reports, and the time and disk that they expect to need."""
 
 import json
-import shutil
-import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,37 +112,3 @@ def test_a_scene_drawn_again_is_the_one_that_was_evaluated(tmp_path, validation_
     for picture, position in zip(stored, run.recorder.positions, strict=True):
         drawn = open_picture(results, picture)
         np.testing.assert_array_equal(np.asarray(drawn), np.asarray(dataset[position][0]))
-
-
-# (1000 − 13 batches + 2400 / 8 / 3 batches' worth of evaluation) · 6 s = 109 min; 2 · 4.004 MB of weights
-LINE = "about 109 minutes for 1000 batches and the evaluations, and 8 MB of disk in "
-
-
-@pytest.mark.parametrize(
-    ("seconds", "free", "end"),
-    [(0.01, 1e12, None), (6.0, 1e12, ""), (6.0, 3e6, ", of which only 3 MB are free")],
-)
-def test_a_long_run_is_announced_once_with_its_time_and_disk(tmp_path, monkeypatch, seconds, free, end):
-    readings, logged = iter([100.0, 100.0 + recorder.MEASURED * seconds]), []
-    monkeypatch.setattr(time, "monotonic", lambda: next(readings))
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
-    plugin = recorder.EstimatePlugin(1000, 2400, tmp_path, logged.append)
-    model = torch.nn.Linear(1000, 1000)
-    optimizer = torch.optim.Adam(model.parameters())
-    strategy = SimpleNamespace(model=model, optimizer=optimizer, plugins=[], train_mb_size=8)
-    for _ in range(recorder.WARM_UP + recorder.MEASURED + 5):
-        plugin.after_training_iteration(strategy)
-    assert logged == ([] if end is None else [f"{LINE}{tmp_path}{end}"])
-
-
-@pytest.mark.parametrize("method", ["finetuning", "multitask"])
-def test_a_run_counts_its_batches_and_evaluations(tmp_path, method, monkeypatch):
-    settings = make_settings("scenes", SMOKE, method=method, train_epochs=2)
-    run = Run(settings, tmp_path, log=lambda text: None)
-    sizes = [len(experience.dataset) for experience in run.benchmark.test_stream]
-    n_batches, n_evaluated = run._count_remaining()
-    assert n_evaluated == (sum(sizes) if method == "multitask" else 2 * sizes[0] + sizes[1])
-    steps = []
-    monkeypatch.setattr(recorder.EstimatePlugin, "after_training_iteration", lambda *_, **__: steps.append(1))
-    run.run()
-    assert len(steps) == n_batches

@@ -1,8 +1,5 @@
 import functools
-import platform
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -157,31 +154,6 @@ def test_conventions_word_vectors_and_learning_rates_are_those_of_the_settings(t
     for changes, rates in (({}, [1e-3, 1e-3]), ({"lr_head": 1e-2}, [1e-3, 1e-2])):
         groups = strategy("finetuning", lr=1e-3, **changes).optimizer.param_groups
         assert [group["lr"] for group in groups] == rates
-
-
-COUNT_FAULTS = """
-import resource, sys
-import torch
-if sys.argv[1] == "keep":
-    from avalanche_agcn.experiments.run import keep_freed_memory
-    assert keep_freed_memory()
-faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(20):  # a freed piece may at first be a little too small for the next
-    torch.ones(16 * 2**20)
-before = faults()
-for _ in range(5):
-    torch.ones(16 * 2**20)
-print(faults() - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_large_tensors_reuse_freed_memory():
-    def faults(what):
-        command = [sys.executable, "-W", "ignore", "-c", COUNT_FAULTS, what]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-    assert faults("keep") < 100 < faults("as it is")
 
 
 def own_benchmark():
