@@ -156,6 +156,15 @@ def test_conventions_word_vectors_and_learning_rates_are_those_of_the_settings(t
         assert [group["lr"] for group in groups] == rates
 
 
+def test_the_momentum_of_batch_normalisation_is_the_networks_or_that_of_the_settings(tmp_path):
+    def momenta(**changes):
+        network = make_run(smoke("finetuning", **changes), tmp_path, overwrite=True).backbone
+        return {module.momentum for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)}
+
+    assert momenta(batchnorm_momentum=0.3) == {0.3}
+    assert momenta() == {0.1}
+
+
 def own_benchmark():
     """A benchmark of a user: tensors in memory."""
     generator = torch.Generator().manual_seed(0)
