@@ -105,7 +105,7 @@ _LIMITS: dict[str, dict[str, float]] = {
     "lr lr_head lr_gcn distillation ewc_lambda alpha contrast_weight": {"least": 0, "most": 1e30},
     "lambda_cls lambda_dst lambda_gph neighbour_weight beta": {"least": 0, "most": 1e30},
     "ridge refine temperature": {"above": 0},
-    "gamma threshold": {"least": 0, "most": 1},
+    "gamma threshold batchnorm_momentum": {"least": 0, "most": 1},
     "new_threshold cross_threshold": {"above": 0, "most": 1},
     "validation_size": {"least": 0, "below": 1},
     "test_size": {"above": 0, "below": 1},

@@ -3,14 +3,16 @@
     python runs/reproduction.py              # write the page from stored results and times
     python runs/reproduction.py --measure    # first measure the time of a training step again, in minutes
 
-The scores of this package come from the results in runs/coco18, the other scores from the papers.
+The scores of this package come from the tables in runs/studies, the other scores from the papers.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import jinja2
@@ -18,12 +20,25 @@ import jinja2
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import name_of
-from avalanche_agcn.experiments.results import Results, find_results, group_by_label
+from avalanche_agcn.experiments.results import (
+    METRICS,
+    TABLE_FILE,
+    Results,
+    group_by_label,
+    mean_and_deviation,
+    read_table,
+)
 from avalanche_agcn.experiments.tables import TABLE_1, Table, last_stage, score
 
 HERE = Path(__file__).parent
+STUDIES = HERE / "studies"
 TIMES = HERE / "reproduction.json"
 TEMPLATE = HERE / "reproduction.md"
+NOT_RUN = "not run"
+TEST_PHOTOS = 27_172
+"""Test photos in the published lists of Split-COCO."""
+REGIMES = {"frozen": "Frozen backbone", "paper": "Whole network trained, the paper's settings"}
+"""Parts of Split-COCO's study with rows of the paper's Table 1, by the title of their section."""
 GPU_SPEEDUP = 100
 """Assumed: how much faster a data-centre GPU trains than the two cores on which a step was measured."""
 
@@ -67,7 +82,9 @@ PUBLISHED = [
     Published("CSC", "COCO B0-C10", 72.8, 64.9, 66.8, ours="csc"),
     Published("CSC-R (20 per class)", "COCO B0-C10", 74.8, 67.8, 68.6),
     Published("KRT", "COCO B40-C10", None, average=77.8),
+    Published("KRT", "VOC B0-C4", 80.2, average=89.1),
     Published("KRT-R (2 per class)", "VOC B0-C4", 83.4, average=90.7),
+    Published("CSC", "VOC B0-C4", 85.1, average=90.4, ours="csc"),
     Published("CSC-R (2 per class)", "VOC B0-C4", 87.9, average=92.4),
     Published("AGCN-R (2 per class)", "VOC B4-C2", 59.3, average=74.3, ours="agcn"),
     Published("CSC-R (2 per class)", "VOC B4-C2", 86.6, average=90.4, ours="csc"),
@@ -90,37 +107,159 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_page() -> str:
     """The page, from its template, the results and the measured times."""
-    cost = cost_table(json.loads(TIMES.read_text(encoding="utf-8")))
-    tables = {"agcn_paper": agcn_paper_table(), "b_protocols": b_protocols_table(), "cost": cost}
+    split_coco = {part: read_rows("split_coco", part) for part in REGIMES}
+    tables = {
+        "agcn_paper": agcn_paper_table(split_coco),
+        "b_protocols": b_protocols_table(),
+        "cost": cost_table(json.loads(TIMES.read_text(encoding="utf-8"))),
+    }
+    regimes = [regime_section(part, rows) for part, rows in split_coco.items() if rows]
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render({name: table.markdown() for name, table in tables.items()}, speedup=GPU_SPEEDUP)
+    return template.render(
+        {name: table.markdown() for name, table in tables.items()},
+        regimes="".join(f"\n{section}" for section in regimes),
+        speedup=GPU_SPEEDUP,
+    )
 
 
-def agcn_paper_table() -> Table:
-    """Table 1 of the AGCN paper beside the same methods on coco18."""
-    frozen, whole = _rows_of("frozen"), _rows_of("whole")
-    header = ["Method", "paper: Split-COCO", "paper: Split-WIDE"]
-    header += ["here: coco18, frozen", "here: coco18, trained", "paper's stream"]
+Rows = Mapping[str, Sequence[Results]]
+"""Results of a part by label."""
+
+
+def read_rows(stream: str, part: str) -> Rows:
+    """Results of a part of a study by label; none if it has no table yet."""
+    path = STUDIES / stream / part / TABLE_FILE
+    return group_by_label(read_table(path)) if path.is_file() else {}
+
+
+def agcn_paper_table(split_coco: Mapping[str, Rows]) -> Table:
+    """MAP of Table 1 of the AGCN paper beside the same methods here, on the paper's stream and on coco18."""
+    coco18 = [read_rows("coco18", part) for part in ("frozen", "whole")]
+    header = ["Method", "paper: Split-COCO", "paper: Split-WIDE", "here: Split-COCO, frozen"]
+    header += ["here: Split-COCO, trained", "here: coco18, frozen", "here: coco18, trained"]
     rows = []
     for label in TABLE_1["SplitCOCO"]:
-        papers = [f"{TABLE_1[name][label][0]:.1f}" for name in ("SplitCOCO", "SplitWIDE")]
-        here = [score("mAP", "last")(own[label]) if label in own else "–" for own in (frozen, whole)]
-        rows.append([name_of(label), *papers, *here, "not attempted"])
+        cells = [name_of(label)]
+        cells += [f"{TABLE_1[stream][label][0]:.1f}" for stream in ("SplitCOCO", "SplitWIDE")]
+        for groups in split_coco.values():
+            cells.append(score("mAP", "nested")(groups[label]) if label in groups else NOT_RUN)
+        for groups in coco18:
+            cells.append(score("mAP", "last")(groups[label]) if label in groups else NOT_RUN)
+        rows.append(cells)
     return Table(header, rows)
 
 
+def regime_section(part: str, groups: Rows) -> str:
+    """How Split-COCO was run, its rows beside the paper's, and how well the orders of methods agree."""
+    shared = [label for label in TABLE_1["SplitCOCO"] if label in groups]
+    if not shared:
+        return ""
+    sections = [f"### {REGIMES[part]}", _describe_runs(groups[shared[0]][0])]
+    sections.append(regime_table(shared, groups).markdown().strip())
+    ranked = [label for label in shared if label != "multitask"]  # a bound, not a method of the stream
+    if len(ranked) >= 3:
+        taus = [f"{metric} {_order_agreement(ranked, groups, metric):+.2f}" for metric in METRICS]
+        sections.append(
+            f"Kendall's τ between the paper's order of the {len(ranked)} methods and the order here "
+            f"(1: the same, −1: reversed): {', '.join(taus)}."
+        )
+    return "\n\n".join(sections) + "\n"
+
+
+def _describe_runs(result: Results) -> str:
+    """A sentence on network, pixels and photos of a part, from one of its results."""
+    settings = result.settings
+    n_images = result.n_images or {}
+    n_train = sum(n_images.get("train", []))
+    n_test = sum(n_images.get("test", []))
+    text = f"{settings['backbone']} at {settings['image_size']} pixels, {n_train:,} train photos"
+    if n_test:
+        text += f" and {n_test:,} of {TEST_PHOTOS:,} test photos ({n_test / TEST_PHOTOS:.1%})"
+    return f"{text}. Means over the nested test sets, in percent; the share is that of Multi-Task."
+
+
+def regime_table(labels: Sequence[str], groups: Rows) -> Table:
+    """Rows of Table 1 that were run: scores here and in the paper, and their share of Multi-Task's."""
+    header = ["Method", "seeds"]
+    for metric in METRICS:
+        header += [f"{metric} here", f"{metric} paper"]
+    header += ["share of mAP here", "share of mAP in the paper"]
+    rows = []
+    for label in labels:
+        cells = [name_of(label), str(len(groups[label]))]
+        for metric, published in zip(METRICS, TABLE_1["SplitCOCO"][label], strict=False):
+            cells += [score(metric, "nested")(groups[label]), f"{published:.1f}"]
+        cells += [_share(label, groups), _papers_share(label)]
+        rows.append(cells)
+    return Table(header, rows)
+
+
+def _share(label: str, groups: Rows) -> str:
+    if "multitask" not in groups:
+        return "–"
+    return f"{100 * _mean(groups[label], 'mAP') / _mean(groups['multitask'], 'mAP'):.0f} %"
+
+
+def _papers_share(label: str) -> str:
+    published = TABLE_1["SplitCOCO"]
+    return f"{100 * published[label][0] / published['multitask'][0]:.0f} %"
+
+
+def _mean(group: Sequence[Results], metric: str) -> float:
+    """Mean over seeds of a score that the paper reports: the mean over the nested test sets."""
+    return fmean(result.summary[metric]["nested"] or 0.0 for result in group)
+
+
+def _order_agreement(labels: Sequence[str], groups: Rows, metric: str) -> float:
+    published = [TABLE_1["SplitCOCO"][label][METRICS.index(metric)] for label in labels]
+    return kendall_tau(published, [_mean(groups[label], metric) for label in labels])
+
+
+def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Kendall's τ: pairs in the same order minus pairs in the reversed order, divided by all pairs.
+
+    Example:
+        >>> kendall_tau([1, 2, 3], [1, 3, 2])
+        0.3333333333333333
+    """
+    agreements = 0
+    pairs = list(combinations(zip(first, second, strict=True), 2))
+    for (a, b), (c, d) in pairs:
+        product = (a - c) * (b - d)
+        agreements += (product > 0) - (product < 0)
+    return agreements / len(pairs)
+
+
+B_PARTS = {
+    "COCO B0-C10": ("coco80", "b0c10"),
+    "COCO B40-C10": ("coco80", "b40c10"),
+    "VOC B0-C4": ("voc2007", "b0c4"),
+    "VOC B4-C2": ("voc2007", "b4c2"),
+}
+"""Stream and part of the studies with the same photos and protocol as a paper's row."""
+
+
 def b_protocols_table() -> Table:
-    """Rows of papers of the B protocols beside the nearest method here, on coco18 under B0-C3."""
-    here = _rows_of("b0c3")
+    """Rows of papers of the B protocols beside the same method here: on the same stream, and on coco18."""
+    coco18 = read_rows("coco18", "b0c3")
     rows = []
     for row in PUBLISHED:
         scores = [row.last, row.cf1, row.of1, row.average]
-        cells = ["–" if score is None else f"{score:.1f}" for score in scores]
-        near = f"{name_of(row.ours)}: {_stage(here[row.ours])}" if row.ours in here else "–"
-        rows.append([row.method, row.stream, *cells, near, "not attempted"])
+        cells = ["–" if value is None else f"{value:.1f}" for value in scores]
+        same_stream = read_rows(*B_PARTS[row.stream])
+        near = f"{name_of(row.ours)}: {_stage(coco18[row.ours])}" if row.ours in coco18 else "–"
+        rows.append([row.method, row.stream, *cells, near, _same_row(row.ours, same_stream)])
     header = ["Method", "stream", "mAP last", "CF1", "OF1", "mAP average"]
-    return Table([*header, "here: coco18, B0-C3, mAP / CF1 / OF1", "paper's stream"], rows)
+    return Table([*header, "here: coco18, B0-C3, mAP / CF1 / OF1", "here: same stream"], rows)
+
+
+def _same_row(label: str | None, groups: Rows) -> str:
+    """Last mAP, CF1, OF1 and average mAP of a row on the paper's stream."""
+    if label is None or label not in groups:
+        return NOT_RUN
+    average = mean_and_deviation(result.summary["mAP"]["average"] for result in groups[label])
+    return f"{name_of(label)}: {_stage(groups[label])}, average {average}"
 
 
 def cost_table(seconds: dict[str, float]) -> Table:
@@ -132,11 +271,6 @@ def cost_table(seconds: dict[str, float]) -> Table:
         rows.append([name, *cells, f"{hours:.0f}", f"{hours / GPU_SPEEDUP:.1f}"])
     header = ["Stream", "data", "network", "images × epochs", "seconds per image", "hours here", "GPU hours"]
     return Table(header, rows)
-
-
-def _rows_of(part: str) -> dict[str, list[Results]]:
-    folder = HERE / "coco18" / part
-    return group_by_label(find_results([folder])) if folder.is_dir() else {}
 
 
 def _stage(group: Sequence[Results]) -> str:

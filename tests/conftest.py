@@ -2,6 +2,7 @@
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -62,12 +63,12 @@ def boxes_inside():
 
 
 @pytest.fixture(scope="session")
-def coco18():
-    """All names of the scripts of the study on photos."""
+def studies():
+    """The modules of the studies on photos, by name."""
+    names = ("declare", "trials", "running", "rows", "pages", "study", "coco18.declaration", "coco18.page")
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parents[1] / "runs" / "coco18")
-        modules = [importlib.import_module(name) for name in ("studies", "page", "study")]
-    return {name: value for module in modules for name, value in vars(module).items()}
+        patch.syspath_prepend(Path(__file__).parents[1] / "runs" / "studies")
+        yield SimpleNamespace(**{name.replace(".", "_"): importlib.import_module(name) for name in names})
 
 
 N_CLASSES = 6

@@ -91,7 +91,12 @@ def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Se
 def make_backbone(settings: Settings) -> Backbone:
     """The network, with its weights."""
     options = settings.select("pretrained", *BACKBONE_SETTINGS, "compile")
-    return models.create_backbone(settings.backbone, **options)
+    backbone = models.create_backbone(settings.backbone, **options)
+    if settings.batchnorm_momentum is not None:
+        for module in backbone.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = settings.batchnorm_momentum
+    return backbone
 
 
 def normalise(benchmark: MultiLabelBenchmark, settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:

@@ -42,7 +42,7 @@ def capture(strategy: MultiLabelTemplate) -> State:
             plugin.synchronize(strategy)
     others, memories = _stateful_plugins(strategy)
     return {
-        "layout": [type(plugin).__name__ for plugin in (*others, *memories)],
+        "layout": [type(plugin).__name__ for plugin in others + memories],
         "model": unwrap(strategy.model).state_dict(),
         "optimizer": strategy.optimizer.state_dict(),
         "scaler": strategy.scaler.state_dict(),
@@ -59,7 +59,8 @@ def count_stored(strategy: MultiLabelTemplate) -> dict[str, int]:
     """Storage of a method besides its model: ``images`` in memories, and ``bytes`` of tensors of plugins."""
     others, memories = _stateful_plugins(strategy)
     states = [plugin.state_dict() for plugin in others if not isinstance(plugin, EvaluationRecorder)]
-    return {"images": sum(len(own.storage_policy) for own in memories), "bytes": count_bytes(states)}
+    n_images = sum(len(memory.storage_policy) for memory in memories)
+    return {"images": n_images, "bytes": count_bytes(states)}
 
 
 def _stateful_plugins(strategy: MultiLabelTemplate) -> tuple[list[Any], list[MemoryPlugin]]:
@@ -75,11 +76,11 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
     If the state does not fit the strategy, an exception of any type is raised; see `fitting_state`.
     Collective.
     """
-    own = capture(strategy)
-    if state["layout"] != own["layout"]:
-        changed = sorted(set(state["layout"]) ^ set(own["layout"])) or "their order"
+    current = capture(strategy)
+    if state["layout"] != current["layout"]:
+        changed = sorted(set(state["layout"]) ^ set(current["layout"])) or "their order"
         raise ValueError(f"it is of another version or strategy; plugins that differ: {changed}")
-    check_form(state, own)
+    check_form(state, current)
     unwrap(strategy.model).load_state_dict(state["model"])
     strategy.scaler.load_state_dict(state["scaler"])
     strategy.seed = state["seed"]
@@ -93,24 +94,25 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
     set_random_state(state["random"])
 
 
-def check_form(saved: Any, own: Any, place: str = "") -> None:
-    """Raise a ValueError if a value has another type than a new strategy's own, or a tensor other dimensions.
+def check_form(saved: Any, expected: Any, place: str = "") -> None:
+    """Raise a ValueError if a value has another type than in a new strategy, or a tensor other dimensions.
 
     Values that a new strategy does not have yet, and sizes, which may grow, are not compared.
     """
-    if isinstance(own, dict) and isinstance(saved, dict):
-        for name in own.keys() & saved.keys():
-            check_form(saved[name], own[name], f"{place}[{name!r}]")
-    elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)):
-        for k, (one, other) in enumerate(zip(saved, own, strict=False)):
-            check_form(one, other, f"{place}[{k}]")
-    elif own is not None and _form(saved) != _form(own):
-        raise ValueError(f"its {place} is {saved!s:.40}, but must be {_form(own)}")
+    if isinstance(expected, dict) and isinstance(saved, dict):
+        for name in expected.keys() & saved.keys():
+            check_form(saved[name], expected[name], f"{place}[{name!r}]")
+    elif isinstance(expected, (list, tuple)) and isinstance(saved, (list, tuple)):
+        for k, (saved_item, expected_item) in enumerate(zip(saved, expected, strict=False)):
+            check_form(saved_item, expected_item, f"{place}[{k}]")
+    elif expected is not None and _form(saved) != _form(expected):
+        raise ValueError(f"its {place} is {saved!s:.40}, but must be {_form(expected)}")
 
 
 def _form(value: Any) -> str:
-    is_tensor = isinstance(value, Tensor)
-    return f"{value.dtype} in {value.ndim} dimensions" if is_tensor else f"of type {type(value).__name__}"
+    if isinstance(value, Tensor):
+        return f"{value.dtype} in {value.ndim} dimensions"
+    return f"of type {type(value).__name__}"
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:
@@ -120,13 +122,14 @@ def check_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:
     """
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict(saved)
-    for group, own in zip(optimizer.state_dict()["param_groups"], groups, strict=True):
-        if any(group.get(name) != value for name, value in own.items()):  # another PyTorch may have more
+    for loaded, expected_group in zip(optimizer.state_dict()["param_groups"], groups, strict=True):
+        # Another version of PyTorch may have more settings.
+        if any(loaded.get(name) != value for name, value in expected_group.items()):
             raise ValueError("its optimizer has other settings or other parameters")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for k, averages in saved["state"].items():
-        expected = {"step": (), "exp_avg": parameters[k].shape, "exp_avg_sq": parameters[k].shape}
-        if {name: value.shape for name, value in averages.items() if value.is_floating_point()} != expected:
+        shapes = {name: value.shape for name, value in averages.items() if value.is_floating_point()}
+        if shapes != {"step": (), "exp_avg": parameters[k].shape, "exp_avg_sq": parameters[k].shape}:
             raise ValueError(f"its optimizer has averages with other names or shapes for parameter {k}")
 
 
@@ -161,9 +164,11 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
 
     def __init__(self, save: Callable[[State], None], *, minutes: float) -> None:
         super().__init__()
-        self._save, self._seconds = save, 60 * minutes
+        self._save = save
+        self._seconds = 60 * minutes
         self._resumed: State | None = None
-        self._epoch = self._batch = 0
+        self._epoch = 0
+        self._batch = 0
         self._last_save = time.monotonic()
 
     def resume(self, position: State, state: State) -> None:
@@ -172,9 +177,11 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
 
     def before_training_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Skip finished epochs and batches, and restore the optimizer."""
-        self._epoch = self._batch = 0
+        self._epoch = 0
+        self._batch = 0
         if self._resumed is not None:
-            self._epoch, self._batch = self._resumed["epoch"], self._resumed["batch"]
+            self._epoch = self._resumed["epoch"]
+            self._batch = self._resumed["batch"]
             strategy.train_epochs -= self._epoch
             # The sampler draws skipped batches without their images, so that its memory sees their labels.
             strategy.dataloader.batch_sampler.set_position(self._epoch, self._batch)
@@ -209,12 +216,14 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
 
     def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Count the epoch."""
-        self._epoch, self._batch = self._epoch + 1, 0
+        self._epoch += 1
+        self._batch = 0
 
     def _check_loss(self, strategy: Any) -> None:
         """With float16, the scaler skips steps that are not finite, until its scale cannot be reduced."""
         loss = float(torch.as_tensor(strategy.loss).detach())
-        if not math.isfinite(loss) and not (strategy.scaler.is_enabled() and strategy.scaler.get_scale() > 1):
+        skipped = strategy.scaler.is_enabled() and strategy.scaler.get_scale() > 1
+        if not math.isfinite(loss) and not skipped:
             experience = strategy.experience.current_experience + 1
             place = f"step {self._batch + 1} of epoch {self._epoch + 1} of experience {experience}"
             raise Diverged(f"the loss is {loss} at {place}: {LOWER_RATE}")
@@ -232,8 +241,8 @@ def save_state(path: str | os.PathLike, state: State) -> None:
     content = io.BytesIO()
     torch.save(state, content)
     payload = content.getbuffer()
-    parts = (MAGIC, hashlib.sha256(payload).digest(), payload)
-    write_atomically(path, lambda file: file.writelines(parts))
+    checksum = hashlib.sha256(payload).digest()
+    write_atomically(path, lambda file: file.writelines([MAGIC, checksum, payload]))
 
 
 def load_state(path: str | os.PathLike) -> State:

@@ -358,10 +358,9 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
     from avalanche_agcn.experiments import report
     from avalanche_agcn.experiments.build import open_loggers
     from avalanche_agcn.experiments.results import RESULTS_FILE, Results
-    from avalanche_agcn.experiments.run import Run, keep_freed_memory
+    from avalanche_agcn.experiments.run import Run
     from avalanche_agcn.training.distributed import is_first_process, process_group
 
-    keep_freed_memory()
     out = Path(getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT))
     resume, overwrite = "resume" in arguments, "overwrite" in arguments
     logging = {name: value for name, value in vars(arguments).items() if name in LOGGERS}

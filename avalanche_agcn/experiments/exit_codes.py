@@ -28,8 +28,14 @@ def expected_errors() -> tuple[type[BaseException], ...]:
 
     from avalanche_agcn.models.backbones import WeightsUnavailable
 
-    no_memory = (MemoryError, torch.OutOfMemoryError)
-    return (OSError, ValueError, ModuleNotFoundError, WeightsUnavailable, *no_memory)
+    return (
+        OSError,
+        ValueError,
+        ModuleNotFoundError,
+        WeightsUnavailable,
+        MemoryError,
+        torch.OutOfMemoryError,
+    )
 
 
 def is_first_by_environment() -> bool:
@@ -134,7 +140,7 @@ def end_workers() -> None:
 
 
 def _expect_dead_workers() -> None:
-    """Remove torch's handler, which raises an error when a worker dies: a signal may reach workers, too."""
+    """Remove torch's handler, which raises an error when a worker dies: signals may also reach workers."""
     if hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 

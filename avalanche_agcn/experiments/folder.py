@@ -7,22 +7,22 @@ about a second for a data set like COCO.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, Plan, image_name
-from avalanche_agcn.checks import check_fields, read_json
-from avalanche_agcn.experiments.checkpoint import DamagedState, State, load_state, write_json
+from avalanche_agcn.checks import check_fields
+from avalanche_agcn.experiments.checkpoint import DamagedState, State, load_state, write_text
 from avalanche_agcn.experiments.results import RESULTS_FILE, Results, read_results
 from avalanche_agcn.experiments.settings import (
     DATA_PATHS,
@@ -49,11 +49,12 @@ def data_fingerprint(plan: Plan) -> Fingerprint:
 def changed_data(old: Mapping[str, Mapping[str, str]], new: Fingerprint) -> list[str]:
     """Differences between two fingerprints: ``["the labels of the train stream"]``."""
     changed = []
-    for stream in dict.fromkeys([*old, *new]):
-        before, now = old.get(stream, {}), new.get(stream, {})
-        parts = [part for part in dict.fromkeys([*before, *now]) if before.get(part) != now.get(part)]
-        # Other images also have other labels and sizes, which the user need not know.
-        parts = ["images"] if "images" in parts else parts
+    for stream in {**old, **new}:
+        before = old.get(stream, {})
+        now = new.get(stream, {})
+        parts = [part for part in {**before, **now} if before.get(part) != now.get(part)]
+        if "images" in parts:  # other images also have other labels and sizes, which the user need not know
+            parts = ["images"]
         changed += [f"the {part} of the {stream} stream" for part in parts]
     return changed
 
@@ -74,8 +75,10 @@ def _stream_fingerprint(images: Images, class_names: Sequence[str]) -> dict[str,
         parts["contents"] = digest(file_digest(source.path(p)) for p in chosen)
     else:
         with preserve_rng_state():
-            first, again = (digest(image_bytes(source, spread(by_name))) for _ in range(2))
-        parts |= {"contents": first} if first == again else {}  # unless the source augments its images
+            first = digest(image_bytes(source, spread(by_name)))
+            again = digest(image_bytes(source, spread(by_name)))
+        if first == again:  # else the source augments its images
+            parts["contents"] = first
     parts["order"] = digest(repr([names[p] for p in part.tolist()]).encode() for part in positions)
     return parts
 
@@ -85,7 +88,7 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"there is no image {path}; the labels are there, but the images must be downloaded, too."
+            f"there is no image {path}, although it has labels; download the images as well."
         ) from None
 
 
@@ -117,7 +120,9 @@ def digest(parts: Iterable[bytes]) -> str:
     return total.hexdigest()
 
 
-LOCK_FILE, STATE_FILE = "lock.json", "state.bin"
+STATE_FILE = "state.bin"
+LOCK_FILE = ".lock"
+OWNER_FILE = "owner.txt"  # who holds the lock: a lock itself cannot be read on every system
 PLAIN = bool | int | float | str | None
 STATE_FIELDS: dict[str, Any] = {
     "settings": dict[str, PLAIN | list[PLAIN] | dict[str, PLAIN]],
@@ -144,8 +149,11 @@ class UnfinishedRun(ValueError):
 
 def check_data(folder: Path, saved: Fingerprint | None, data: Fingerprint) -> None:
     """Raise `OtherRun` with the differences if the run in the folder was saved with other data."""
-    if saved is not None and (changed := ", ".join(changed_data(saved, data))):
-        raise OtherRun(f"{folder} was saved with other data; changed: {changed}; restore them, {ADVICE}")
+    changed = [] if saved is None else changed_data(saved, data)
+    if changed:
+        raise OtherRun(
+            f"{folder} was saved with other data; changed: {', '.join(changed)}; restore them, {ADVICE}"
+        )
 
 
 def read_folder(
@@ -155,19 +163,20 @@ def read_folder(
 
     Raises `OtherRun` for a run with other settings, and `UnfinishedRun` for a state without ``resume``.
     """
-    results, path = folder / RESULTS_FILE, folder / STATE_FILE
-    if results.is_file():
-        finished = read_results(results)
-        _check_settings(results, finished.settings, settings)
+    results_path = folder / RESULTS_FILE
+    if results_path.is_file():
+        finished = read_results(results_path)
+        _check_settings(results_path, finished.settings, settings)
         return finished, None
-    reason = f"there is no {path} to continue from"
-    try:
-        if path.is_file():
-            return None, _read_state(path, settings, resume)
-    except DamagedState as error:
-        if not resume:
-            raise
-        reason = f"{str(error).rstrip('.')}; it is not used"
+    state_path = folder / STATE_FILE
+    reason = f"there is no {state_path} to continue from"
+    if state_path.is_file():
+        try:
+            return None, _read_state(state_path, settings, resume)
+        except DamagedState as error:
+            if not resume:
+                raise
+            reason = f"{str(error).rstrip('.')}; it is not used"
     if resume:
         log(f"{settings.name}: {reason}: starting from the beginning")
     return None, None
@@ -193,57 +202,33 @@ def _check_settings(path: Path, old: Mapping[str, Any], new: Settings) -> None:
         raise OtherRun(f"{path} was saved with other settings ({changed}): run with those, {ADVICE}")
 
 
-def lock_folder(folder: Path) -> None:
-    """Lock a run's folder, which is created if needed, by a file that names the process which writes there.
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a run's folder, which is created if needed, as long as the context is open.
 
-    A killed process leaves the file behind; the next one on the same machine replaces it. A process may lock
-    a folder again that it has locked. `FolderInUse` names the owner of a locked folder.
+    The lock ends with the process, however that ends. A process may lock a folder again that it has locked.
+    Another one gets `FolderInUse`, which names the owner.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK_FILE
-    with _guard(folder):
-        owner = _read_owner(path)
-        if owner is not None and owner != _myself() and _is_alive(owner):
-            raise FolderInUse(
-                f"{folder} is in use by process {owner['pid']} on {owner['host']}: wait for it, choose "
-                f"another --out, or remove {path} if that process has ended."
-            )
-        write_json(path, _myself())
-
-
-def release_folder(folder: Path) -> None:
-    """Let other processes use the folder."""
-    with _guard(folder):
-        if _read_owner(folder / LOCK_FILE) == _myself():
-            (folder / LOCK_FILE).unlink()
-
-
-def _guard(folder: Path) -> FileLock:
-    """Held only briefly: a process forked from the owner would keep it after the owner has ended."""
-    return FileLock(folder.parent / ".lock")
-
-
-def _myself() -> dict[str, Any]:
-    """This process; its start time distinguishes it from a later one with the same id."""
-    process = psutil.Process()
-    return {"pid": process.pid, "host": socket.gethostname(), "started": process.create_time()}
-
-
-def _read_owner(path: Path) -> dict[str, Any] | None:
-    """The owner that a lock names; None if there is no lock or it is not one of ours."""
+    owner = folder / OWNER_FILE
+    lock = FileLock(folder / LOCK_FILE, thread_local=False, is_singleton=True)
     try:
-        owner = read_json(path)
-        return {"pid": int(owner["pid"]), "host": str(owner["host"]), "started": float(owner["started"])}
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
-
-
-def _is_alive(owner: dict[str, Any]) -> bool:
-    if owner["host"] != socket.gethostname():
-        return True  # this machine cannot tell
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise FolderInUse(
+            f"{folder} is in use by {_read_owner(owner)}: wait for it to end, or choose another --out."
+        ) from None
     try:
-        process = psutil.Process(owner["pid"])
-        same = abs(process.create_time() - owner["started"]) < 1  # second
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, ValueError, OverflowError):
-        return False
+        write_text(owner, f"process {os.getpid()} on {socket.gethostname()}")
+        yield
+    finally:
+        owner.unlink(missing_ok=True)
+        lock.release()
+
+
+def _read_owner(path: Path) -> str:
+    """The process that a file of `lock_folder` names, for a message."""
+    try:
+        return path.read_text(encoding="utf-8") or "another process"
+    except (OSError, ValueError):
+        return "another process"

@@ -243,7 +243,7 @@ def small_settings(
 ) -> dict[str, Any]:
     """Settings for a few thousand images: those chosen for each method in the study on photos.
 
-    ``small.json`` has them, written by ``runs/coco18/study.py``. The preset of AGCN and the sources of
+    ``small.json`` has them, written by ``runs/studies/study.py``. The preset of AGCN and the sources of
     negatives may make the choice another variant.
     """
     method, label, _ = choice

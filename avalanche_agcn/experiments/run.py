@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -38,22 +37,9 @@ from avalanche_agcn.training.closed_form import ClosedForm
 from avalanche_agcn.training.distributed import from_first_process, is_first_process
 from avalanche_agcn.training.template import MultiLabelTemplate
 
-STUDY_STEPS, MAX_EPOCHS = 750, 25
-"""Steps of the study that chose the settings (6,000 photos in batches of 8), and maximum of epochs."""
-
-
-def keep_freed_memory() -> bool:
-    """Let glibc keep the RAM of freed tensors for the next ones; return whether it accepted the settings.
-
-    By default it returns the RAM of every large tensor to the system and requests it again, page by page, at
-    each layer of each step: on a CPU that can take as long as the layer itself.
-    """
-    m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4  # of glibc's malloc.h
-    values = {m_mmap_max: 0, m_trim_threshold: 2**31 - 1, m_top_pad: 64 * 2**20}
-    try:
-        return all(ctypes.CDLL(None).mallopt(name, value) == 1 for name, value in values.items())
-    except (OSError, TypeError, AttributeError):  # another C library
-        return False
+STUDY_STEPS = 750
+"""Steps of the study that chose the settings: 6,000 photos in batches of 8."""
+MAX_EPOCHS = 25
 
 
 class Run:
@@ -90,18 +76,21 @@ class Run:
         self.settings = settings if benchmark is None else build.describe_benchmark(settings, benchmark)
         self.log = log if self._is_first else lambda message: None
         self.after_experience = after_experience if self._is_first else None
-        self.folder, self._overwrite = Path(out) / settings.name, overwrite
+        self.folder = Path(out) / settings.name
+        self._overwrite = overwrite
         with contextlib.ExitStack() as stack:  # releases the folder if anything below fails
             if self._is_first:
-                folder.lock_folder(self.folder)
-                stack.callback(folder.release_folder, self.folder)
+                stack.enter_context(folder.lock_folder(self.folder))
             from_first_process(None)  # a barrier: no process reads the folder before it is locked
-            self.kept, state = None, None
+            self.kept: Results | None = None
+            state: State | None = None
             if not overwrite:
                 self.kept, state = folder.read_folder(self.folder, self.settings, resume, self.log)
             self._open_data(benchmark)
-            saved = self.kept.data if self.kept else (state or {}).get("data")
-            folder.check_data(self.folder, saved, self.data)
+            if self.kept is not None:
+                folder.check_data(self.folder, self.kept.data, self.data)
+            elif state is not None:
+                folder.check_data(self.folder, state.get("data"), self.data)
             if self.kept is None:
                 self._build(state, loggers)
             self._lock = stack.pop_all()
@@ -117,20 +106,34 @@ class Run:
         """Make the strategy, and restore the state if there is one."""
         settings = self.settings
         self.seconds = {"train": 0.0, "eval": 0.0}
-        self.experience, self.trained = 0, False
+        self.experience = 0
+        self.trained = False  # on the current experience, which is then only to be evaluated
         self._started = time.monotonic()
-        network: Any = build.make_backbone(settings)
-        self.backbone = network
+        self.backbone: Any = build.make_backbone(settings)
         if settings.benchmark != "own":
-            network.check_image_size(settings.image_size)
-        self.images = self.benchmark = build.normalise(self.benchmark, settings, network)
+            self.backbone.check_image_size(settings.image_size)
+        self.images = build.normalise(self.benchmark, settings, self.backbone)
+        self.benchmark = self.images
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
+        network: Any = self.backbone
         if settings.freeze_backbone:
-            how = settings.select("cache", "num_workers", "device") | {"batch_size": settings.eval_mb_size}
-            self.benchmark = feature_benchmark(self.benchmark, network, log=self.log, **how)
-            network = Precomputed(network.num_features)
-        parts: Any = {"plugins": [self.recorder], "evaluator": build.make_evaluator(loggers)}
-        self.strategy = build.make_strategy(settings, network, self.benchmark.class_names, **parts)
+            self.benchmark = feature_benchmark(
+                self.images,
+                self.backbone,
+                settings.cache,
+                batch_size=settings.eval_mb_size,
+                num_workers=settings.num_workers,
+                device=settings.device,
+                log=self.log,
+            )
+            network = Precomputed(self.backbone.num_features)
+        self.strategy = build.make_strategy(
+            settings,
+            network,
+            self.benchmark.class_names,
+            plugins=[self.recorder],
+            evaluator=build.make_evaluator(loggers),
+        )
         self.strategy.train_epochs = self.n_epochs
         self.checkpoints = CheckpointPlugin(self._save, minutes=settings.checkpoint_minutes)
         if state is not None:
@@ -164,11 +167,13 @@ class Run:
         n_images = sum(map(len, self.benchmark.plan.train.positions))
         return max(1, min(MAX_EPOCHS, round(STUDY_STEPS * self.settings.train_mb_size / n_images)))
 
-    def _count_batches(self) -> list[int]:
-        """Batches per epoch of each time that the run trains."""
-        data = self.benchmark
-        datasets = [data.complete_train_dataset] if self._at_once else [e.dataset for e in data.train_stream]
-        return [math.ceil(len(dataset) / self.settings.train_mb_size) for dataset in datasets]
+    def _count_batches(self, experience: int) -> int:
+        """Batches per epoch of an experience, or of all images for a method that trains on them at once."""
+        if self._at_once:
+            dataset = self.benchmark.complete_train_dataset
+        else:
+            dataset = self.benchmark.train_stream[experience].dataset
+        return math.ceil(len(dataset) / self.settings.train_mb_size)
 
     def run(self) -> Results:
         """Train and evaluate the remaining experiences, and write ``results.json``.
@@ -183,9 +188,7 @@ class Run:
                 self._log(f"finished before; its results in {path} are kept (--overwrite repeats the run)")
                 return self.kept
             if self._overwrite and self._is_first:
-                models = [old for kind in (TENSORS, DESCRIPTION) for old in self.folder.glob(f"model*{kind}")]
-                for old in (path, self.folder / folder.STATE_FILE, *models):
-                    old.unlink(missing_ok=True)
+                self._remove_old_run()
             while self.experience < self.n_experiences:
                 self._run_experience()
             results = self.results()
@@ -193,6 +196,14 @@ class Run:
                 results.write(path)
             self._log(f"results are in {path}")
             return results
+
+    def _remove_old_run(self) -> None:
+        """Remove results, state and models, so that the folder never has parts of two runs."""
+        (self.folder / RESULTS_FILE).unlink(missing_ok=True)
+        (self.folder / folder.STATE_FILE).unlink(missing_ok=True)
+        for suffix in (TENSORS, DESCRIPTION):
+            for model in self.folder.glob(f"model*{suffix}"):
+                model.unlink()
 
     def _run_experience(self) -> None:
         # A state is saved after training and after evaluation, so that neither is repeated.
@@ -202,7 +213,8 @@ class Run:
                 self.trained = True
                 self._save()
         self._timed("eval", self._evaluate)
-        self.experience, self.trained = self.experience + 1, False
+        self.experience += 1
+        self.trained = False
         if self._is_first:
             self._save_model()
         self._save()
@@ -238,39 +250,36 @@ class Run:
     def _log_progress(self) -> None:
         history = find_nested(self.strategy).history[self._evaluation_stream.name]
         scores = ", ".join(f"{metric} {100 * history[metric][-1][-1]:.1f}" for metric in METRICS)
-        done, used = self.experience, sum(self.seconds.values())
+        used = sum(self.seconds.values())
+        left = used / self.experience * (self.n_experiences - self.experience)
         self._log(
-            f"experience {done} of {self.n_experiences}: {scores} on classes seen; {used:.0f} s used, about "
-            f"{used / done * (self.n_experiences - done):.0f} s left"
+            f"experience {self.experience} of {self.n_experiences}: {scores} on classes seen; "
+            f"{used:.0f} s used, about {left:.0f} s left"
         )
 
     def results(self) -> Results:
         """Results so far, in percent."""
-        nested, settings, plan = find_nested(self.strategy), self.settings, self.benchmark.plan
-        stream, names = self._evaluation_stream.name, self.benchmark.class_names
-        ap = _percent(nested.average_precision[stream].tolist())
-        ap += [None] * (len(names) - len(ap))  # for later classes
-        acm = self.strategy.acm.acm.matrix().tolist() if isinstance(self.strategy, (AGCN, CSC)) else None
-        truth = train_cooccurrence(plan) if acm else None
-        used = {"train": plan.train.positions, stream: plan.evaluation[stream].positions}
+        settings = self.settings
+        nested = find_nested(self.strategy)
+        stream = self._evaluation_stream.name
+        history = nested.history[stream]
+        acm, cooccurrence = self._correlations()
         return Results(
             benchmark=build.BENCHMARK_NAMES[settings.benchmark],
-            **settings.select("method", "seed"),
+            method=settings.method,
+            seed=settings.seed,
             settings=settings.as_dict(),
-            class_names=names,
+            class_names=self.benchmark.class_names,
             classes_per_experience=self.benchmark.classes_per_experience,
-            nested={metric: [_percent(row) for row in nested.history[stream][metric]] for metric in METRICS},
-            per_class_ap=dict(zip(names, ap, strict=True)),
+            nested={metric: [_percent(row) for row in history[metric]] for metric in METRICS},
+            per_class_ap=self._class_precision(nested.average_precision[stream].tolist()),
             seconds=self.seconds | {"total": sum(self.seconds.values())},
             environment=describe_environment(),
             acm=acm,
-            cooccurrence=None if truth is None else truth.tolist(),
-            stages={
-                name: _percent(getattr(stage, name, math.nan) for stage in nested.stages[stream])
-                for name in StageScores._fields  # stages may be None before the end
-            },
+            cooccurrence=cooccurrence,
+            stages=_stage_scores(nested.stages[stream]),
             data=self.data,
-            n_images={name: list(map(len, positions)) for name, positions in used.items()},
+            n_images=self._count_images(),
             stored=checkpoint.count_stored(self.strategy),
             thresholds=self._thresholds,
             **self.recorder.as_results(settings.dataset_root),
@@ -281,10 +290,32 @@ class Run:
         """Threshold of each class, chosen on held-out images; on test images it would flatter the scores."""
         return self.recorder.best_thresholds() if self.settings.validation_size else None
 
+    def _class_precision(self, seen: Sequence[float]) -> dict[str, float | None]:
+        """AP of each class in percent; None for classes of later experiences."""
+        names = self.benchmark.class_names
+        later: list[float | None] = [None] * (len(names) - len(seen))
+        return dict(zip(names, _percent(seen) + later, strict=True))
+
+    def _correlations(self) -> tuple[list[list[float]] | None, list[list[float]] | None]:
+        """The correlation matrix of AGCN and CSC, and P(i | j) if all train labels are known."""
+        if not isinstance(self.strategy, (AGCN, CSC)):
+            return None, None
+        acm = self.strategy.acm.acm.matrix().tolist()
+        cooccurrence = train_cooccurrence(self.benchmark.plan)
+        return acm, None if cooccurrence is None else cooccurrence.tolist()
+
+    def _count_images(self) -> dict[str, list[int]]:
+        """Number of images of each experience, by stream."""
+        plan = self.benchmark.plan
+        stream = self._evaluation_stream.name
+        return {
+            "train": [len(positions) for positions in plan.train.positions],
+            stream: [len(positions) for positions in plan.evaluation[stream].positions],
+        }
+
     def _save_model(self) -> None:
         """Write the model for predictions; with ``keep_models`` also a copy for this experience."""
         settings = self.settings
-        about = {"benchmark": build.BENCHMARK_NAMES[settings.benchmark], "experience": self.experience}
         content, description = pack_model(
             unwrap(self.strategy.model),
             self.backbone,
@@ -293,10 +324,17 @@ class Run:
             transform=self.images.plan.eval_transform,
             class_names=self.benchmark.class_names,
             thresholds=self._thresholds,
-            about=about | settings.select("method", "label", "seed"),
+            about={
+                "benchmark": build.BENCHMARK_NAMES[settings.benchmark],
+                "experience": self.experience,
+                **settings.select("method", "label", "seed"),
+            },
         )
-        for after in (None, self.experience) if settings.keep_models else (None,):
-            path = self.folder / model_name(after)
+        names = [model_name(None)]
+        if settings.keep_models:
+            names.append(model_name(self.experience))
+        for name in names:
+            path = self.folder / name
             checkpoint.write_atomically(path.with_suffix(TENSORS), lambda file: file.write(content))
             checkpoint.write_json(path.with_suffix(DESCRIPTION), description)
 
@@ -318,13 +356,16 @@ class Run:
     def _restore(self, state: State) -> None:
         """Continue from a saved state, which may be of another version."""
         with checkpoint.fitting_state(self.folder / folder.STATE_FILE):
-            position, self.seconds = state["position"], dict(state["seconds"])
-            self.experience, self.trained = position["experience"], position["trained"]
+            self.seconds = dict(state["seconds"])
+            position = state["position"]
+            self.experience = position["experience"]
+            self.trained = position["trained"]
             if not 0 <= self.experience <= self.n_experiences:
                 raise ValueError(f"it is at experience {self.experience} of {self.n_experiences}")
             checkpoint.restore(self.strategy, state, self.benchmark.train_stream)
-            if (within := position["within"]) is not None:
-                n_batches = self._count_batches()[self.experience]
+            within = position["within"]
+            if within is not None:
+                n_batches = self._count_batches(self.experience)
                 if not (0 <= within["epoch"] < self.n_epochs and 0 <= within["batch"] <= n_batches):
                     raise ValueError(f"it is at batch {within['batch']} of epoch {within['epoch']}")
                 checkpoint.check_optimizer(self.strategy.optimizer, state["optimizer"])
@@ -336,3 +377,11 @@ class Run:
 
 def _percent(fractions: Iterable[float]) -> list[float | None]:
     return [none_if_nan(100 * value) for value in fractions]
+
+
+def _stage_scores(stages: Sequence[StageScores | None]) -> dict[str, list[float | None]]:
+    """Each score after each experience, in percent; None where nothing was evaluated."""
+    return {
+        name: _percent(math.nan if stage is None else getattr(stage, name) for stage in stages)
+        for name in StageScores._fields
+    }

@@ -72,6 +72,7 @@ class Settings:
     pool: Annotated[Literal["max", "avg"], "global pooling"] = "max"
     freeze_backbone: Annotated[bool, "train heads alone, on features that are computed once"] = False
     freeze_batchnorm: Annotated[bool, "keep the statistics of batch normalisation"] = False
+    batchnorm_momentum: Annotated[float | None, "momentum of these statistics; the network's if none"] = None
     fold_batchnorm: Annotated[bool, "fold frozen batch normalisation into convolutions: faster"] = False
     channels_last: Annotated[bool, "use this memory layout: faster on most machines"] = True
     lr: Annotated[float, "learning rate of the backbone (Adam)"] = 1e-4

@@ -50,7 +50,7 @@ def test_small_defaults_are_those_that_the_study_chose_for_each_method():
     assert set(METHODS) <= set(runs)
     used = {(s.backbone, s.freeze_backbone, s.pool, s.lr) for s in runs.values()}
     assert used == {("efficientnet_lite0", True, "avg", 1e-5)}
-    choices = json.loads((ROOT / "runs" / "coco18" / "frozen" / "chosen.json").read_text())
+    choices = json.loads((ROOT / "runs" / "studies" / "coco18" / "frozen" / "chosen.json").read_text())
     for label in ("finetuning", "ewc", "lwf", "agem", "er", "prs", "ocdm", "scr", "er + negatives"):
         chosen = {**choices[label]["settings"]}
         assert runs[label].lr_head == chosen.pop("lr")

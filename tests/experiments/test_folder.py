@@ -1,15 +1,16 @@
-"""What a run's folder has is kept, one process at a time writes to it, and data must stay the same."""
+"""A run's folder: nothing is overwritten by mistake, one process writes at a time, data must not change."""
 
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from PIL import Image
@@ -50,7 +51,7 @@ def finished(tmp_path_factory):
         assert main("coco", None, ["--smoke", "--method", "finetuning"]) == 0
     (out,) = folder.iterdir()
     assert out.name == "results-smoke"
-    assert not (out / NAME / run_folder.LOCK_FILE).exists()
+    assert not (out / NAME / run_folder.OWNER_FILE).exists()
     return out
 
 
@@ -104,54 +105,54 @@ def test_an_unfinished_run_asks_for_resume_or_overwrite(tmp_path, capsys):
     assert smoke("--resume", out=tmp_path) == 0
 
 
+LOCKED_BY_ANOTHER = """
+import sys
+from pathlib import Path
+from avalanche_agcn.experiments.folder import lock_folder
+with lock_folder(Path(sys.argv[1])):
+    print("locked", flush=True)
+    input()
+"""
+
+
 @pytest.fixture
-def other_process():
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    yield process
+def locked(tmp_path):
+    """The folder of a run, locked by another process."""
+    folder = tmp_path / NAME
+    command = [sys.executable, "-W", "ignore", "-c", LOCKED_BY_ANOTHER, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=environment, **pipes)
+    assert process.stdout.readline() == "locked\n"
+    yield folder, process
     process.kill()
+    process.communicate()
+
+
+def test_a_second_process_names_the_one_that_has_the_folder(locked, capsys):
+    folder, process = locked
+    before = content(folder)
+    assert smoke(out=folder.parent) == 1
+    assert f"in use by process {process.pid} on {socket.gethostname()}: wait" in capsys.readouterr().err
+    assert content(folder) == before
+    (folder / run_folder.OWNER_FILE).write_bytes(b"\xff")
+    assert smoke(out=folder.parent) == 1
+    assert "in use by another process: wait" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_lock_of_a_process_that_was_killed_is_free(locked, number):
+    folder, process = locked
+    process.send_signal(number)
     process.wait()
+    with run_folder.lock_folder(folder):
+        assert (folder / run_folder.OWNER_FILE).read_text().startswith(f"process {os.getpid()} on ")
+    assert not (folder / run_folder.OWNER_FILE).exists()
 
 
-def lock_as(folder, monkeypatch, process=None, **changes):
-    """Lock a folder in the name of another process."""
-    owner = psutil.Process(process.pid if process else os.getpid())
-    own = run_folder._myself() | {"pid": owner.pid, "started": owner.create_time()} | changes
-    with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "_myself", lambda: own)
-        run_folder.lock_folder(folder)
-    return own
-
-
-def test_a_second_process_names_the_one_that_has_the_folder(tmp_path, monkeypatch, other_process, capsys):
-    owner = lock_as(tmp_path / NAME, monkeypatch, other_process)
-    before = content(tmp_path / NAME)
-    assert smoke(out=tmp_path) == 1
-    assert f"in use by process {owner['pid']} on {owner['host']}" in capsys.readouterr().err
-    assert content(tmp_path / NAME) == before
-
-
-@pytest.mark.parametrize("changes", [{}, {"started": 1.0}])
-def test_the_lock_of_a_process_that_has_ended_is_taken_over(tmp_path, monkeypatch, other_process, changes):
-    """One that was killed, or an earlier one of the same id."""
-    lock_as(tmp_path, monkeypatch, other_process, **changes)
-    if not changes:
-        other_process.kill()
-        other_process.wait()
-    run_folder.lock_folder(tmp_path)
-    run_folder.release_folder(tmp_path)
-    assert not (tmp_path / run_folder.LOCK_FILE).exists()
-
-
-def test_the_lock_of_another_host_is_kept_but_not_one_that_names_nobody(tmp_path, monkeypatch):
-    lock_as(tmp_path, monkeypatch, host="elsewhere")
-    message = r"on elsewhere.* remove .*lock.json if that process has ended"
-    with pytest.raises(run_folder.FolderInUse, match=message):
-        run_folder.lock_folder(tmp_path)
-    for text in ("", "[]", '{"pid": "x"}', "[" * 100_000):
-        (tmp_path / run_folder.LOCK_FILE).write_text(text)
-        run_folder.lock_folder(tmp_path)
-        run_folder.release_folder(tmp_path)
-        assert not (tmp_path / run_folder.LOCK_FILE).exists()
+def test_a_process_may_lock_its_own_folder_again(tmp_path):
+    with run_folder.lock_folder(tmp_path), run_folder.lock_folder(tmp_path):
+        pass
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -162,8 +163,10 @@ def test_two_runs_started_at_once_do_not_mix(tmp_path, launcher):
     command = [sys.executable, "-W", "ignore", *launcher, str(ROOT / "runs" / "split_coco.py"), "--smoke"]
     command += ["--method", "finetuning", "--epochs", "20", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
-    processes = [subprocess.Popen([*command, "--lr", lr], **how) for lr in ("0.001", "0.002")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    processes = [
+        subprocess.Popen([*command, "--lr", lr], env=environment, **pipes) for lr in ("0.001", "0.002")
+    ]
     outputs = [process.communicate(timeout=600)[0] for process in processes]
     codes = [process.returncode for process in processes]
     assert sorted(codes) == [0, 1], outputs
@@ -171,16 +174,16 @@ def test_two_runs_started_at_once_do_not_mix(tmp_path, launcher):
     lr = [0.001, 0.002][codes.index(0)]
     assert json.loads((tmp_path / NAME / "results.json").read_text())["settings"]["lr"] == lr
     assert load_state(tmp_path / NAME / run_folder.STATE_FILE)["settings"]["lr"] == lr
-    assert not (tmp_path / NAME / run_folder.LOCK_FILE).exists()
+    assert not (tmp_path / NAME / run_folder.OWNER_FILE).exists()
 
 
 def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path, monkeypatch):
     """Else one could read a state that another run replaces as it ends, and the processes would differ."""
     calls, names = [], ["lock_folder", "from_first_process", "read_folder"]
 
-    def record(name, own, *args):
+    def record(name, function, *args):
         calls.append(name)
-        return own(*args)
+        return function(*args)
 
     for name, place in zip(names, (run_folder, run_module, run_folder)):
         monkeypatch.setattr(place, name, partial(record, name, getattr(place, name)))
@@ -260,7 +263,7 @@ def test_each_change_of_the_data_is_named(folder, monkeypatch, content_bytes):
     assert changed(folder, before) == in_both("images")
     benchmark = photos(folder)
     (folder / "7.bmp").unlink()
-    with pytest.raises(FileNotFoundError, match=r"there is no image .*7.bmp; .*downloaded"):
+    with pytest.raises(FileNotFoundError, match=r"there is no image .*7.bmp, .*download the images"):
         run_folder.data_fingerprint(benchmark.plan)
 
 

@@ -25,7 +25,7 @@ LABEL = "<b>mine</b>"
 LAST = {"finetuning": 20.0, LABEL: 50.0, "agcn": 35.0}
 """mAP at the end of each label."""
 NAMES = ["person", HOSTILE, "car", "motorcycle"]
-STUDY = Path(__file__).parents[2] / "runs" / "coco18"
+STUDY = Path(__file__).parents[2] / "runs" / "studies" / "coco18"
 
 
 class Reader(HTMLParser):
@@ -157,10 +157,11 @@ def test_an_unfinished_run_is_shown_if_its_page_can_be_written(results, make_res
 
 
 @pytest.fixture(scope="module")
-def study(coco18, tmp_path_factory):
+def study(studies, tmp_path_factory):
     """The page of the study on photos, with all its methods."""
     path = tmp_path_factory.mktemp("study") / "report.html"
-    write_html(path, coco18["streams_of"]({part: find_results([STUDY / part]) for part in coco18["IN_HTML"]}))
+    parts = {part: find_results([STUDY / part]) for part in studies.coco18_page.IN_HTML}
+    write_html(path, studies.coco18_page.streams_of(parts))
     return path
 
 

@@ -1,8 +1,5 @@
 import functools
-import platform
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -159,29 +156,13 @@ def test_conventions_word_vectors_and_learning_rates_are_those_of_the_settings(t
         assert [group["lr"] for group in groups] == rates
 
 
-COUNT_FAULTS = """
-import resource, sys
-import torch
-if sys.argv[1] == "keep":
-    from avalanche_agcn.experiments.run import keep_freed_memory
-    assert keep_freed_memory()
-faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(20):  # a freed piece may at first be a little too small for the next
-    torch.ones(16 * 2**20)
-before = faults()
-for _ in range(5):
-    torch.ones(16 * 2**20)
-print(faults() - before)
-"""
+def test_the_momentum_of_batch_normalisation_is_the_networks_or_that_of_the_settings(tmp_path):
+    def momenta(**changes):
+        network = make_run(smoke("finetuning", **changes), tmp_path, overwrite=True).backbone
+        return {module.momentum for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)}
 
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_large_tensors_reuse_freed_memory():
-    def faults(what):
-        command = [sys.executable, "-W", "ignore", "-c", COUNT_FAULTS, what]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-    assert faults("keep") < 100 < faults("as it is")
+    assert momenta(batchnorm_momentum=0.3) == {0.3}
+    assert momenta() == {0.1}
 
 
 def own_benchmark():

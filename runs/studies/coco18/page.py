@@ -1,4 +1,4 @@
-"""The output of the study: RESULTS.md, report.html, the table in README.md and the chosen settings."""
+"""Tables and plots of coco18, the table in README.md and the settings of `--defaults small`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -6,22 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coco18.declaration import CONVENTIONS, HERE, OF_CONVENTIONS, STREAM, base_settings, frozen, of_head
+from declare import Choices, chosen_settings
 from matplotlib.figure import Figure
-from studies import CONVENTIONS, HEAD, HERE, OF_CONVENTIONS, PARTS, Choices, base_settings, frozen
 
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import FULL, METHODS, name_of
-from avalanche_agcn.experiments.page import PAGE_FILE, write_html
-from avalanche_agcn.experiments.report import RUNS, SCORES, Part, comparison_table, paired_table, write_page
-from avalanche_agcn.experiments.results import (
-    METRICS,
-    Results,
-    find_results,
-    group_by_label,
-    mean_and_deviation,
-)
-from avalanche_agcn.experiments.search import CHOSEN_FILE, read_choices
+from avalanche_agcn.experiments.report import RUNS, SCORES, comparison_table, paired_table
+from avalanche_agcn.experiments.results import METRICS, Results, group_by_label, mean_and_deviation
 from avalanche_agcn.experiments.tables import (
     METHOD,
     Column,
@@ -36,26 +29,45 @@ from avalanche_agcn.experiments.tables import (
 
 TITLE = "Every method on photos of COCO"
 README_ROWS = (
-    *("multitask_ridge", "streaming_ridge", "agcn statistics", "finetuning + statistics"),
-    *("er + negatives", "agcn", "finetuning"),
+    "multitask_ridge",
+    "streaming_ridge",
+    "agcn statistics",
+    "finetuning + statistics",
+    "er + negatives",
+    "agcn",
+    "finetuning",
 )
 SPREAD = "In percent, mean ± standard deviation over seeds"
-README_MARKS = "<!-- results -->\n", "<!-- end of results -->"
-PAIRS = ("streaming_ridge", "agcn statistics"), ("finetuning", "ewc", "lwf", "agcn orthogonal words", "l3a")
-"""Rows whose paired differences are shown: the first compared with the second."""
+README_MARKS = ("<!-- results -->\n", "<!-- end of results -->")
+PAIRED = ("streaming_ridge", "agcn statistics")
+PAIRED_WITH = ("finetuning", "ewc", "lwf", "agcn orthogonal words", "l3a")
+"""Rows with which those of `PAIRED` are compared, run by run."""
 IN_CURVES = (
-    *("multitask_ridge", "streaming_ridge", "agcn statistics", "finetuning + statistics"),
-    *("er + negatives", "l3a", "csc", "lwf", "agcn", "finetuning"),
+    "multitask_ridge",
+    "streaming_ridge",
+    "agcn statistics",
+    "finetuning + statistics",
+    "er + negatives",
+    "l3a",
+    "csc",
+    "lwf",
+    "agcn",
+    "finetuning",
 )
 """Rows of the plots; more could not be distinguished."""
 IN_HTML = ("frozen", "b0c3", "memory", "agcn", "whole")
 DEPENDENCE = {
-    "memory": ("mem_size", "number of photos in memory"),
-    "experiences": ("n_experiences", "number of experiences"),
-    "photos": ("limit", "number of photos of each experience"),
+    "memory": ("mem_size", "number of photos in memory", "coco18-mAP-by-photos-in-memory"),
+    "experiences": ("n_experiences", "number of experiences", "coco18-mAP-by-number-of-experiences"),
+    "photos": ("limit", "number of photos of each experience", "coco18-mAP-by-photos-per-experience"),
 }
-"""Setting that varies in a part, and its description."""
-RELATIONS, DRIFT = HERE / "relations.json", HERE / "drift.json"
+"""Setting that varies in a part, its description, and the file name of its plot."""
+REGIMES = {"frozen": "frozen", "whole": "trained"}
+"""Parts with plots of all methods, and how file names call them."""
+CONVENTION_NAMES = {"crowds no labels": "crowd boxes give no labels"}
+"""How the table shows conventions whose labels in the stored results read otherwise."""
+RELATIONS = HERE / "relations.json"
+DRIFT = HERE / "drift.json"
 LAST = {metric: score(metric, "last") for metric in METRICS}
 SMALL_NETWORKS = {
     "photos": {
@@ -74,29 +86,15 @@ SCENE_RATES = {"lr_head": 0.03, "lr_gcn": 1e-3}
 and 3e-5 to 3e-3 on held-out scenes, for Fine-Tuning and ER, and for AGCN with and without statistics."""
 
 
-def make_page(folder: Path, out: Path, figures: Path) -> None:
-    """Write the page ``out`` and its plots from the results below ``folder``, which has a folder per part."""
-    finished = [part for part in PARTS if (folder / part / CHOSEN_FILE).is_file()]
-    results = {part: find_results([folder / part]) for part in finished}
-    if "frozen" not in results:
-        raise FileNotFoundError(f"no results in {folder}; run the study first, with --data")
-    parts = {}
-    for part, own in results.items():
-        tables = tables_of(part, own, read_choices(folder / part))
-        parts[part] = Part(PARTS[part][0], own, tables, plots_of(part, results))
-    text = (HERE / "discussion.md").read_text(encoding="utf-8")
-    write_page(out, text, parts, figures=figures, name=HERE.name)
-    write_html(folder / PAGE_FILE, streams_of(results), title=TITLE)
-    fill_readme(out.parent / "README.md", results["frozen"])
-
-
 def streams_of(results: Mapping[str, Sequence[Results]]) -> dict[str, list[Results]]:
     """Results for report.html by the title of their stream: each class order is a stream."""
     streams: dict[str, list[Results]] = {}
-    for part in (part for part in IN_HTML if part in results):
-        for result in results[part]:
+    for part in IN_HTML:
+        for result in results.get(part, ()):
+            title = STREAM.parts[part].title
             order = result.settings.get("class_order")
-            title = f"{PARTS[part][0]}, {order}" if order else PARTS[part][0]
+            if order:
+                title += f", {order}"
             streams.setdefault(title, []).append(result)
     return streams
 
@@ -111,7 +109,7 @@ def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[s
     caption, make = kinds.get(part, (SPREAD, scores_table))
     tables = {caption: make(results)}
     if part == "frozen":
-        tables["Paired differences, same seed and class order"] = paired_table(results, *PAIRS)
+        tables["Paired differences, same seed and class order"] = paired_table(results, PAIRED, PAIRED_WITH)
     if part in ("frozen", "agcn"):
         tables["The correlation matrix against the train images"] = quality_table(in_data_order(results))
     if part == "agcn":
@@ -127,21 +125,36 @@ def tables_of(part: str, results: Sequence[Results], choices: Choices) -> dict[s
     return tables
 
 
-def plots_of(part: str, results: Mapping[str, Sequence[Results]]) -> dict[str, Callable[[], Figure]]:
-    """Functions that draw the plots of a part, by caption."""
-    own = results[part]
-    if part in DEPENDENCE:
-        setting, text = DEPENDENCE[part]
-        levels = [result for result in in_data_order(results["frozen"]) if result.label == "streaming_ridge"]
-        shown = {"StreamingRidge, no photo": levels} if part == "memory" else {}
-        return {f"{part}: mAP by the {text}": partial(plots.dependence, own, setting, text, **shown)}
-    if part not in ("frozen", "whole"):
+def plots_of(
+    results: Mapping[str, Sequence[Results]],
+) -> dict[str, tuple[str, Callable[[], Figure]]]:
+    """Caption of each plot and a function that draws it, by file name."""
+    plots_by_name: dict[str, tuple[str, Callable[[], Figure]]] = {}
+    for part in results:
+        if part in REGIMES:
+            shown = [result for result in in_data_order(results[part]) if result.label in IN_CURVES]
+            title = STREAM.parts[part].title
+            plots_by_name[f"coco18-{REGIMES[part]}-mAP-after-each-experience"] = (
+                f"{title}: mAP on the classes seen, in COCO's class order",
+                partial(plots.curves, shown),
+            )
+            plots_by_name[f"coco18-{REGIMES[part]}-AP-of-each-class"] = (
+                f"{title}: AP of each class at the end",
+                partial(plots.class_precision, shown),
+            )
+        if part in DEPENDENCE:
+            setting, text, name = DEPENDENCE[part]
+            draw = partial(plots.dependence, results[part], setting, text, **levels_of(part, results))
+            plots_by_name[name] = (f"mAP by the {text}", draw)
+    return plots_by_name
+
+
+def levels_of(part: str, results: Mapping[str, Sequence[Results]]) -> dict[str, list[Results]]:
+    """Results that a plot shows as a horizontal line, by name: StreamingRidge beside memories."""
+    if part != "memory":
         return {}
-    shown_rows = [result for result in in_data_order(own) if result.label in IN_CURVES]
-    return {
-        "mAP: on the classes seen, in COCO's class order": partial(plots.curves, shown_rows),
-        "classes: AP of each class at the end": partial(plots.class_precision, shown_rows),
-    }
+    ridge = [result for result in in_data_order(results["frozen"]) if result.label == "streaming_ridge"]
+    return {"StreamingRidge, no photo": ridge}
 
 
 def in_data_order(results: Sequence[Results]) -> list[Results]:
@@ -160,12 +173,18 @@ def conventions_table(results: Sequence[Results]) -> Table:
     rows = [groups[f"{label}, {name}"] for label in OF_CONVENTIONS for name in CONVENTIONS]
     columns: dict[str, Column] = {
         "Method": lambda group: name_of(group[0].label.partition(", ")[0]),
-        "convention": lambda group: group[0].label.partition(", ")[2],
+        "convention": lambda group: convention_of(group[0].label),
         **LAST,
         "mean of F1, p > 0.8": last_stage("mean_class_F1"),
         "OF1, p > 0.8": last_stage("OF1"),
     }
     return make_table(rows, columns)
+
+
+def convention_of(label: str) -> str:
+    """The convention in a label such as ``"finetuning, unlabelled as 0"``, as the table shows it."""
+    name = label.partition(", ")[2]
+    return CONVENTION_NAMES.get(name, name)
 
 
 def relations_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -203,17 +222,16 @@ def write_small(chosen: Choices, path: Path) -> None:
     AGCN has orthogonal word vectors, with which it is better. StreamingRidge keeps its own defaults: it finds
     λ by itself, which suits networks and numbers of photos other than the study's.
     """
-    rows = {
-        entry.label: {**entry.settings, **chosen.get(entry.label, {}).get("settings", {})}
-        for entry in frozen(base_settings(dataset_root="ROOT"), {}).entries
-    }
-    rows |= {FULL: rows[f"{FULL} orthogonal words"], "streaming_ridge": {}}
-    given = ("method", "preset", "negatives", "pseudo_labels")
-    methods = {
-        label: {HEAD.get(name, name): value for name, value in own.items() if name not in given}
-        for label, own in rows.items()
-        if "orthogonal" not in label and "," not in label
-    }
-    order = dict.fromkeys(label for label in (*METHODS, *sorted(methods)) if label in methods)
-    content = {"networks": SMALL_NETWORKS, "scene_rates": SCENE_RATES}
-    write_json(path, {**content, "methods": {label: methods[label] for label in order}})
+    rows = {}
+    for entry in frozen(base_settings(dataset_root="ROOT"), {}).entries:
+        settings = of_head({**entry.settings, **chosen_settings(chosen, entry.label)})
+        for name in ("method", "preset", "negatives", "pseudo_labels"):  # which the label implies
+            settings.pop(name, None)
+        rows[entry.label] = settings
+    rows[FULL] = rows[f"{FULL} orthogonal words"]
+    rows["streaming_ridge"] = {}
+    labels = [label for label in rows if "orthogonal" not in label and "," not in label]
+    in_order = [method for method in METHODS if method in labels]
+    in_order += sorted(set(labels) - METHODS.keys())
+    methods = {label: rows[label] for label in in_order}
+    write_json(path, {"networks": SMALL_NETWORKS, "scene_rates": SCENE_RATES, "methods": methods})

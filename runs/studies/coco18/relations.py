@@ -1,11 +1,13 @@
 """Measure what label relations add to StreamingRidge: its own estimates, and those counted from all labels.
 
-python runs/coco18/relations.py --data ROOT    # study.py then adds the table to the page
+python runs/studies/coco18/relations.py --data ROOT    # study.py then adds the table to the page
 """
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,19 +60,25 @@ def true_relations(run: Run) -> LabelRelations:
     plan = run.benchmark.plan
     conditional = train_cooccurrence(plan)
     assert conditional is not None
-    positions = torch.cat([torch.as_tensor(own) for own in plan.train.positions])
+    positions = torch.cat([torch.as_tensor(part) for part in plan.train.positions])
     return LabelRelations(conditional, plan.train.labels[positions].double().mean(dim=0))
 
 
 if __name__ == "__main__":
-    from page import RELATIONS, relations_table
-    from studies import ORDERS, base_settings
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from coco18.declaration import ORDERS, base_settings
+    from coco18.page import RELATIONS, relations_table
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, metavar="ROOT", help="folder with COCO's folders")
     parser.add_argument("--cache", metavar="DIR", help="folder for features of the frozen backbone")
     arguments = parser.parse_args()
-    data = {"dataset_root": arguments.data, "cache": arguments.cache}
-    found = measure(base_settings(method="streaming_ridge", freeze_backbone=True, **data), ORDERS)
+    base = base_settings(
+        method="streaming_ridge",
+        freeze_backbone=True,
+        dataset_root=arguments.data,
+        cache=arguments.cache,
+    )
+    found = measure(base, ORDERS)
     write_json(RELATIONS, found)
     print(relations_table(found).markdown())
