@@ -160,16 +160,14 @@ def read_folder(
         finished = read_results(results)
         _check_settings(results, finished.settings, settings)
         return finished, None
-    reason = f"there is no {path} to continue from"
     try:
         if path.is_file():
             return None, _read_state(path, settings, resume)
     except DamagedState as error:
         if not resume:
             raise
-        reason = f"{str(error).rstrip('.')}; it is not used"
-    if resume:
-        log(f"{settings.name}: {reason}: starting from the beginning")
+        reason = str(error).rstrip(".")
+        log(f"{settings.name}: {reason}; it is not used: starting from the beginning")
     return None, None
 
 

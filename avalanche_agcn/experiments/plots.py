@@ -17,7 +17,7 @@ from PIL import Image
 from avalanche_agcn.benchmarks.image_files import load_image
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, true_cooccurrence
 from avalanche_agcn.evaluation.plots import Plot, class_heatmap, correlation_heatmap, learning_curve
-from avalanche_agcn.experiments.methods import name_of, style_of
+from avalanche_agcn.experiments.methods import Label, name_of, style_of
 from avalanche_agcn.experiments.results import Results, group_by_label
 
 
@@ -55,11 +55,13 @@ def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: 
         return _fraction(result.summary["mAP"]["last"])
 
     rows: dict[str, dict[float, list[float]]] = {}
+    methods: dict[str, str] = {}
     for result in results:
         value = {**result.settings, **result.settings["method_settings"]}[setting]
-        rows.setdefault(result.label.partition(", ")[0], {}).setdefault(value, []).append(last(result))
+        methods[Label.parse(result.label).row] = result.method
+        rows.setdefault(Label.parse(result.label).row, {}).setdefault(value, []).append(last(result))
     x = sorted(next(iter(rows.values())))
-    styles = {name_of(label): style_of(label) or style_of(label.partition(" ")[0]) for label in rows}
+    styles = {name_of(label): style_of(label) or style_of(method) for label, method in methods.items()}
     return learning_curve(
         {name_of(label): list(zip(*(own[value] for value in x), strict=True)) for label, own in rows.items()},
         levels={name: list(map(last, own)) for name, own in levels.items()},

@@ -11,7 +11,7 @@ from studies import CONVENTIONS, HEAD, HERE, OF_CONVENTIONS, PARTS, Choices, bas
 
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
-from avalanche_agcn.experiments.methods import FULL, METHODS, name_of
+from avalanche_agcn.experiments.methods import FULL, METHODS, Label, name_of
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.report import RUNS, SCORES, Part, comparison_table, paired_table, write_page
 from avalanche_agcn.experiments.results import (
@@ -159,8 +159,8 @@ def conventions_table(results: Sequence[Results]) -> Table:
     groups = group_by_label(results)
     rows = [groups[f"{label}, {name}"] for label in OF_CONVENTIONS for name in CONVENTIONS]
     columns: dict[str, Column] = {
-        "Method": lambda group: name_of(group[0].label.partition(", ")[0]),
-        "convention": lambda group: group[0].label.partition(", ")[2],
+        "Method": lambda group: name_of(Label.parse(group[0].label).row),
+        "convention": lambda group: Label.parse(group[0].label).case or "",
         **LAST,
         "mean of F1, p > 0.8": last_stage("mean_class_F1"),
         "OF1, p > 0.8": last_stage("OF1"),

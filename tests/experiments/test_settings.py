@@ -83,7 +83,7 @@ for name, value, wanted in [
     ("lr", True, "a finite number"),
     ("dataset_root", 3, "text or none"),
     ("pool", "mean", "'max' or 'avg'"),
-    ("graph", "dense", "'paper' or 'official' or 'plain' or 'identity' or none"),
+    ("graph", "dense", "'paper', 'official', 'plain' or 'identity' or none"),
 ]:
     REJECTED.append(("coco", {name: value}, f"the setting {name} must be {wanted}, not {value!r}"))
 for name, value, reason, methods in [
