@@ -53,12 +53,6 @@ ROUNDING = 1e-6
 """By how much rounding errors of a probability may exceed 0 and 1."""
 
 
-def _check_name(name: str) -> str:
-    if not (0 < len(name) <= MAX_NAME and name.isprintable()):
-        raise PydanticCustomError("name", f"a name of 1 to {MAX_NAME} printable characters")
-    return name
-
-
 def _check_probability(value: float) -> float:
     if not -ROUNDING <= value <= 1 + ROUNDING:
         raise PydanticCustomError("probability", "a probability between 0 and 1")
@@ -95,7 +89,6 @@ def _has(*names: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Name = Annotated[str, AfterValidator(_check_name)]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -150,11 +143,11 @@ _CHECKED_AS_DECISIONS = GetPydanticSchema(lambda source, handler: handler(Decisi
 class Results:
     """Results of one run; all scores in percent, columns in order of appearance."""
 
-    benchmark: Name
-    method: Name
+    benchmark: str
+    method: str
     seed: Count
     settings: dict[str, Any]
-    class_names: list[Name]
+    class_names: list[str]
     classes_per_experience: list[Size]
     nested: Annotated[dict[str, list[Percents]], _has(*METRICS), AfterValidator(_check_rows)]
     """For each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1 entries,
@@ -380,15 +373,19 @@ def _check_shapes(results: Results) -> None:
 def _check_classes(results: Results) -> None:
     names = results.class_names
     sizes = results.classes_per_experience
+    for place, name in [
+        ("benchmark", results.benchmark),
+        ("method", results.method),
+        ("settings.label", results.label),
+        *(("class_names", name) for name in names),
+    ]:
+        fits = 0 < len(name) <= MAX_NAME and name.isprintable()
+        _require(place, fits, f"a name of 1 to {MAX_NAME} printable characters", name)
     _require("class_names", len(set(names)) == len(names), "different names", names)
     wanted = f"positive and sum to the {len(names)} class_names"
     _require("classes_per_experience", sum(sizes) == len(names) > 0, wanted, tuple(sizes))
     wanted = "the AP of each of the class_names, and no other"
     _require("per_class_ap", set(results.per_class_ap) == set(names), wanted, results.per_class_ap)
-    try:
-        _check_name(results.label)
-    except PydanticCustomError as error:
-        fail("settings.label", error.message(), results.label)
     packages = results.environment.get("packages", {})
     _require("environment.packages", isinstance(packages, dict), "an object with names", packages)
 
