@@ -117,7 +117,7 @@ def methods(argv: Sequence[str]) -> int:
             print(f"{key:16} {METHODS[key].name}: {METHODS[key].description}")
         else:
             settings = dict(choice.changes)
-            print(f"{key:21} {VARIANTS[choice.label].name}: {choice.method} with")
+            print(f"{key:16} {VARIANTS[choice.label].name}: {choice.method} with")
         text = ", ".join(f"{name}={cli.in_words(value)}" for name, value in settings.items())
         for line in textwrap.wrap(text, 90):
             print(" " * 17 + line)

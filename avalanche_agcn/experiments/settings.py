@@ -287,6 +287,7 @@ def resolve(benchmark: BenchmarkName, method: str, chosen: Layers) -> Resolved:
     values, sources = merge({**package_layers(benchmark, method, chosen), **chosen})
     shared, method_values = split_settings(values)
     shared.update(benchmark=benchmark, method=method)
+    sources["benchmark"] = "benchmark"
     known = METHODS[method].settings_model.model_fields
     of_method = {name: value for name, value in method_values.items() if name in known}
     settings = _validate(shared, of_method)

@@ -1,11 +1,20 @@
 import json
+from itertools import pairwise
 
 import pytest
 
 from avalanche_agcn.benchmarks import protocols, split
 from avalanche_agcn.experiments import settings as module
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.settings import SMOKE, TYPES, change_settings, differences, make_settings
+from avalanche_agcn.experiments.settings import (
+    LAYERS,
+    SMOKE,
+    TYPES,
+    change_settings,
+    differences,
+    make_settings,
+    merge,
+)
 from avalanche_agcn.models import backbones, word_vectors
 
 
@@ -49,6 +58,13 @@ def test_given_settings_override_those_of_preset_protocol_and_benchmark(benchmar
     assert {name: values(settings)[name] for name in wanted} == wanted
     if "protocol" not in given:  # which sets only what is not set yet
         assert change_settings(make_settings(benchmark), **given) == settings
+
+
+def test_each_layer_overrides_those_before_it():
+    names = list(LAYERS)
+    for weaker, stronger in pairwise(names):
+        layers = {stronger: {"lr": 2.0}, weaker: {"lr": 1.0, "lr_gcn": 1.0}}
+        assert merge(layers) == ({"lr": 2.0, "lr_gcn": 1.0}, {"lr": stronger, "lr_gcn": weaker})
 
 
 def test_further_defaults_come_between_those_of_the_benchmark_and_the_given_ones():
