@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from avalanche_agcn.checks import did_you_mean
 from avalanche_agcn.experiments import cli
 from avalanche_agcn.experiments.exit_codes import returns_exit_code
 
@@ -24,13 +25,20 @@ PROG = "avalanche-agcn"
 def run(argv: Sequence[str]) -> int:
     """Run methods on COCO, NUS-WIDE, PASCAL VOC, your own photos or, without data, on drawn scenes."""
     known = list(cli.DATA_NAMES)
-    benchmark, options = (argv[0], argv[1:]) if argv and argv[0] in known else ("coco", argv)
+    benchmark = "coco"
+    if argv and not argv[0].startswith("-"):
+        benchmark, *argv = argv
+    if benchmark not in known:
+        suggestion = did_you_mean(benchmark, known)
+        names = ", ".join(known)
+        print(f"{PROG} run: unknown data {benchmark!r}{suggestion}; known are {names}.", file=sys.stderr)
+        return 2
     about = (
         f"{run.__doc__}\n\nDATA is one of {', '.join(known)} (default: coco). It comes first, and sets the "
         "defaults below."
     )
-    how = {"prog": f"{PROG} run", "usage": "%(prog)s [DATA] [options]"}
-    return cli.main(benchmark, about, options, **how)  # type: ignore[arg-type]
+    usage = "%(prog)s [DATA] [options]"
+    return cli.main(benchmark, about, argv, prog=f"{PROG} run", usage=usage)  # type: ignore[arg-type]
 
 
 def report(argv: Sequence[str]) -> int:
@@ -100,18 +108,19 @@ def _labels(found: Prediction) -> str:
 def methods(argv: Sequence[str]) -> int:
     """List all methods with their settings and defaults."""
     argparse.ArgumentParser(prog=f"{PROG} methods", description=methods.__doc__).parse_args(argv)
-    from avalanche_agcn.experiments.methods import METHODS
+    from avalanche_agcn.experiments.methods import CHOICES, METHODS, VARIANTS
     from avalanche_agcn.experiments.settings import make_settings
 
-    lines = []
-    for key, method in METHODS.items():
-        own = make_settings("coco", method=key).method_settings
-        # As --set takes them: true and none, not True and None.
-        plain = {n: str(v).lower() if v is None or isinstance(v, bool) else v for n, v in own.items()}
-        text = ", ".join(f"{name}={value}" for name, value in plain.items())
-        lines.append(f"{key:16} {method.name}: {method.description}")
-        lines += [" " * 17 + line for line in textwrap.wrap(text, 90)]
-    print("\n".join(lines))
+    for key, choice in CHOICES.items():
+        if choice.label is None:
+            settings = make_settings("coco", method=key).method_settings
+            print(f"{key:16} {METHODS[key].name}: {METHODS[key].description}")
+        else:
+            settings = dict(choice.changes)
+            print(f"{key:16} {VARIANTS[choice.label].name}: {choice.method} with")
+        text = ", ".join(f"{name}={cli.in_words(value)}" for name, value in settings.items())
+        for line in textwrap.wrap(text, 90):
+            print(" " * 17 + line)
     print("\nChoose them by `run --method NAME ...`, and their settings by `--set NAME=VALUE`.")
     return 0
 

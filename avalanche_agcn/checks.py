@@ -1,16 +1,20 @@
-"""Checks of arguments, settings and JSON files; messages name the place, its value and what it may be."""
+"""Checks of arguments and JSON files; messages name the place, its value and what it may be.
+
+Types and ranges of values from files are declared and checked by pydantic; `first_problem` reads its errors.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Any, NamedTuple, NoReturn, get_args
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 
 def check_choice(name: str, value: Any, choices: Any) -> None:
@@ -61,86 +65,80 @@ def check_shape(name: str, tensor: Any, shape: tuple[int | str, ...], reason: st
         raise ValueError(f"{name} must be [{wanted}]{reason}, not {list(tensor.shape)}.")
 
 
-WORDS: dict[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "text",
-    NoneType: "none",
-    list: "a list",
-    dict: "an object with names",
-}
-"""Types of settings and JSON values, in words."""
-PLAIN = (bool, int, float, str, NoneType)
-"""Types that settings may have."""
-
-
-@cache
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    """Types and values in a union of types and literals; else the type alone."""
-    if get_origin(hint) not in (Union, UnionType, Literal):
-        return (hint,)
-    return tuple(one for part in get_args(hint) for one in alternatives(part))
-
-
-def _find_alternative(value: Any, hint: Any) -> Any:
-    """The alternative that a value is of, ignoring the items of a list; None if there is none."""
-    for one in alternatives(hint):
-        cls = get_origin(one) or one
-        if one is Any or (isinstance(one, str) and value == one):
-            return one
-        is_other_bool = isinstance(value, bool) and cls is not bool  # Python's bool is an int
-        accepted = (int, float) if cls is float else cls
-        if isinstance(cls, type) and isinstance(value, accepted) and not is_other_bool:
-            return one
-    return None
-
-
-def _in_words(hint: Any) -> str:
-    names = (one if isinstance(one, str) else get_origin(one) or one for one in alternatives(hint))
-    return " or ".join(WORDS.get(name, repr(name)) for name in names)
-
-
-_LIMITS: dict[str, dict[str, float]] = {
-    "lr lr_head lr_gcn distillation ewc_lambda alpha contrast_weight": {"least": 0, "most": 1e30},
-    "lambda_cls lambda_dst lambda_gph neighbour_weight beta": {"least": 0, "most": 1e30},
-    "ridge refine temperature": {"above": 0},
-    "gamma threshold batchnorm_momentum": {"least": 0, "most": 1},
-    "new_threshold cross_threshold": {"above": 0, "most": 1},
-    "validation_size": {"least": 0, "below": 1},
-    "test_size": {"above": 0, "below": 1},
-    "rho": {"least": -100, "most": 100},
-    "image_size": {"least": 8, "most": 2048},
-    "views": {"least": 1, "most": 100},
-    "n_classes n_experiences": {"least": 1, "most": 10**5},
-    "random_features train_mb_size eval_mb_size train_epochs": {"least": 1, "most": 10**6},
-    "n_train n_test": {"least": 1, "most": 10**7},
-    "limit fisher_images sample_size": {"least": 1, "most": 10**9},
-    "num_workers": {"least": 0, "most": 256},
-    "checkpoint_minutes batch_size_mem": {"least": 0, "most": 10**6},
-    "held_images mem_size": {"least": 0, "most": 10**9},
-    "seed": {"least": 0, "most": 2**32 - 1},  # the limit of NumPy
-}
-RANGES = {name: limits for names, limits in _LIMITS.items() for name in names.split()}
-"""Limits of numbers among the settings, as arguments of `check_range`; others may be any finite number."""
-
-
-def check_value(name: str, value: Any, hint: Any) -> None:
-    """Raise a ValueError for a setting of the wrong type, such as the text ``"False"``, or out of range."""
-    if get_origin(hint) is tuple:
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            check_value(name, item, get_args(hint)[0])
-        return
-    if _find_alternative(value, hint) is None:
-        raise ValueError(f"the setting {name} must be {_in_words(hint)}, not {value!r}.")
-    if isinstance(value, str) and not value.strip():
-        raise ValueError(f"the setting {name} must not be empty.")
-    if isinstance(value, (int, float)):
-        check_range(f"the setting {name}", value, **RANGES.get(name, {}))
-
-
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+"""How values are checked: no conversion except from whole to other numbers, and no unknown names."""
 SHOWN_CHARACTERS = 60
-MAX_INTEGER = 2**63 - 1
+_WANTED = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a finite number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "string_unicode": "text",
+    "none_required": "none",
+    "list_type": "a list",
+    "dict_type": "an object with names",
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge:.12g}",
+    "greater_than": "above {gt:.12g}",
+    "less_than_equal": "at most {le:.12g}",
+    "less_than": "below {lt:.12g}",
+}
+"""What a value must be, by the type of pydantic's error; errors of our own say it themselves."""
+
+
+class Problem(NamedTuple):
+    """What is wrong in some content: the place, what it must be, and what it is.
+
+    Attributes:
+        place: such as ``"pictures[0].image"``; empty for the content itself.
+        missing: the name that the object at this place lacks, or None.
+        unknown: the name that the object at this place must not have, or None.
+    """
+
+    place: str
+    wanted: str
+    value: Any
+    missing: str | None = None
+    unknown: str | None = None
+
+
+def first_problem(error: ValidationError, content: Any) -> Problem:
+    """The first problem that pydantic found in the content."""
+    problem = _problem(error.errors()[0], content)
+    wanted = [problem.wanted]
+    # A value that may have one of several types has an error for each of them.
+    for details in error.errors()[1:]:
+        other = _problem(details, content)
+        if other.place == problem.place and other.wanted not in wanted:
+            wanted.append(other.wanted)
+    return problem._replace(wanted=" or ".join(wanted))
+
+
+def _problem(details: Any, content: Any) -> Problem:
+    kind = details["type"]
+    words = _WANTED.get(kind, details["msg"]).format(**details.get("ctx", {}))
+    path = list(details["loc"])
+    if kind == "missing":
+        return Problem(_follow(path[:-1], content)[0], words, None, missing=str(path[-1]))
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return Problem(_follow(path[:-1], content)[0], words, None, unknown=_cut(repr(path[-1])))
+    return Problem(*_follow(path, content, words))
+
+
+def _follow(path: Sequence[str | int], content: Any, wanted: str = "") -> tuple[str, str, Any]:
+    """Place and value at the end of a path; it ends before names of types, which pydantic appends."""
+    place = ""
+    for step in path:
+        if isinstance(content, (list, tuple)) and isinstance(step, int):
+            place += f"[{step}]"
+        elif isinstance(content, Mapping) and step in content:
+            name = _cut(repr(step)[1:-1])
+            place += f".{name}" if place else name
+        else:
+            break
+        content = content[step]
+    return place, wanted, content
 
 
 def read_json(path: str | os.PathLike) -> Any:
@@ -157,41 +155,46 @@ def read_json(path: str | os.PathLike) -> Any:
         raise ValueError(f"{path} is not JSON, or is damaged: {str(error).rstrip('.')}.") from None
 
 
-def check_type(value: Any, hint: Any, place: str) -> None:
-    """Raise a ValueError that names the place and the value if one from a JSON file is not of a type.
-
-    The hint may have plain types, lists, dictionaries with text keys, unions and literals. The place is the
-    file and the path in it, such as ``"results.json: nested"``.
-    """
-    if hint is Any:
-        return
-    found = _find_alternative(value, hint)
-    is_infinite = isinstance(value, float) and not math.isfinite(value)
-    if found is None or is_infinite or (isinstance(value, int) and abs(value) > MAX_INTEGER):
-        fail(place, _in_words(hint), value)
-    if get_origin(found) is list:
-        for k, item in enumerate(value):
-            check_type(item, get_args(found)[0], f"{place}[{k}]")
-    elif get_origin(found) is dict:
-        for name, item in value.items():
-            check_type(item, get_args(found)[1], f"{place}.{_cut(repr(name)[1:-1])}")
-
-
 def check_fields(value: Any, hints: Mapping[str, Any], place: str) -> None:
-    """Raise a ValueError if an object lacks a field or has one of another type; it may have further ones."""
-    check_type(value, dict, place)
+    """Raise a ValueError if an object lacks a field or has one of another type; it may have further ones.
+
+    Args:
+        value: content of a JSON file, or a part of it.
+        hints: types by the names of fields.
+        place: the file and the path in it, such as ``"results.json: nested"``.
+    """
+    if not isinstance(value, dict):
+        fail(place, _WANTED["dict_type"], value)
     for name, hint in hints.items():
         if name not in value:
-            raise ValueError(f"{place} has no {name!r}, which must be {_in_words(hint)}.")
-        check_type(value[name], hint, f"{place}.{name}")
+            raise ValueError(f"{place} has no {name!r}, which is required.")
+        try:
+            TypeAdapter(hint, config=STRICT).validate_python(value[name])
+        except ValidationError as error:
+            problem = first_problem(error, value[name])
+            separator = "" if problem.place.startswith("[") or not problem.place else "."
+            fail(f"{place}.{name}{separator}{problem.place}", problem.wanted, problem.value)
 
 
 def fail(place: str, wanted: str, value: Any) -> NoReturn:
     """Raise a ValueError about a value, on one line and cut if it is long."""
-    is_container = isinstance(value, (list, dict))
-    shown = f"{WORDS[type(value)]} of {len(value)}" if is_container else _cut(repr(value))
-    raise ValueError(f"{place} must be {wanted}, but is {shown}.")
+    raise ValueError(f"{place} must be {wanted}, but is {shown(value)}.")
+
+
+def shown(value: Any) -> str:
+    """A value on one line, cut if it is long; of lists and objects only the length."""
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object with {len(value)} names"
+    return _cut(repr(value))
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """A suggestion for a misspelled name, to be appended to a message; empty if none is similar."""
+    found = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.75)
+    return f" (did you mean {found[0]}?)" if found else ""

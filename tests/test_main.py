@@ -45,6 +45,8 @@ def test_commands_and_methods_are_listed_and_unknown_ones_named(capsys):
         assert f"{method.name}: {method.description}" in shown[key]
         for name in method.arguments:
             assert f"{name}=" in shown[key] or name == "newer_as_negative"
+    assert "er_negatives ER + negatives: er with negatives=memory" in shown["er_negatives"]
+    assert {"agcn_statistics", "finetuning_statistics"} <= shown.keys()
     assert "ewc_lambda=1000.0" in shown["ewc"]
     assert "cross_blocks=true" in shown["agcn"]
 
@@ -59,6 +61,12 @@ def test_run_knows_each_data_set_and_shows_the_defaults_in_force(capsys):
     assert f"images in memory (default: {memory}; AGCN: {papers['mem_size']})" in text
     assert f"(default: {papers['lambda_gph']}, drawn scenes: {scenes['lambda_gph']})" in text
     assert f"statistics (default: {papers['preset']})" in text
+
+
+def test_misspelled_data_are_named_with_a_suggestion(capsys):
+    assert main(["run", "photo", "--images", "x"]) == 2
+    message = "unknown data 'photo' (did you mean photos?); known are coco, wide, voc, photos."
+    assert message in capsys.readouterr().err
 
 
 def test_avalanche_is_imported_without_the_advice_to_install_qp_solvers():

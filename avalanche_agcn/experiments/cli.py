@@ -8,32 +8,50 @@ import contextlib
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from avalanche_agcn.checks import PLAIN, alternatives, check_value, read_json
+from avalanche_agcn.checks import did_you_mean, read_json
 from avalanche_agcn.experiments.exit_codes import (
     handle_signals,
     is_first_by_environment,
     one_sentence,
     returns_exit_code,
 )
-from avalanche_agcn.experiments.methods import CHOICES, FIRST, FULL, METHODS, Choice, Variant, small_settings
+from avalanche_agcn.experiments.methods import (
+    CHOICES,
+    FIRST,
+    FULL,
+    METHODS,
+    PLAIN,
+    Choice,
+    Variant,
+    alternatives,
+    find_choice,
+    small_settings,
+)
 from avalanche_agcn.experiments.settings import (
     DEFAULTS,
     GROUPS,
+    LAYERS,
     SMOKE,
     TYPES,
     BenchmarkName,
+    Layers,
+    Resolved,
     Settings,
-    change_settings,
+    Values,
+    check_benchmark_name,
     check_folders,
     check_format,
+    check_setting,
     is_b_protocol,
-    make_settings,
-    method_arguments,
+    merge,
+    method_fields,
+    resolve,
     split_settings,
     usable_negatives,
 )
@@ -51,38 +69,43 @@ OPTIONS_OF = {
     "wide": {"split_lists"},
 }
 """Options that only some data sets have."""
-OWN_FLAGS: dict[str, tuple[str, type, str]] = {
+METHOD_FLAGS: dict[str, tuple[str, type, str]] = {
     "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
     "preset": ("preset", str, "AGCN: paper, official (the authors' code) or statistics (default: paper)"),
     "lambda_gph": ("lambda-gph", float, "λ₃ of AGCN (default: 100000.0, drawn scenes: 1000.0)"),
 }
-"""Settings of methods with an option of their own: its name, type and help; --set takes the others.
+"""Settings of methods that have an option: its name, type and help; --set takes the others.
 
 Their defaults are text here, since strategies would import torch."""
-OUT, SMOKE_OUT = "results", "results-smoke"
+OUT = "results"
+SMOKE_OUT = "results-smoke"
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 Variants = Mapping[str, Variant]
 
 
 def make_parser(
-    benchmark: BenchmarkName, description: str | None, *, usage: str = "%(prog)s [options]", **how: Any
+    benchmark: BenchmarkName,
+    description: str | None,
+    *,
+    prog: str | None = None,
+    usage: str = "%(prog)s [options]",
 ) -> argparse.ArgumentParser:
     """Parser of a run's options; options that are not given are absent from the result."""
-    how |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "argument_default": argparse.SUPPRESS}
-    parser = argparse.ArgumentParser(usage=usage, description=description, **how)
-    _add_run_options(parser, benchmark)
-    others = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
-    for name, kind in get_type_hints(Settings, include_extras=True).items():
-        if name in GROUPS:
-            options = parser.add_argument_group(GROUPS[name])
-        if get_origin(kind) is Annotated and name not in {"benchmark", "seed", *others}:
-            _add_setting(options, name, kind.__metadata__[0], benchmark)
-    own = parser.add_argument_group("settings of methods, for those that have them")
-    for name, (flag, kind, text) in OWN_FLAGS.items():
-        own.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
-    text = "any setting: ewc_lambda=10 pool=avg; see `avalanche-agcn methods` (default: none)"
-    own.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=text)
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        usage=usage,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
     parser.set_defaults(benchmark=benchmark)
+    _add_run_options(parser, benchmark)
+    _add_settings(parser, benchmark)
+    of_methods = parser.add_argument_group("settings of methods, for those that have them")
+    for name, (flag, kind, text) in METHOD_FLAGS.items():
+        of_methods.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
+    text = "any setting: ewc_lambda=10 pool=avg; see `avalanche-agcn methods` (default: none)"
+    of_methods.add_argument("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=text)
     return parser
 
 
@@ -110,6 +133,7 @@ def _add_run_options(parser: argparse.ArgumentParser, benchmark: BenchmarkName) 
     config = "settings as TOML or JSON, or those of a results.json (default: none)"
     parser.add_argument("--config", type=Path, metavar="FILE", help=config)
     add_flag(parser, "--smoke", "check in seconds whether everything works")
+    add_flag(parser, "--print-config", "print all settings and where each comes from, and run nothing")
     logging = parser.add_argument_group("logging, besides the report")
     text = "log to TensorBoard (default: no; without DIR, to tensorboard in the folder for results)"
     logging.add_argument("--tensorboard", nargs="?", const="", metavar="DIR", help=text)
@@ -118,90 +142,171 @@ def _add_run_options(parser: argparse.ArgumentParser, benchmark: BenchmarkName) 
     add_flag(logging, "--csv-log", "log all metrics to CSV files in the folder of the run")
 
 
+def _add_settings(parser: argparse.ArgumentParser, benchmark: BenchmarkName) -> None:
+    """Add an option for each field of `Settings`, in groups."""
+    of_other_data = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
+    options = parser.add_argument_group(GROUPS["benchmark"])
+    for name, hint in get_type_hints(Settings, include_extras=True).items():
+        if name in GROUPS and name != "benchmark":
+            options = parser.add_argument_group(GROUPS[name])
+        has_option = get_origin(hint) is Annotated and name not in ("benchmark", "seed")
+        if has_option and name not in of_other_data:
+            text = hint.__metadata__[-1]
+            _add_setting(options, name, f"{text} (default: {_default_text(name, benchmark)})", benchmark)
+
+
 def _add_setting(options: argparse._ArgumentGroup, name: str, text: str, benchmark: BenchmarkName) -> None:
-    kind = TYPES[name]
-    how: dict[str, Any] = {"dest": name, "help": f"{text} (default: {_default_text(name, benchmark)})"}
-    several = get_origin(kind) is tuple
-    kinds = [one for one in alternatives(get_args(kind)[0] if several else kind) if one is not type(None)]
+    flag = "--" + FLAGS.get(name, name.replace("_", "-"))
+    if name == "dataset_root" and benchmark == "photos":
+        flag = "--images"
+    takes_several = get_origin(TYPES[name]) is tuple
+    hint = get_args(TYPES[name])[0] if takes_several else TYPES[name]
+    kinds = [kind for kind in alternatives(hint) if kind is not type(None)]
     if kinds == [bool]:
-        how["action"] = argparse.BooleanOptionalAction
+        options.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=text)
     elif kinds[0] in PLAIN:
-        how |= {"type": kinds[0], "metavar": METAVARS[kinds[0]]}
+        options.add_argument(flag, dest=name, type=kinds[0], metavar=METAVARS[kinds[0]], help=text)
     else:
-        how |= {"choices": kinds} | ({"nargs": "+"} if several else {})
-    flags = {**FLAGS, "dataset_root": "images"} if benchmark == "photos" else FLAGS
-    options.add_argument(f"--{flags.get(name, name.replace('_', '-'))}", **how)
+        options.add_argument(flag, dest=name, choices=kinds, nargs="+" if takes_several else None, help=text)
 
 
 def _default_text(name: str, benchmark: BenchmarkName) -> str:
+    """The default of a setting in words, and those of drawn scenes and ``small`` if they differ."""
     if name == "device":
         return "cuda if there is one, else cpu"
-    layers: dict[str, Mapping[str, Any]] = {"": DEFAULTS[benchmark]}
+    package = {name: getattr(Settings, name), **DEFAULTS[benchmark]}
     if benchmark == "photos":
-        layers[""] = {**DEFAULTS[benchmark], **small_settings("photos", CHOICES[FULL])}
-    else:
-        small = small_settings("photos", CHOICES["multitask_ridge"])
-        layers |= {"drawn scenes": DEFAULTS["scenes"], "small": small}
-    values = {of: layer.get(name, getattr(Settings, name)) for of, layer in layers.items()}
-    texts = {of: "none" if value in (None, ()) else str(value).lower() for of, value in values.items()}
-    own = texts.pop("")
-    return own + "".join(f", {of}: {text}" for of, text in texts.items() if text != own)
+        small = small_settings("photos", CHOICES[FULL])
+        return in_words(small.get(name, package[name]))
+    small = small_settings("photos", CHOICES["multitask_ridge"])  # which has no settings chosen for it alone
+    text = default = in_words(package[name])
+    for where, values in {"drawn scenes": DEFAULTS["scenes"], "small": small}.items():
+        other = in_words(values.get(name, getattr(Settings, name)))
+        if other != default:
+            text += f", {where}: {other}"
+    return text
+
+
+def in_words(value: Any) -> str:
+    """A value as ``--set`` takes it: ``true`` and ``none``, not True and None."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run that a command line asks for, with the layers of its settings that the user chooses."""
+
+    benchmark: BenchmarkName
+    method: str
+    layers: Layers
+
+    def changed(self, layer: str, **values: Any) -> Request:
+        """The same with some values of a layer changed."""
+        return replace(self, layers={**self.layers, layer: {**self.layers.get(layer, {}), **values}})
+
+    def resolve(self) -> Resolved:
+        """The settings, checked, and where each comes from."""
+        return resolve(self.benchmark, self.method, self.layers)
 
 
 def settings_of(arguments: argparse.Namespace, variants: Variants | None = None) -> list[Settings]:
     """Settings of each method (or variant of AGCN) and seed, in that order."""
-    given, required = _merge(vars(arguments))
-    benchmark = _benchmark_of(arguments, given)
-    choices, is_small = _choices_of(arguments, given.pop("method", FULL), benchmark, variants is not None)
-    _check_accepted(required, [choice.method for choice in choices])
-    # Set after all others, since these decide which methods can use them.
-    extras = {name: given.pop(name) for name in EXTRAS if name in given}
-    for name, value in extras.items():
-        check_value(name, value, TYPES[name])
-    seeds = _as_list(given.pop("seed", 0))
-    wanted = []
+    return [run.settings for run in resolve_runs(arguments, variants)]
+
+
+def resolve_runs(arguments: argparse.Namespace, variants: Variants | None = None) -> list[Resolved]:
+    """Settings of each method (or variant of AGCN) and seed, in that order, and where each comes from."""
+    layers = _read_layers(arguments)
+    asked, _ = merge(layers)
+    for name in EXTRAS:
+        if name in asked:
+            check_setting(name, asked[name])
+    benchmark = _benchmark_of(arguments, asked)
+    choices = _choices_of(arguments, asked, benchmark, variants is not None)
+    _check_accepted(_required_names(arguments, layers), [choice.method for choice in choices])
+    requests = []
     for choice in choices:
-        # From the weakest: small defaults, changes of the variant, what the command line gives this method.
-        variant = (given.get("preset"), _as_list(extras.get("negatives", ())))
-        small = small_settings(benchmark, choice, *variant) if is_small else {}
-        known = {*TYPES, *method_arguments(choice.method)}
-        own = {name: value for name, value in given.items() if name in known} | {"method": choice.method}
-        own["label"] = choice.label if own.get("label") is None else own["label"]
-        wanted += [make_settings(benchmark, {**small, **choice.changes}, **own, seed=s) for s in seeds]
-    if not wanted:
+        of_choice = _layers_of(choice, layers)
+        if _uses_small_defaults(arguments, benchmark, variants is not None):
+            negatives = _as_list(asked.get("negatives", ()))
+            of_choice["--defaults"] = small_settings(benchmark, choice, asked.get("preset"), negatives)
+        request = Request(benchmark, choice.method, of_choice)
+        requests += [_with_seed(request, seed) for seed in _as_list(asked.get("seed", Settings.seed))]
+    if not requests:
         raise ValueError("there is nothing to run: the config has an empty list of methods or seeds.")
-    wanted = _with_extras(wanted, extras)
+    requests = _with_extras(requests, asked, layers)
+    runs = [request.resolve() for request in requests]
     if variants is not None:
-        wanted = _with_variants(wanted, variants)
+        runs = _with_variants(requests, variants)
+    wanted = [run.settings for run in runs]
     check_folders(wanted)
     _check_word_vectors(wanted)
-    return wanted
+    return runs
 
 
-def _merge(given: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
-    """Settings by name, and the names of those that a chosen method must have.
-
-    Later sources override earlier ones: the config, ``--smoke``, options, ``--set``.
-    """
+def _read_layers(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Settings that the user gives, by layer; those of methods stand beside the others."""
     import torch
 
-    config = read_config(given["config"]) if "config" in given else {}
-    if "method" in given:  # the label and the method's own settings are those of another method
+    given = vars(arguments)
+    config = read_config(arguments.config) if "config" in given else {}
+    if "method" in given:  # the label and the method's settings are those of another method
         config.pop("label", None)
         if any(name != config.get("method") for name in given["method"]):
             config.pop("method_settings", None)
-    options = {name: value for name, value in given.items() if name in TYPES or name in OWN_FLAGS}
-    named = dict(map(_named_value, given["set"]))
-    smoke = dict(SMOKE) if given.get("smoke") else {}
+    options = {name: value for name, value in given.items() if name in TYPES or name in METHOD_FLAGS}
+    named = dict(map(_named_value, arguments.set))
+    smoke = dict(SMOKE) if "smoke" in given else {}
     if is_b_protocol({**config, **options, **named}.get("protocol")):
         smoke.pop("n_experiences", None)  # the protocol determines their number
-    merged: dict[str, Any] = {"device": "cuda" if torch.cuda.is_available() else "cpu"}
-    required: set[str] = set()
-    for source, must_fit in ((config, "method" not in given), (smoke, False), (options, True), (named, True)):
-        shared, own = split_settings(source)
-        merged |= {**own, **shared}
-        required |= own.keys() if must_fit else set()
-    return merged, required
+    layers = {
+        "machine": {"device": "cuda" if torch.cuda.is_available() else "cpu"},
+        "--config": config,
+        "--smoke": smoke,
+        "option": options,
+        "--set": named,
+    }
+    for layer, values in layers.items():
+        shared, of_methods = split_settings(values)
+        layers[layer] = {**of_methods, **shared}
+    return layers
+
+
+def _required_names(arguments: argparse.Namespace, layers: Layers) -> set[str]:
+    """Settings of methods that at least one chosen method must have."""
+    names = {*layers["option"], *layers["--set"]}
+    if "method" not in arguments:  # else the config may be that of another method
+        names.update(layers["--config"])
+    return names - TYPES.keys()
+
+
+def _layers_of(choice: Choice, layers: Layers) -> dict[str, Values]:
+    """The layers with what a method can use, and that of its variant; `_with_extras` adds `EXTRAS`."""
+    known = {*TYPES, *method_fields(choice.method)} - {"method", "benchmark", *EXTRAS}
+    of_choice: dict[str, Values] = {}
+    for layer, values in layers.items():
+        usable = {name: value for name, value in values.items() if name in known}
+        if usable.get("label", "") is None:  # the variant's label is used
+            del usable["label"]
+        of_choice[layer] = usable
+    asked, _ = merge(layers)
+    if choice.label is not None:
+        of_choice["--method"] = {"method": choice.method, "label": choice.label, **choice.changes}
+    elif "method" in asked:
+        of_choice["--method"] = {"method": choice.method}
+    return of_choice
+
+
+def _with_seed(request: Request, seed: Any) -> Request:
+    """The request with one seed in place of a list of seeds."""
+    for layer, values in request.layers.items():
+        if "seed" in values:
+            request = request.changed(layer, seed=seed)
+    return request
 
 
 def read_config(path: str | os.PathLike) -> dict[str, Any]:
@@ -219,7 +324,7 @@ def read_config(path: str | os.PathLike) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`, not {content!r:.60}.")
     if "benchmark" in content:  # the script's overrides it
-        check_value("benchmark", content["benchmark"], TYPES["benchmark"])
+        check_benchmark_name(content["benchmark"])
     return content
 
 
@@ -241,11 +346,11 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _benchmark_of(arguments: argparse.Namespace, given: dict[str, Any]) -> BenchmarkName:
+def _benchmark_of(arguments: argparse.Namespace, asked: Values) -> BenchmarkName:
     """The benchmark of the script or of ``--set``, or drawn scenes if there is no data."""
-    named: BenchmarkName = given.pop("benchmark")
-    check_value("benchmark", named, TYPES["benchmark"])
-    if given.get("dataset_root") or named == "photos":
+    named: BenchmarkName = asked["benchmark"]
+    check_benchmark_name(named)
+    if asked.get("dataset_root") or named == "photos":
         return named
     if named not in (arguments.benchmark, "scenes"):
         raise ValueError(f"the benchmark {named!r} needs its images: give their folder by --data.")
@@ -253,25 +358,44 @@ def _benchmark_of(arguments: argparse.Namespace, given: dict[str, Any]) -> Bench
 
 
 def _choices_of(
-    arguments: argparse.Namespace, methods: Any, benchmark: BenchmarkName, has_variants: bool
-) -> tuple[list[Choice], bool]:
-    """Methods to run, and whether each has the settings chosen on a few thousand photos."""
-    given = vars(arguments).keys() & {*TYPES, *OWN_FLAGS, "method", "config", "smoke", "defaults"}
-    nothing_given = given <= {"benchmark", "seed"} and not arguments.set
-    if nothing_given and not has_variants and benchmark != "photos":
-        return [CHOICES[name] for name in FIRST], True
-    names = _as_list(methods)
-    choices = [CHOICES.get(str(name), Choice(name)) for name in (METHODS if "all" in names else names)]
+    arguments: argparse.Namespace, asked: Values, benchmark: BenchmarkName, has_variants: bool
+) -> list[Choice]:
+    """Methods to run."""
+    if _is_comparison(arguments, benchmark, has_variants):
+        return [CHOICES[name] for name in FIRST]
+    names = _as_list(asked.get("method", FULL))
+    return [CHOICES[name] for name in METHODS] if "all" in names else [find_choice(name) for name in names]
+
+
+def _uses_small_defaults(arguments: argparse.Namespace, benchmark: BenchmarkName, has_variants: bool) -> bool:
+    """Whether each method has the settings that were chosen on a few thousand photos."""
+    if _is_comparison(arguments, benchmark, has_variants):
+        return True
     default = "small" if benchmark == "photos" else "paper"
-    return choices, getattr(arguments, "defaults", default) == "small"
+    return getattr(arguments, "defaults", default) == "small"
+
+
+def _is_comparison(arguments: argparse.Namespace, benchmark: BenchmarkName, has_variants: bool) -> bool:
+    """Whether no option says what to run, so that a few methods are compared."""
+    given = vars(arguments).keys() & {*TYPES, *METHOD_FLAGS, "method", "config", "smoke", "defaults"}
+    nothing_given = given <= {"benchmark", "seed"} and not arguments.set
+    return nothing_given and not has_variants and benchmark != "photos"
 
 
 def _check_accepted(names: set[str], methods: Sequence[str]) -> None:
     """Raise a ValueError for settings that none of the chosen methods has."""
-    known = {name for method in methods for name in method_arguments(method)}
-    if unknown := sorted(names - known):
-        own = f"{', '.join(methods)}; their own are {sorted(known)}, and --help lists all"
-        raise ValueError(f"unknown settings {unknown} for {own}.")
+    known: set[str] = set()
+    for method in methods:
+        known.update(method_fields(method))
+    unknown = sorted(names - known)
+    if not unknown:
+        return
+    is_misspelled = not any(unknown[0] in method_fields(method) for method in METHODS)
+    suggestion = did_you_mean(unknown[0], [*TYPES, *known]) if is_misspelled else ""
+    raise ValueError(
+        f"unknown settings {unknown}{suggestion} for {', '.join(methods)}; these methods have "
+        f"{sorted(known)}, and --help lists the settings of all methods."
+    )
 
 
 WORD_VECTORS = ("embedded", "glove-6b-50d", "random")  # no files; as in models/, which would import torch
@@ -286,40 +410,78 @@ def _check_word_vectors(wanted: Sequence[Settings]) -> None:
             raise FileNotFoundError(f"there is no file {source} of word vectors; others are {known}.")
 
 
-EXTRAS: dict[str, Callable[[Settings, Any], Any]] = {
-    "negatives": lambda settings, value: sorted(usable_negatives(settings) & set(_as_list(value))),
-    "pseudo_labels": lambda settings, value: METHODS[settings.method].takes_pseudo_labels and value,
-}
-"""Settings that some methods cannot use, with functions that return the usable part of a value."""
+EXTRAS = ("negatives", "pseudo_labels")
+"""Settings that are given to the methods that can use them: it must be one at least."""
 
 
-def _with_extras(wanted: list[Settings], extras: Mapping[str, Any]) -> list[Settings]:
-    """Set `EXTRAS` for the methods that can use them; a ValueError if none can."""
-    for name, value in extras.items():
-        usable = [EXTRAS[name](settings, value) for settings in wanted]
-        if value and not any(usable):
-            change_settings(wanted[0], **{name: value})  # raises the error that says why
-        pairs = zip(wanted, usable, strict=True)
-        wanted = [change_settings(settings, **{name: own}) if own else settings for settings, own in pairs]
-    return wanted
+def _with_extras(requests: Sequence[Request], asked: Values, layers: Layers) -> list[Request]:
+    """Add `EXTRAS` to the requests of methods that can use them; a ValueError if none can."""
+    _, sources = merge(layers)
+    with_extras = list(requests)
+    for name in EXTRAS:
+        if not asked.get(name):
+            continue
+        used = [_usable_part(name, asked[name], request) for request in requests]
+        if not any(used):
+            requests[0].changed(
+                sources[name], **{name: asked[name]}
+            ).resolve()  # raises the error that says why
+        for k, value in enumerate(used):
+            if value:
+                with_extras[k] = with_extras[k].changed(sources[name], **{name: value})
+    return with_extras
 
 
-def _with_variants(wanted: Sequence[Settings], variants: Variants) -> list[Settings]:
+def _usable_part(name: str, value: Any, request: Request) -> Any:
+    """The part of an extra that the method of a request can use."""
+    if name == "pseudo_labels":
+        return METHODS[request.method].takes_pseudo_labels and value
+    method_settings = request.resolve().settings.method_settings
+    return sorted(usable_negatives(request.method, method_settings) & set(_as_list(value)))
+
+
+def _with_variants(requests: Sequence[Request], variants: Variants) -> list[Resolved]:
     """The runs themselves, and their variants that differ from them, seed by seed."""
-    others = sorted({settings.method for settings in wanted} - {FULL})
+    others = sorted({request.method for request in requests} - {FULL})
     if others:
         raise ValueError(f"these are variants of AGCN, and not of {', '.join(others)}: leave --method out.")
-    if any(settings.label is not None for settings in wanted):
+    if any(request.resolve().settings.label is not None for request in requests):
         raise ValueError("variants of AGCN have labels of their own: leave --label out.")
-    runs = [change_settings(settings, label=FULL) for settings in wanted]
+    runs = [request.changed("ablation", label=FULL).resolve() for request in requests]
     for label, variant in variants.items():
-        made = [(s, change_settings(s, **variant.changes(s.method_settings))) for s in wanted]
-        runs += [change_settings(changed, label=label) for s, changed in made if changed != s]
+        for request in requests:
+            settings = request.resolve().settings
+            varied = request.changed("ablation", **variant.changes(settings.method_settings))
+            if varied.resolve().settings != settings:
+                runs.append(varied.changed("ablation", label=label).resolve())
     return runs
 
 
+def format_config(runs: Sequence[Resolved]) -> str:
+    """A table of each method's settings with the layer that each comes from; seeds share a table."""
+    parts = []
+    shown: dict[Settings, list[str]] = {}
+    for run in runs:
+        shown.setdefault(replace(run.settings, seed=0), []).append(run.settings.name)
+    used: set[str] = set()
+    for run in runs:
+        names = shown.pop(replace(run.settings, seed=0), None)
+        if names is None:  # another seed of a table above
+            continue
+        settings = {**vars(run.settings), **run.settings.method_settings}
+        del settings["method_settings"]
+        rows = [("setting", "value", "from")]
+        for name, value in settings.items():
+            rows.append((name, in_words(value), run.sources.get(name, "package")))
+        used.update(run.sources.values())
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        lines = [f"{name:{widths[0]}}  {value:{widths[1]}}  {source}" for name, value, source in rows]
+        parts.append("\n".join([", ".join(names), *lines]))
+    legend = [f"{layer:11} {why}" for layer, why in LAYERS.items() if layer in used | {"package"}]
+    return "\n\n".join([*parts, "\n".join(legend)])
+
+
 DATA_NAMES = {"coco": "COCO", "wide": "NUS-WIDE", "voc": "PASCAL VOC", "photos": "your photos"}
-LOGGERS = ("tensorboard", "wandb", "csv_log")
 
 
 @returns_exit_code
@@ -329,23 +491,28 @@ def main(
     argv: Sequence[str] | None = None,
     *,
     variants: Variants | None = None,
-    **how: Any,
+    prog: str | None = None,
+    usage: str = "%(prog)s [options]",
 ) -> int:
     """Run the methods on the command line, then write tables and plots of all runs; return the exit code.
 
     Without data, drawn scenes replace the benchmark. With ``variants``, AGCN and these variants of it run.
-    ``how`` has the ``prog`` and ``usage`` of the parser.
     """
-    parser = make_parser(benchmark, description, **how)
-    first = is_first_by_environment()
-    with contextlib.nullcontext() if first else contextlib.redirect_stderr(None):
+    parser = make_parser(benchmark, description, prog=prog, usage=usage)
+    is_first = is_first_by_environment()
+    with contextlib.nullcontext() if is_first else contextlib.redirect_stderr(None):
         arguments = parser.parse_args(argv)
+        if not getattr(arguments, "out", OUT).strip():
+            parser.error("--out must not be empty: give the name of a folder.")
         try:
-            check_value("--out", getattr(arguments, "out", None), str | None)
-            wanted = settings_of(arguments, variants)
+            runs = resolve_runs(arguments, variants)
         except (ValueError, OSError) as error:
             parser.error(one_sentence(error))
-    if first and wanted[0].benchmark == "scenes":
+    if "print_config" in arguments:
+        print(format_config(runs))
+        return 0
+    wanted = [run.settings for run in runs]
+    if is_first and wanted[0].benchmark == "scenes":
         name = DATA_NAMES[benchmark]
         print(f"No --data: these are drawn scenes, not {name}. Compare these scores with each other only.")
     with handle_signals():
@@ -362,19 +529,32 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
     from avalanche_agcn.training.distributed import is_first_process, process_group
 
     out = Path(getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT))
-    resume, overwrite = "resume" in arguments, "overwrite" in arguments
-    logging = {name: value for name, value in vars(arguments).items() if name in LOGGERS}
+    resume = "resume" in arguments
+    overwrite = "overwrite" in arguments
     finished: list[Results] = []
     refresh = partial(report.refresh_page, out, finished, len(wanted))
     with process_group(wanted[0].device):
         for settings in wanted:
-            finished_before = (out / settings.name / RESULTS_FILE).is_file() and not overwrite
-            own = {} if finished_before or not is_first_process() else logging
-            opened = open_loggers(settings, out, **own, append=resume)
+            is_finished = (out / settings.name / RESULTS_FILE).is_file() and not overwrite
+            logs = is_first_process() and not is_finished
+            opened = open_loggers(
+                settings,
+                out,
+                tensorboard=getattr(arguments, "tensorboard", None) if logs else None,
+                wandb=getattr(arguments, "wandb", None) if logs else None,
+                csv_log=logs and "csv_log" in arguments,
+                append=resume,
+            )
             with _report_saved_state(out / settings.name), opened as more:
-                loggers = [ProgressBar(), *more] if is_first_process() else []
-                how = {"resume": resume, "overwrite": overwrite, "after_experience": refresh}
-                finished.append(Run(settings, out, **how, loggers=loggers).run())  # type: ignore[arg-type]
+                run = Run(
+                    settings,
+                    out,
+                    resume=resume,
+                    overwrite=overwrite,
+                    after_experience=refresh,
+                    loggers=[ProgressBar(), *more] if is_first_process() else [],
+                )
+                finished.append(run.run())
         if is_first_process():
             report.write_report(finished, out)
 

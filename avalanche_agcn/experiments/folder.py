@@ -169,16 +169,14 @@ def read_folder(
         _check_settings(results_path, finished.settings, settings)
         return finished, None
     state_path = folder / STATE_FILE
-    reason = f"there is no {state_path} to continue from"
     if state_path.is_file():
         try:
             return None, _read_state(state_path, settings, resume)
         except DamagedState as error:
             if not resume:
                 raise
-            reason = f"{str(error).rstrip('.')}; it is not used"
-    if resume:
-        log(f"{settings.name}: {reason}: starting from the beginning")
+            reason = str(error).rstrip(".")
+            log(f"{settings.name}: {reason}; it is not used: starting from the beginning")
     return None, None
 
 

@@ -14,9 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from avalanche_agcn.checks import PLAIN, alternatives
+from pydantic import BaseModel, Field, create_model
+
+from avalanche_agcn.checks import STRICT, did_you_mean
 from avalanche_agcn.evaluation.style import LINES, Style
 
 if TYPE_CHECKING:
@@ -38,6 +51,49 @@ class LogUniform:
 
 Space = Mapping[str, LogUniform | Sequence[Mapping[str, Any]]]
 """Settings to choose: bounds by the name of a setting, or alternatives, each with its settings."""
+
+
+PLAIN = (bool, int, float, str, NoneType)
+"""Types that settings may have, besides choices."""
+_WEIGHT = Field(ge=0, le=1e30)
+_SHARE = Field(ge=0, le=1)
+_POSITIVE = Field(gt=0)
+_POSITIVE_SHARE = Field(gt=0, le=1)
+_COUNT = Field(ge=1, le=10**9)
+LIMITS: dict[str, Any] = {
+    "alpha": _WEIGHT,
+    "batch_size_mem": Field(ge=0, le=10**6),
+    "beta": _WEIGHT,
+    "contrast_weight": _WEIGHT,
+    "cross_threshold": _POSITIVE_SHARE,
+    "ewc_lambda": _WEIGHT,
+    "fisher_images": _COUNT,
+    "gamma": _SHARE,
+    "lambda_cls": _WEIGHT,
+    "lambda_dst": _WEIGHT,
+    "lambda_gph": _WEIGHT,
+    "mem_size": Field(ge=0, le=10**9),
+    "neighbour_weight": _WEIGHT,
+    "new_threshold": _POSITIVE_SHARE,
+    "refine": _POSITIVE,
+    "rho": Field(ge=-100, le=100),
+    "ridge": _POSITIVE,
+    "sample_size": _COUNT,
+    "temperature": _POSITIVE,
+    "threshold": _SHARE,
+    "views": Field(ge=1, le=100),
+}
+"""Limits of numbers among the settings of methods, which are checked before any run starts."""
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """Types and values in a union of types and literals; else the type alone."""
+    if get_origin(hint) not in (Union, UnionType, Literal):
+        return (hint,)
+    found: list[Any] = []
+    for part in get_args(hint):
+        found += alternatives(part)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -100,6 +156,19 @@ class Method:
                     found.setdefault(name, parameter.replace(annotation=kind))
         return found
 
+    @cached_property
+    def settings_model(self) -> type[BaseModel]:
+        """Settings of the method: `arguments` with their types, limits and defaults.
+
+        ``newer_as_negative`` is not among them: it follows from the setting ``negatives``.
+        """
+        fields: dict[str, Any] = {}
+        for name, argument in self.arguments.items():
+            kind = Annotated[argument.annotation, LIMITS[name]] if name in LIMITS else argument.annotation
+            if name != "newer_as_negative":
+                fields[name] = (kind, argument.default)
+        return create_model(f"{self.strategy}Settings", __config__=STRICT, **fields)
+
 
 # Okabe and Ito's palette without its yellow, and five of Tol's colours: safe for colour-blind readers.
 METHODS: dict[str, Method] = {
@@ -157,9 +226,9 @@ class Variant:
     """A method with some settings changed; its key in `VARIANTS` is the label of its runs.
 
     Attributes:
-        settings: replace the run's own.
+        settings: replace those of the run.
         table: the table of ablations it belongs to: the paper's 2 or 3, or ours; None if it is no ablation.
-        scale: factors for the run's own loss weights; λ₁ + λ₂ is kept.
+        scale: factors for the loss weights of the run; λ₁ + λ₂ is kept.
     """
 
     method: str
@@ -169,22 +238,27 @@ class Variant:
     table: Table | None = None
     scale: Mapping[str, float] = field(default_factory=dict)
 
-    def changes(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings that replace a run's own method settings."""
-        scaled = {name: round(factor * own[name], 12) for name, factor in self.scale.items()}
-        if "lambda_cls" in scaled:
-            scaled["lambda_dst"] = round(own["lambda_cls"] + own["lambda_dst"] - scaled["lambda_cls"], 12)
-        return {**self.settings, **scaled}
+    def changes(self, method_settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings that replace those of a run of the method."""
+        changed = dict(self.settings)
+        for name, factor in self.scale.items():
+            changed[name] = round(factor * method_settings[name], 12)
+        if "lambda_cls" in self.scale:
+            total = method_settings["lambda_cls"] + method_settings["lambda_dst"]
+            changed["lambda_dst"] = round(total - changed["lambda_cls"], 12)
+        return changed
 
 
 def _ablation(name: str, colour: str, marker: str, table: Table = "ours", **changes: Any) -> Variant:
-    """A variant of AGCN; changes are settings, or in the paper's Table 3 factors of the run's own."""
-    settings, scale = ({}, changes) if table == "3" else (changes, {})
-    return Variant(FULL, f"AGCN {name}", settings, Style(colour, marker, DASHED), table, scale)
+    """A variant of AGCN; changes are settings, or in the paper's Table 3 factors of the run's weights."""
+    style = Style(colour, marker, DASHED)
+    if table == "3":
+        return Variant(FULL, f"AGCN {name}", {}, style, table, scale=changes)
+    return Variant(FULL, f"AGCN {name}", changes, style, table)
 
 
-_MEMORY, _STATISTICS = {"negatives": ("memory",)}, {"negatives": ("statistics",)}
-_ORTHOGONAL, _PRESET = {"orthogonal_words": True, **_MEMORY}, {"preset": "statistics"}
+_MEMORY = {"negatives": ("memory",)}
+_STATISTICS = {"negatives": ("statistics",)}
 VARIANTS: dict[str, Variant] = {
     "agcn-no-cross": _ablation("without R and Q", "#0072B2", "s", "2", cross_blocks=False),
     "agcn-identity-graph": _ablation("identity graph", "#009E73", "^", graph="identity"),
@@ -195,7 +269,7 @@ VARIANTS: dict[str, Variant] = {
     "agcn-words-orthogonal": _ablation("word vectors made orthogonal", "#000000", "X", orthogonal_words=True),
     "agcn-q-stream": _ablation("Q over the stream", "#332288", "P", q_counts="stream"),
     # The paper's Table 3 as factors of its full method's weights, so that other benchmarks can vary their
-    # own weights by the same factors.
+    # weights by the same factors.
     "agcn-lambda1-5/7-lambda3-0": _ablation(
         "5/7×λ₁ 0×λ₃", "#E69F00", "<", "3", lambda_cls=5 / 7, lambda_gph=0.0
     ),
@@ -208,15 +282,85 @@ VARIANTS: dict[str, Variant] = {
     "er + negatives": Variant("er", "ER + negatives", _MEMORY, Style("#009E73", "v", DASHED)),
     "agcn + er + negatives": Variant(FULL, "AGCN + ER + negatives", _MEMORY, Style("#D55E00", "s", DASHED)),
     "agcn orthogonal words + er + negatives": Variant(
-        FULL, "AGCN orthogonal words + ER + negatives", _ORTHOGONAL, Style("#332288", "d", DASHED)
+        FULL,
+        "AGCN orthogonal words + ER + negatives",
+        {"orthogonal_words": True, **_MEMORY},
+        Style("#332288", "d", DASHED),
     ),
-    "agcn statistics": Variant(FULL, "AGCN statistics", _PRESET, Style("#D55E00", "D", DOTTED)),
+    "agcn statistics": Variant(
+        FULL, "AGCN statistics", {"preset": "statistics"}, Style("#D55E00", "D", DOTTED)
+    ),
     "finetuning + statistics": Variant(
         "finetuning", "Fine-Tuning + statistics", _STATISTICS, Style("#7F7F7F", "^", DOTTED)
     ),
 }
 """By the label of their runs: the ablations of AGCN in the order of tables, then rows with a memory."""
 ABLATIONS = {label: variant for label, variant in VARIANTS.items() if variant.table}
+
+
+@dataclass(frozen=True)
+class Label:
+    """The key of a run in tables and plots, in its parts; ``str(label)`` is what results store.
+
+    ``Label("agcn statistics", ("er", "negatives"), "50 photos")`` is stored as
+    ``"agcn statistics + er + negatives, 50 photos"``.
+
+    Attributes:
+        base: a method, AGCN with a preset or change, or any name that the user gives.
+        additions: what is added to it: a memory by the method it belongs to, or sources of negatives.
+        case: what a study varies within a row; None if nothing.
+    """
+
+    base: str
+    additions: tuple[str, ...] = ()
+    case: str | None = None
+
+    @classmethod
+    def parse(cls, stored: str) -> Label:
+        """The label that results store as this text."""
+        row, comma, case = stored.partition(", ")
+        base, *additions = row.split(" + ")
+        return cls(base, tuple(additions), case if comma else None)
+
+    def __str__(self) -> str:
+        return self.row if self.case is None else f"{self.row}, {self.case}"
+
+    @property
+    def row(self) -> str:
+        """The stored label without its case: runs with the same row differ in the varied setting."""
+        return " + ".join([self.base, *self.additions])
+
+    @property
+    def name(self) -> str:
+        """As tables show it: ``"A-GEM"``, ``"AGCN official + ER"``."""
+        if self.row in VARIANTS:
+            name = VARIANTS[self.row].name
+        else:
+            base = _method_name(self.base)
+            if self.base.startswith(f"{FULL} "):  # with a preset or change
+                base = METHODS[FULL].name + self.base.removeprefix(FULL)
+            name = " + ".join([base, *map(_method_name, self.additions)])
+        return name if self.case is None else f"{name}, {self.case}"
+
+    @property
+    def style(self) -> Style | None:
+        """Line colour and marker of a method or variant; None for a label of the user."""
+        known = METHODS.get(str(self)) or VARIANTS.get(str(self))
+        return known.style if known else None
+
+
+def _method_name(key: str) -> str:
+    return METHODS[key].name if key in METHODS else key
+
+
+def name_of(label: str) -> str:
+    """How tables show a stored label: ``"A-GEM"``, ``"AGCN official + ER"``."""
+    return Label.parse(label).name
+
+
+def style_of(label: str) -> Style | None:
+    """Line colour and marker of a method or variant; None for a label of the user."""
+    return Label.parse(label).style
 
 
 class Choice(NamedTuple):
@@ -227,13 +371,32 @@ class Choice(NamedTuple):
     changes: Mapping[str, Any] = {}
 
 
-CHOICES: dict[str, Choice] = {name: Choice(name) for name in METHODS} | {
-    re.sub(r"\W+", "_", label): Choice(VARIANTS[label].method, label, VARIANTS[label].settings)
-    for label in ("agcn statistics", "finetuning + statistics", "er + negatives")
-}
-"""Values of ``--method``: all methods, and variants such as ``agcn_statistics``."""
+def _option_name(label: str) -> str:
+    """A label as the command line writes it: ``er_negatives`` for ``"er + negatives"``."""
+    return re.sub(r"\W+", "_", label)
+
+
+CHOICES: dict[str, Choice] = {name: Choice(name) for name in METHODS}
+"""Values of ``--method``: all methods, and below variants such as ``agcn_statistics``."""
+for _label in ("agcn statistics", "finetuning + statistics", "er + negatives"):
+    CHOICES[_option_name(_label)] = Choice(VARIANTS[_label].method, _label, VARIANTS[_label].settings)
 FIRST = ("finetuning", "er", "agcn", "agcn_statistics", "streaming_ridge")
 """Methods that are compared if no option is given."""
+
+
+def find_choice(name: Any) -> Choice:
+    """The method or variant of this name: ``agcn_statistics``, or ``agcn-statistics`` as its folder is named.
+
+    Raises:
+        ValueError: if there is none, with all names that there are.
+    """
+    key = _option_name(name) if isinstance(name, str) else None
+    if key not in CHOICES:
+        suggestion = did_you_mean(name, CHOICES)
+        raise ValueError(f"unknown method {name!r}{suggestion}; known are {', '.join(CHOICES)}.")
+    return CHOICES[key]
+
+
 SMALL_FILE = Path(__file__).with_name("small.json")
 SMALL: dict[str, Any] = json.loads(SMALL_FILE.read_text(encoding="utf-8"))
 
@@ -246,28 +409,14 @@ def small_settings(
     ``small.json`` has them, written by ``runs/studies/study.py``. The preset of AGCN and the sources of
     negatives may make the choice another variant.
     """
-    method, label, _ = choice
-    sources = {"memory": f"{method} + negatives", "statistics": f"{method} + statistics"}
-    labels = [label, f"{method} {preset}", *(sources[one] for one in negatives), method]
-    chosen: dict[str, Any] = next((SMALL["methods"][one] for one in labels if one in SMALL["methods"]), {})
+    candidates = [choice.label, f"{choice.method} {preset}"]
+    for source in negatives:
+        addition = "negatives" if source == "memory" else source
+        candidates.append(str(Label(choice.method, (addition,))))
+    candidates.append(choice.method)
+    chosen: dict[str, Any] = next(
+        (SMALL["methods"][row] for row in candidates if row in SMALL["methods"]), {}
+    )
     if benchmark == "scenes":
         return {**SMALL["networks"]["scenes"], **chosen, **SMALL["scene_rates"]}
     return {**SMALL["networks"]["photos"], **chosen}
-
-
-def name_of(label: str) -> str:
-    """How tables show a label: ``"A-GEM"``, ``"AGCN official + ER"``; text after a comma is kept."""
-    if label in VARIANTS:
-        return VARIANTS[label].name
-    row, comma, rest = label.partition(", ")
-    if comma:
-        return f"{name_of(row)}, {rest}"
-    if label.startswith(f"{FULL} "):
-        return METHODS[FULL].name + name_of(label.removeprefix(FULL))
-    return " + ".join(METHODS[part].name if part in METHODS else part for part in label.split(" + "))
-
-
-def style_of(label: str) -> Style | None:
-    """Line colour and marker of a method or variant; None for a label of the user's own."""
-    known = METHODS.get(label) or VARIANTS.get(label)
-    return known.style if known else None

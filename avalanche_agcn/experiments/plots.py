@@ -18,7 +18,7 @@ from avalanche_agcn.benchmarks.image_files import load_image
 from avalanche_agcn.benchmarks.scenes import CLASS_NAMES, ScenesDataset, true_cooccurrence
 from avalanche_agcn.evaluation.plots import Plot, class_heatmap, correlation_heatmap, learning_curve
 from avalanche_agcn.evaluation.style import Style
-from avalanche_agcn.experiments.methods import name_of, style_of
+from avalanche_agcn.experiments.methods import Label, name_of, style_of
 from avalanche_agcn.experiments.results import Results, group_by_label
 from avalanche_agcn.experiments.tables import decision_thresholds
 
@@ -62,9 +62,11 @@ def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: 
     without the setting, drawn as horizontal lines.
     """
     by_row: dict[str, dict[float, list[float]]] = {}
+    methods: dict[str, str] = {}
     for result in results:
         value = {**result.settings, **result.settings["method_settings"]}[setting]
-        label = result.label.partition(", ")[0]
+        label = Label.parse(result.label).row
+        methods[label] = result.method
         by_row.setdefault(label, {}).setdefault(value, []).append(_last(result))
     x = sorted(next(iter(by_row.values())))
     rows: dict[str, list[tuple[float, ...]]] = {}
@@ -72,7 +74,7 @@ def dependence(results: Sequence[Results], setting: str, xlabel: str, **levels: 
     for label, by_value in by_row.items():
         scores = [by_value[value] for value in x]  # [values, seeds]
         rows[name_of(label)] = list(zip(*scores, strict=True))  # [seeds, values]
-        style = style_of(label) or style_of(label.partition(" ")[0])
+        style = style_of(label) or style_of(methods[label])
         if style is not None:
             styles[name_of(label)] = style
     return learning_curve(

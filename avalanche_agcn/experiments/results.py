@@ -1,8 +1,8 @@
 """Results of runs: ``results.json`` and tables of many runs, their checks, and how they are grouped.
 
 A run writes all its scores to its ``results.json``; every number that is shown comes from there. A study
-keeps the results of its runs in one table, ``results.jsonl``. Files may come from anywhere, so their content
-is checked before it is used.
+keeps the results of its runs in one table, ``results.jsonl``. Files may come from anywhere: `Results`
+declares the types and limits of their content, and `_check_shapes` compares its parts with each other.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import AfterValidator, ConfigDict, Field, GetPydanticSchema, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
 
 from avalanche_agcn.benchmarks.image_files import check_inside
-from avalanche_agcn.checks import check_fields, check_type, check_value, fail, read_json
+from avalanche_agcn.checks import STRICT, fail, first_problem, read_json
 from avalanche_agcn.evaluation.functional import StageScores, nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.settings import (
     DATA_PATHS,
     FORMAT,
-    TYPES,
     check_format,
+    check_stored_settings,
     differences,
-    method_arguments,
     run_name,
-    split_settings,
 )
 
 if TYPE_CHECKING:
@@ -45,53 +47,138 @@ if TYPE_CHECKING:
 METRICS = ("mAP", "CF1", "OF1")
 RESULTS_FILE, TABLE_FILE, TRIALS_FOLDER = "results.json", "results.jsonl", "trials"
 PACKAGES = ("avalanche-agcn", "avalanche-lib", "torch", "torchvision", "numpy", "pycocotools")
+MAX_NAME = 200
+"""Characters of a class, label or benchmark."""
+ROUNDING = 1e-6
+"""By how much rounding errors of a probability may exceed 0 and 1."""
 
 
-@dataclass(frozen=True)
+def _check_probability(value: float) -> float:
+    if not -ROUNDING <= value <= 1 + ROUNDING:
+        raise PydanticCustomError("probability", "a probability between 0 and 1")
+    return value
+
+
+def _check_rows(nested: dict[str, list[Percents]]) -> dict[str, list[Percents]]:
+    lengths = [len(row) for row in nested[METRICS[0]]]
+    fits = lengths != [] and lengths[-1] > 0
+    fits = fits and all(length in (0, t + 1) for t, length in enumerate(lengths))
+    for rows in nested.values():
+        fits = fits and [len(row) for row in rows] == lengths
+    if not fits:
+        wanted = "the same for each metric, row t with t + 1 scores or none, the last with scores"
+        raise PydanticCustomError("rows", wanted)
+    return nested
+
+
+def _check_thresholds(thresholds: list[float]) -> list[float]:
+    if 0.5 not in thresholds:
+        raise PydanticCustomError("thresholds", "a list that has 0.5")
+    return thresholds
+
+
+def _has(*names: str) -> AfterValidator:
+    """Check that a dictionary has these names; it may have further ones."""
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        for name in names:
+            if name not in value:
+                raise PydanticCustomError("names", f"an object that has {name!r}")
+        return value
+
+    return AfterValidator(check)
+
+
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Size = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Seconds = Annotated[float, Field(ge=0)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+Percents = list[Percent | None]
+Probability = Annotated[float, AfterValidator(_check_probability)]
+
+
+class Picture(TypedDict):
+    """A test image with the labels that were found in it."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")  # type: ignore[misc]
+
+    image: Count | str
+    """Number of a drawn scene, or a file name below the setting ``dataset_root``."""
+    labels: list[str]
+    """Names of the true classes."""
+    probabilities: list[Percents]
+    """Row t has the classes seen after experience t; empty if nothing was evaluated."""
+
+
+WorstPicture = TypedDict(
+    "WorstPicture",
+    {"class": str, "error": str, "image": Count | str, "labels": list[str], "probability": Percent | None},
+)
+"""A test image whose probability of a class has a large error: ``"missed"`` or ``"wrong"``."""
+WorstPicture.__pydantic_config__ = Picture.__pydantic_config__  # type: ignore[attr-defined]
+PICTURES = {"pictures": Picture.__annotations__, "worst": WorstPicture.__annotations__}
+"""Names and types of the values of a picture, for each list of pictures."""
+
+
+class Decisions(TypedDict):
+    """Counts over all test images after the last experience."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")  # type: ignore[misc]
+
+    thresholds: Annotated[list[Annotated[float, Field(ge=0)]], AfterValidator(_check_thresholds)]
+    """Of the probability."""
+    true: list[Count]
+    """Labels of each class."""
+    found: list[list[Count]]
+    """For each threshold the labels found of each class."""
+    right: list[list[Count]]
+    """How many of them are right."""
+
+
+# To type checkers decisions are a dictionary, since the page reads them by names in variables.
+_CHECKED_AS_DECISIONS = GetPydanticSchema(lambda source, handler: handler(Decisions))
+
+
+@dataclass(frozen=True, config=STRICT)
 class Results:
     """Results of one run; all scores in percent, columns in order of appearance."""
 
     benchmark: str
     method: str
-    seed: int
+    seed: Count
     settings: dict[str, Any]
     class_names: list[str]
-    classes_per_experience: list[int]
-    nested: dict[str, list[list[float | None]]]
+    classes_per_experience: list[Size]
+    nested: Annotated[dict[str, list[Percents]], _has(*METRICS), AfterValidator(_check_rows)]
     """For each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1 entries,
     or none if nothing was evaluated (Multi-Task has the last row only)."""
-    per_class_ap: dict[str, float | None]
+    per_class_ap: dict[str, Percent | None]
     """AP of each class after the last experience; None for a class without positives."""
-    seconds: dict[str, float]
+    seconds: Annotated[dict[str, Seconds], _has("train", "eval", "total")]
     """Times ``train``, ``eval`` and ``total``."""
     environment: dict[str, Any]
     """Versions, commit and hardware."""
-    acm: list[list[float]] | None = None
+    acm: list[list[Probability]] | None = None
     """The final correlation matrix, for AGCN."""
-    cooccurrence: list[list[float]] | None = None
+    cooccurrence: list[list[Probability]] | None = None
     """P(i | j) among the train images, for AGCN, where all their labels are known."""
-    stages: dict[str, list[float | None]] | None = None
+    stages: Annotated[dict[str, Percents], _has(*StageScores._fields)] | None = None
     """Scores that papers of the B protocols report after each experience: mAP, and the mean of per-class F1
     and OF1 at p > 0.8; None where nothing was evaluated."""
-    pictures: list[dict[str, Any]] | None = None
-    """A few test images chosen by their labels (`choose_pictures`). Each has ``image``, the number of a drawn
-    scene or a file name below the setting ``dataset_root``; the names of its ``labels``; and
-    ``probabilities`` in percent: row t for the classes seen after experience t, empty if nothing was
-    evaluated."""
-    worst: list[dict[str, Any]] | None = None
-    """For each class the test images with the largest errors of its probability after the last experience:
-    ``class``, ``error`` (``"missed"`` or ``"wrong"``), ``image``, ``labels`` and ``probability``."""
-    decisions: dict[str, list[Any]] | None = None
-    """Counts over all test images after the last experience: ``thresholds`` of the probability, ``true``
-    labels of each class, and for each threshold the labels ``found`` and how many of them are ``right``."""
-    thresholds: list[float] | None = None
+    pictures: list[Picture] | None = None
+    """A few test images chosen by their labels (`choose_pictures`)."""
+    worst: list[WorstPicture] | None = None
+    """For each class the test images with the largest errors of its probability after the last experience."""
+    decisions: Annotated[dict[str, Any], _CHECKED_AS_DECISIONS] | None = None
+    """Counts of labels at several thresholds of the probability."""
+    thresholds: list[Probability] | None = None
     """Probability at which each class seen counts as found, as in the run's ``model.json``; None if the run
     chose none (`decision_thresholds`)."""
-    class_ap: list[list[float | None]] | None = None
+    class_ap: list[Percents] | None = None
     """Row t has the AP of each class seen after experience t, empty if nothing was evaluated."""
-    n_images: dict[str, list[int]] | None = None
+    n_images: dict[str, list[Count]] | None = None
     """Number of images of each experience, by the name of the stream."""
-    stored: dict[str, int] | None = None
+    stored: dict[str, Count] | None = None
     """What the method keeps between experiences beside the model: the number of ``images``, and the ``bytes``
     of everything else: sums, copies of weights, correlation matrices."""
     data: dict[str, dict[str, str]] | None = None
@@ -106,7 +193,7 @@ class Results:
 
     @property
     def label(self) -> str:
-        """Key of the run's row in tables: the label from the settings, or else the method."""
+        """Key of the run's row in tables, as `Label` writes it: that of the settings, or the method."""
         return self.settings.get("label") or self.method
 
     @property
@@ -171,10 +258,31 @@ def _parse(path: str | os.PathLike, content: Any) -> Results:
     if isinstance(content, dict) and "nested" in content:
         check_format(path, content)
     try:
-        _check_content(content)
+        results = _validate(content)
+        check_stored_settings(results.settings)
+        _check_shapes(results)
     except ValueError as error:
         raise ValueError(f"{path} is not a results.json of this package, or is damaged: {error}") from None
-    return Results(**{name: value for name, value in content.items() if name != "summary"})
+    return results
+
+
+def _validate(content: Any) -> Results:
+    """Results with this content; a ValueError names the first place of a wrong type or out of range."""
+    if not isinstance(content, dict):
+        fail("content", "an object with names", content)
+    try:
+        # The summary is computed again: a file might have another one.
+        return Results(**{name: value for name, value in content.items() if name != "summary"})
+    except ValidationError as error:
+        problem = first_problem(error, content)
+    place = problem.place or "content"
+    if problem.missing is not None:
+        raise ValueError(f"{place} has no {problem.missing!r}, which is required.")
+    if problem.unknown is not None:
+        raise ValueError(
+            f"it has {problem.unknown}, which results do not have: check that the file is from a run."
+        )
+    fail(place, problem.wanted, problem.value)
 
 
 # Fields that most runs of a study share, which its table has once; and fields that the table does not have.
@@ -190,29 +298,45 @@ def write_table(path: Path, results: Sequence[Results]) -> None:
 
     Pictures and details of single classes are omitted; correlation matrices are rounded to four digits.
     """
+    records = [_table_record(result) for result in results]
     shared: dict[str, Any] = {"settings": dict(results[0].settings)}
-    records = [{k: v for k, v in vars(result).items() if k not in _NOT_IN_TABLES} for result in results]
     for record in records:
-        record |= {k: np.round(record[k], 4).tolist() for k in ("acm", "cooccurrence") if record[k]}
-        shared |= {key: record[key] for key in _SHARED if shared.get(key) is None}
-    base = shared["settings"].items()
-    lines = [shared]
-    for record in records:  # its line has only what differs from the shared values
-        own = {key: value for key, value in record.items() if key not in _SHARED or value != shared[key]}
-        own["settings"] = dict(item for item in record["settings"].items() if item not in base)
-        lines.append(own)
+        for name in _SHARED:
+            if shared.get(name) is None:
+                shared[name] = record[name]
+    lines = [shared, *(_difference(record, shared) for record in records)]
     texts = [json.dumps(line, separators=(",", ":"), allow_nan=False) for line in lines]
     write_text(path, "\n".join(texts) + "\n")
+
+
+def _table_record(result: Results) -> dict[str, Any]:
+    """What a table has of a run."""
+    record = {name: value for name, value in vars(result).items() if name not in _NOT_IN_TABLES}
+    for name in ("acm", "cooccurrence"):
+        if record[name]:
+            record[name] = np.round(record[name], 4).tolist()
+    return record
+
+
+def _difference(record: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a run's record that differs from the shared values."""
+    line = {name: value for name, value in record.items() if name not in _SHARED or value != shared[name]}
+    common = shared["settings"].items()
+    line["settings"] = dict(item for item in record["settings"].items() if item not in common)
+    return line
 
 
 def read_table(path: Path) -> list[Results]:
     """Read a file written by `write_table`; a ValueError names one that is damaged or of another format."""
     try:
-        shared, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        whole = [{**shared, **own, "settings": {**shared["settings"], **own["settings"]}} for own in records]
+        shared, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        contents = []
+        for line in lines:
+            settings = {**shared["settings"], **line["settings"]}
+            contents.append({**shared, **line, "settings": settings})
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a table of results, or is damaged: {error}.") from None
-    return [_parse(path, content) for content in whole]
+    return [_parse(path, content) for content in contents]
 
 
 def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
@@ -237,131 +361,74 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
     return list(found.values())
 
 
-# Checks of the content of a file. An error names the place, the value and what it must be.
-
-MAX_NAME = 200  # characters of a class, label or benchmark
-PICTURE: dict[str, Any] = {"image": int | str, "labels": list[str]}
-PICTURES: dict[str, dict[str, Any]] = {
-    "pictures": PICTURE | {"probabilities": list[list[float | None]]},
-    "worst": PICTURE | {"class": str, "error": str, "probability": float | None},
-}
-COUNTS = {"thresholds": list[float], "true": list[int], "found": list[list[int]], "right": list[list[int]]}
-FIELDS: dict[str, dict[str, Any]] = {
-    "nested": dict.fromkeys(METRICS, list),
-    "seconds": dict.fromkeys(("train", "eval", "total"), float),
-    "stages": dict.fromkeys(StageScores._fields, list),
-    "decisions": COUNTS,
-}
-
-
-def _check_content(content: Any) -> None:
-    check_type(content, dict, "content")
-    hints = get_type_hints(Results)
-    needed = {f.name for f in fields(Results) if f.default is MISSING and f.default_factory is MISSING}
-    check_fields(content, {name: hints[name] for name in hints if name in needed | content.keys()}, "content")
-    if unknown := [name for name in content if name not in hints]:
-        raise ValueError(f"it has {unknown[0]!r:.60}, which results do not have: is it of another program?")
-    for name, own in FIELDS.items():
-        if content.get(name) is not None:
-            check_fields(content[name], own, name)
-    check_type(content["environment"].get("packages", {}), dict, "environment.packages")
-    _check_settings(content["settings"])
-    _check_names(content)
-    _check_nested(content["nested"], len(content["classes_per_experience"]))
-    _check_numbers(content, content)
-    if content.get("decisions"):
-        _check_decisions(content["decisions"], len(content["class_names"]))
-    for part, hints in PICTURES.items():
-        for k, picture in enumerate(content.get(part) or []):
-            check_fields(picture, hints, f"{part}[{k}]")
-            _check_picture(picture, content, f"{part}[{k}]")
+def _check_shapes(results: Results) -> None:
+    """Raise a ValueError if parts of the results do not fit together, or an image is outside its folder."""
+    _check_classes(results)
+    n = len(results.class_names)
+    n_experiences = len(results.classes_per_experience)
+    for metric, rows in results.nested.items():
+        _require(f"nested.{metric}", len(rows) == n_experiences, f"{n_experiences} rows", rows)
+    for name in ("acm", "cooccurrence"):
+        _require_matrix(name, getattr(results, name), n, n, "probabilities")
+    _require_rows("class_ap", results.class_ap, n_experiences, n)
+    for name, scores in (results.stages or {}).items():
+        wanted = f"percentages, one for each of {n_experiences} experiences"
+        _require(f"stages.{name}", 1 <= len(scores) <= n_experiences, wanted, scores)
+    for name, counts in (results.n_images or {}).items():
+        _require(f"n_images.{name}", len(counts) == n_experiences, f"{n_experiences} numbers", counts)
+    if results.thresholds is not None:
+        fits = len(results.thresholds) <= n
+        _require("thresholds", fits, f"at most {n} probabilities", results.thresholds)
+    if results.decisions is not None:
+        thresholds = results.decisions["thresholds"]
+        true = results.decisions["true"]
+        _require("decisions.true", len(true) == n, f"{n} counts", true)
+        _require_matrix("decisions.found", results.decisions["found"], len(thresholds), n, "counts")
+        _require_matrix("decisions.right", results.decisions["right"], len(thresholds), n, "counts")
+    for k, picture in enumerate(results.pictures or []):
+        _check_picture(f"pictures[{k}]", picture["image"], picture["labels"], results.class_names)
+        _require_rows(f"pictures[{k}].probabilities", picture["probabilities"], n_experiences, n)
+    for k, worst in enumerate(results.worst or []):
+        _check_picture(f"worst[{k}]", worst["image"], [*worst["labels"], worst["class"]], results.class_names)
 
 
-def _check_settings(settings: dict[str, Any]) -> None:
-    """Check types and ranges of the settings; those that this version does not know are ignored."""
-    shared, own = split_settings(settings)
-    arguments = method_arguments(shared["method"]) if shared.get("method") in [*METHODS] else {}
-    for name, value in shared.items():
-        check_value(name, value, TYPES[name])
-    for name in own.keys() & arguments.keys():
-        check_value(name, own[name], arguments[name].annotation)
-
-
-def _check_names(content: Mapping[str, Any]) -> None:
-    names, sizes, ap = (content[name] for name in ("class_names", "classes_per_experience", "per_class_ap"))
-    texts = {name: content[name] for name in ("benchmark", "method")}
-    texts |= {"settings.label": content["settings"].get("label") or "none"}
-    for place, text in [*texts.items(), *(("class_names", name) for name in names)]:
-        fits = 0 < len(text) <= MAX_NAME and text.isprintable()
-        _require(place, fits, f"a name of 1 to {MAX_NAME} printable characters", text)
+def _check_classes(results: Results) -> None:
+    names = results.class_names
+    sizes = results.classes_per_experience
+    for place, name in [
+        ("benchmark", results.benchmark),
+        ("method", results.method),
+        ("settings.label", results.label),
+        *(("class_names", name) for name in names),
+    ]:
+        fits = 0 < len(name) <= MAX_NAME and name.isprintable()
+        _require(place, fits, f"a name of 1 to {MAX_NAME} printable characters", name)
     _require("class_names", len(set(names)) == len(names), "different names", names)
-    fits = min(sizes, default=0) > 0 and sum(sizes) == len(names)
-    _require("classes_per_experience", fits, f"positive and sum to the {len(names)} class_names", (*sizes,))
-    _require("per_class_ap", set(ap) == set(names), "the AP of each of the class_names, and no other", ap)
+    wanted = f"positive and sum to the {len(names)} class_names"
+    _require("classes_per_experience", sum(sizes) == len(names) > 0, wanted, tuple(sizes))
+    wanted = "the AP of each of the class_names, and no other"
+    _require("per_class_ap", set(results.per_class_ap) == set(names), wanted, results.per_class_ap)
+    packages = results.environment.get("packages", {})
+    _require("environment.packages", isinstance(packages, dict), "an object with names", packages)
 
 
-def _check_nested(nested: Mapping[str, Sequence[Sequence[Any]]], n_experiences: int) -> None:
-    lengths = [tuple(map(len, rows)) for rows in nested.values()]
-    shape = lengths[0]
-    fits = len(shape) == n_experiences and shape[-1] > 0 and set(lengths) == {shape}
-    fits = fits and all(length in (0, t + 1) for t, length in enumerate(shape))
-    wanted = f"the same for each metric, {n_experiences} rows, row t with t + 1 scores or none"
-    _require("the numbers of scores in nested", fits, f"{wanted} and the last with scores", (*lengths,))
+def _check_picture(place: str, image: int | str, labels: Sequence[str], class_names: Sequence[str]) -> None:
+    if isinstance(image, str):
+        check_inside(image, f"{place}.image")
+    for name in labels:
+        _require(f"a label of {place}", name in class_names, "one of the class_names", name)
 
 
-def _check_numbers(part: Mapping[str, Any], content: Mapping[str, Any], place: str = "") -> None:
-    """Check bounds of numbers and lengths of lists in the content, or in one of its pictures."""
-    n, n_experiences = len(content["class_names"]), len(content["classes_per_experience"])
-    percent, rows = "percentages between 0 and 100", "in a row for each experience, one for each class"
-    up_to = range(n_experiences + 1)
-    # Least and greatest number, both in words, and lengths of lists from the outermost.
-    scores = (0, 100, percent)
-    by_class = (0, 100, f"{percent} {rows}", up_to, range(n + 1))
-    matrix = (-1e-6, 1 + 1e-6, f"{n} × {n} probabilities between 0 and 1", [n], [n])
-    limits: dict[str, tuple[Any, ...]] = {
-        **dict.fromkeys(("nested", "per_class_ap"), scores),
-        **dict.fromkeys(("class_ap", "probabilities"), by_class),
-        **dict.fromkeys(("acm", "cooccurrence"), matrix),
-        "thresholds": (0, 1, f"at most {n} probabilities between 0 and 1", range(n + 1)),
-        "stages": (0, 100, f"{percent}, one for each of {n_experiences} experiences", up_to[1:]),
-        "n_images": (0, math.inf, f"{n_experiences} numbers of at least 0", [n_experiences]),
-        **dict.fromkeys(("seconds", "image"), (0, math.inf, "at least 0")),
-    }
-    for name, limit in limits.items():
-        _check_array(part.get(name), place + name, *limit)
+def _require_matrix(place: str, rows: Sequence[Sequence[Any]] | None, n_rows: int, n: int, what: str) -> None:
+    """Check that a matrix has this size; None passes."""
+    fits = rows is None or (len(rows) == n_rows and all(len(row) == n for row in rows))
+    _require(place, fits, f"{n_rows} × {n} {what}", rows)
 
 
-def _check_decisions(decisions: Mapping[str, Any], n: int) -> None:
-    """Check the counts of ``n`` classes at each threshold."""
-    thresholds = decisions["thresholds"]
-    _require("decisions.thresholds", 0.5 in thresholds, "a list that has 0.5", (*thresholds,))
-    _check_array(thresholds, "decisions.thresholds", 0, math.inf, "at least 0")
-    _check_array(decisions["true"], "decisions.true", 0, math.inf, f"{n} counts of at least 0", [n])
-    wanted = f"{len(thresholds)} × {n} counts of at least 0"
-    for name in ("found", "right"):
-        _check_array(decisions[name], f"decisions.{name}", 0, math.inf, wanted, [len(thresholds)], [n])
-
-
-def _check_array(value: Any, place: str, low: float, high: float, wanted: str, *sizes: Sequence[int]) -> None:
-    """Check nested lists: numbers are within bounds, and lengths among the sizes, from the outermost."""
-    if isinstance(value, (int, float)):
-        _require(place, low <= value <= high, wanted, value)
-    elif isinstance(value, list):
-        _require(place, not sizes or len(value) in sizes[0], wanted, value)
-        for item in value:
-            _check_array(item, place, low, high, wanted, *sizes[1:])
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            _check_array(item, f"{place}.{name!r:.60}", low, high, wanted, *sizes)
-
-
-def _check_picture(picture: Mapping[str, Any], content: Mapping[str, Any], place: str) -> None:
-    if isinstance(picture["image"], str):
-        check_inside(picture["image"], f"{place}.image")
-    _check_numbers(picture, content, f"{place}.")
-    names = content["class_names"]
-    for name in (*picture["labels"], picture.get("class", names[0])):
-        _require(f"a label of {place}", name in names, "one of the class_names", name)
+def _require_rows(place: str, rows: Sequence[Sequence[Any]] | None, n_rows: int, n: int) -> None:
+    """Check that there are at most this many rows, and numbers in each; None passes."""
+    fits = rows is None or (len(rows) <= n_rows and all(len(row) <= n for row in rows))
+    _require(place, fits, "percentages in a row for each experience, one for each class", rows)
 
 
 def _require(place: str, fits: bool, wanted: str, value: Any) -> None:

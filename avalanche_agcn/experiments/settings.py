@@ -1,22 +1,24 @@
-"""Settings of a run, with the paper's values and those of each benchmark."""
+"""Settings of a run: their types and limits, and the layers of defaults that they come from."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal, get_type_hints
+from dataclasses import asdict, field
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
-from avalanche_agcn.checks import check_value
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
+
+from avalanche_agcn.checks import STRICT, did_you_mean, first_problem, shown
 from avalanche_agcn.experiments.methods import METHODS
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
-Negatives = tuple[Literal["memory", "statistics"], ...]
-Arguments = dict[str, inspect.Parameter]
 Values = Mapping[str, Any]
 """Settings by name."""
 FORMAT = 2
@@ -30,13 +32,44 @@ CONVENTIONS = ("class_order", "repeat_images", "unlabelled_as_negative", "test_i
 B_IMAGE_SIZE = 224  # as in benchmarks/protocols.py, which would import torch here
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Settings of one run: those that all methods share, the method, and the method's own settings.
+def is_b_protocol(name: Any) -> bool:
+    """Whether a protocol is of the form ``B<n>-C<m>``, such as ``"B0-C10"``."""
+    return isinstance(name, str) and re.fullmatch(r"B\d+-C\d+", name) is not None
 
-    Make them with `make_settings`, which checks them. The text beside a field is the help of its option. The
-    defaults are the paper's (section Experiments, else those of the authors' code); `DEFAULTS` has those
-    of each benchmark. Choices repeat those of ``models/`` and ``benchmarks/``, which would import torch.
+
+def _check_text(value: str) -> str:
+    if not value.strip():
+        raise PydanticCustomError("empty", "text that is not empty")
+    return value
+
+
+def _check_protocol(value: str) -> str:
+    if value != "paper" and not is_b_protocol(value):
+        raise PydanticCustomError("protocol", "'paper' or 'B<n>-C<m>' (B0-C10)")
+    return value
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+Text = Annotated[str, AfterValidator(_check_text)]
+ProtocolName = Annotated[str, AfterValidator(_check_protocol)]
+Negatives = Annotated[tuple[Literal["memory", "statistics"], ...], BeforeValidator(_as_tuple)]
+Rate = Annotated[float, Field(ge=0, le=1e30)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=10**6)]
+Size = Annotated[int, Field(ge=1, le=10**5)]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings:
+    """Settings of one run: those that all methods share, the method, and settings of the method.
+
+    Make them with `make_settings`, which also checks settings against each other. The text beside a field is
+    the help of its option. The defaults are the paper's (section Experiments, else those of the authors'
+    code); `LAYERS` lists what overrides them. Choices repeat those of ``models/`` and ``benchmarks/``, which
+    would import torch.
 
     Attributes:
         method: key in `METHODS`.
@@ -44,16 +77,18 @@ class Settings:
     """
 
     benchmark: Annotated[BenchmarkName, "data set; drawn scenes; or own, for `Run(benchmark=…)`"] = "coco"
-    dataset_root: Annotated[str | None, "folder of the data set; without it scenes are drawn"] = None
-    labels: Annotated[str | None, "labels of own photos: CSV, COCO's JSON or VOC's XML folder"] = None
-    test_labels: Annotated[str | None, "labels of own test photos; if none, a part of --labels"] = None
-    test_size: Annotated[float, "share of own photos to test on, if there are no test labels"] = 0.2
-    separator: Annotated[str | None, "what separates names in a CSV; detected if none"] = None
-    split_lists: Annotated[str | None, "published split lists, a folder or zip"] = None
-    protocol: Annotated[str | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
-    n_classes: Annotated[int | None, "number of classes; with B0-C10 and the like all"] = 40
-    n_experiences: Annotated[int | None, "number of experiences; with B0-C10 and the like theirs"] = 10
-    class_order: Annotated[str | None, "data, alphabetical, or shuffled-N with a seed N"] = None
+    dataset_root: Annotated[Text | None, "folder of the data set; without it scenes are drawn"] = None
+    labels: Annotated[Text | None, "labels of own photos: CSV, COCO's JSON or VOC's XML folder"] = None
+    test_labels: Annotated[Text | None, "labels of own test photos; if none, a part of --labels"] = None
+    test_size: Annotated[
+        float, Field(gt=0, lt=1), "share of own photos to test on, if there are no test labels"
+    ] = 0.2
+    separator: Annotated[Text | None, "what separates names in a CSV; detected if none"] = None
+    split_lists: Annotated[Text | None, "published split lists, a folder or zip"] = None
+    protocol: Annotated[ProtocolName | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
+    n_classes: Annotated[Size | None, "number of classes; with B0-C10 and the like all"] = 40
+    n_experiences: Annotated[Size | None, "number of experiences; with B0-C10 and the like theirs"] = 10
+    class_order: Annotated[Text | None, "data, alphabetical, or shuffled-N with a seed N"] = None
     repeat_images: Annotated[bool | None, "repeat an image in every experience that it has a label of"] = None
     unlabelled_as_negative: Annotated[bool | None, "train labels of other experiences' classes as 0"] = None
     test_images: Annotated[Literal["seen", "all"] | None, "test on images with a seen class, or all"] = None
@@ -61,48 +96,56 @@ class Settings:
         Literal["labels", "membership", "ignore"] | None,
         "crowd boxes of COCO give labels, only assign images to experiences, or are ignored",
     ] = None
-    validation_size: Annotated[float, "share of the train images to evaluate on, not the test images"] = 0.0
-    limit: Annotated[int | None, "use at most this many images of each experience"] = None
-    n_train: Annotated[int, "number of drawn train scenes"] = 6000
-    n_test: Annotated[int, "number of drawn test scenes"] = 1200
-    image_size: Annotated[int, "side of the network's input in pixels"] = 448
+    validation_size: Annotated[
+        float, Field(ge=0, lt=1), "share of the train images to evaluate on, not the test images"
+    ] = 0.0
+    limit: Annotated[int | None, Field(ge=1, le=10**9), "use at most this many images of each experience"] = (
+        None
+    )
+    n_train: Annotated[int, Field(ge=1, le=10**7), "number of drawn train scenes"] = 6000
+    n_test: Annotated[int, Field(ge=1, le=10**7), "number of drawn test scenes"] = 1200
+    image_size: Annotated[int, Field(ge=8, le=2048), "side of the network's input in pixels"] = 448
 
-    backbone: Annotated[str, "resnet101, efficientnet_lite0, small, ..."] = "resnet101"
+    backbone: Annotated[Text, "resnet101, efficientnet_lite0, small, ..."] = "resnet101"
     pretrained: Annotated[bool, "start from ImageNet weights"] = True
     pool: Annotated[Literal["max", "avg"], "global pooling"] = "max"
     freeze_backbone: Annotated[bool, "train heads alone, on features that are computed once"] = False
     freeze_batchnorm: Annotated[bool, "keep the statistics of batch normalisation"] = False
-    batchnorm_momentum: Annotated[float | None, "momentum of these statistics; the network's if none"] = None
+    batchnorm_momentum: Annotated[Share | None, "momentum of these statistics; the network's if none"] = None
     fold_batchnorm: Annotated[bool, "fold frozen batch normalisation into convolutions: faster"] = False
     channels_last: Annotated[bool, "use this memory layout: faster on most machines"] = True
-    lr: Annotated[float, "learning rate of the backbone (Adam)"] = 1e-4
-    lr_head: Annotated[float | None, "learning rate of a linear classifier; lr if none"] = None
-    lr_gcn: Annotated[float, "learning rate of AGCN's GCN"] = 3e-5
-    word_vectors: Annotated[str, "of AGCN: embedded, glove-6b-50d, random, or a GloVe file"] = "embedded"
+    lr: Annotated[Rate, "learning rate of the backbone (Adam)"] = 1e-4
+    lr_head: Annotated[Rate | None, "learning rate of a linear classifier; lr if none"] = None
+    lr_gcn: Annotated[Rate, "learning rate of AGCN's GCN"] = 3e-5
+    word_vectors: Annotated[Text, "of AGCN: embedded, glove-6b-50d, random, or a GloVe file"] = "embedded"
     missing_words: Annotated[
         Literal["error", "random"], "class names without word vector: raise an error, or use a random one"
     ] = "error"
     orthogonal_words: Annotated[bool, "make word vectors orthogonal and of unit length"] = False
-    random_features: Annotated[int, "number of random features of L3A"] = 4096
+    random_features: Annotated[Count, "number of random features of L3A"] = 4096
 
-    train_mb_size: Annotated[int, "images per step"] = 8
-    eval_mb_size: Annotated[int, "images per batch of evaluation"] = 32
-    train_epochs: Annotated[int | None, "epochs per experience; if none, as many steps as the study"] = 1
+    train_mb_size: Annotated[Count, "images per step"] = 8
+    eval_mb_size: Annotated[Count, "images per batch of evaluation"] = 32
+    train_epochs: Annotated[Count | None, "epochs per experience; if none, as many steps as the study"] = 1
     loss: Annotated[Literal["bce", "asl"], "binary cross-entropy, or the asymmetric loss"] = "bce"
     pseudo_labels: Annotated[bool, "label old classes of new images by the previous model"] = False
     negatives: Annotated[Negatives, "sources of negatives of newer classes, one or both"] = ()
-    distillation: Annotated[float, "weight that keeps features near the teacher's, with statistics"] = 0.3
-    held_images: Annotated[int, "images per experience to measure drift on, with statistics"] = 256
+    distillation: Annotated[Rate, "weight that keeps features near the teacher's, with statistics"] = 0.3
+    held_images: Annotated[
+        int, Field(ge=0, le=10**9), "images per experience to measure drift on, with statistics"
+    ] = 256
     amp: Annotated[Literal["bf16", "fp16"] | None, "half precision"] = None
     compile: Annotated[bool, "compile the backbone"] = False
 
-    seed: Annotated[int, "seed of everything random"] = 0
-    label: Annotated[str | None, "name in tables; the method's if none"] = None
-    device: Annotated[str, "where to compute"] = "cpu"
-    num_workers: Annotated[int, "processes that load images"] = 0
-    cache: Annotated[str | None, "folder for features of a frozen backbone; the user's if none"] = None
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1), "seed of everything random"] = 0  # the limit of NumPy
+    label: Annotated[Text | None, "name in tables; the method's if none"] = None
+    device: Annotated[Text, "where to compute"] = "cpu"
+    num_workers: Annotated[int, Field(ge=0, le=256), "processes that load images"] = 0
+    cache: Annotated[Text | None, "folder for features of a frozen backbone; the user's if none"] = None
     keep_models: Annotated[bool, "keep the model after each experience, not just the last"] = False
-    checkpoint_minutes: Annotated[float, "minutes between saved states within an experience"] = 10.0
+    checkpoint_minutes: Annotated[
+        float, Field(ge=0, le=10**6), "minutes between saved states within an experience"
+    ] = 10.0
 
     method: str = "agcn"
     method_settings: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -123,7 +166,7 @@ class Settings:
 
 
 TYPES: dict[str, Any] = get_type_hints(Settings)
-"""Type of each field."""
+"""Type of each field, without its limits."""
 GROUPS = {"benchmark": "data", "backbone": "model and optimizer", "train_mb_size": "training", "seed": "run"}
 """First field of each group of options, and its title."""
 DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
@@ -132,18 +175,36 @@ DEFAULTS: dict[BenchmarkName, dict[str, Any]] = {
     "voc": {"protocol": "B0-C4", "n_classes": None, "n_experiences": None},
     "photos": {"n_classes": None, "n_experiences": None, "missing_words": "random", "train_epochs": None},
     "own": {"n_classes": None, "n_experiences": None, "missing_words": "random"},
-    "scenes": {"backbone": "small", "pretrained": False, "image_size": 64, "eval_mb_size": 64, "lr": 1e-3},
+    "scenes": {
+        "backbone": "small",
+        "pretrained": False,
+        "image_size": 64,
+        "eval_mb_size": 64,
+        "lr": 1e-3,
+        "lr_gcn": 1e-4,
+        "orthogonal_words": True,
+        "lambda_cls": 0.15,
+        "lambda_dst": 0.85,
+        "lambda_gph": 1e3,
+    },
 }
-DEFAULTS["scenes"] |= {"lr_gcn": 1e-4, "orthogonal_words": True}
-DEFAULTS["scenes"] |= {"lambda_cls": 0.15, "lambda_dst": 0.85, "lambda_gph": 1e3}
 """Differences from the paper's Split-COCO, for methods that have the setting.
 
 Drawn scenes need a small network trained from scratch, whose old features change fast: the paper's λ₁ of 0.07
 preserves them, but learns little from 600 images per experience, and 0.3 learns more but forgets more. GloVe
 vectors span few directions (an effective rank of 12 for 40 classes); with them AGCN learned less about new
 classes than a linear classifier."""
-SMOKE: dict[str, Any] = {"n_classes": 4, "n_experiences": 2, "n_train": 64, "n_test": 32, "limit": 24}
-SMOKE |= {"image_size": 32, "mem_size": 8, "batch_size_mem": 4, "random_features": 64}
+SMOKE: dict[str, Any] = {
+    "n_classes": 4,
+    "n_experiences": 2,
+    "n_train": 64,
+    "n_test": 32,
+    "limit": 24,
+    "image_size": 32,
+    "mem_size": 8,
+    "batch_size_mem": 4,
+    "random_features": 64,
+}
 """Settings that check in seconds whether a run works; for methods that have them."""
 
 
@@ -158,26 +219,152 @@ def run_name(label: str, class_order: str | None, seed: int) -> str:
     return ascii_name("-".join([ascii_name(label), *filter(None, [class_order]), f"seed{seed}"]))
 
 
-def is_b_protocol(name: str | None) -> bool:
-    """Whether a protocol is of the form ``B<n>-C<m>``, such as ``"B0-C10"``."""
-    return isinstance(name, str) and re.fullmatch(r"B\d+-C\d+", name) is not None
+LAYERS = {
+    "package": "the paper's value, or the default of the method's strategy",
+    "benchmark": "what differs from the paper on this benchmark",
+    "backbone": "the network `small` has no ImageNet weights",
+    "preset": "what AGCN's preset `statistics` needs: the benchmark's loss weights do not suit it",
+    "protocol": "a B protocol has all classes, and its papers' image size",
+    "--defaults": "chosen for each method on a few thousand photos",
+    "--method": "the chosen method; a variant, such as agcn_statistics, changes some settings",
+    "experiences": "a B protocol determines their number",
+    "machine": "cuda if this machine has it",
+    "--config": "the config file",
+    "--smoke": "a check in seconds",
+    "option": "an option of the command line, or an argument of make_settings",
+    "--set": "NAME=VALUE of the command line",
+    "ablation": "what runs/ablations.py varies",
+}
+"""Where a setting can come from, from the weakest to the strongest, and why. The order stands only here."""
+Layers = Mapping[str, Values]
+"""Settings by the name of their layer, a key of `LAYERS`."""
 
 
-def method_arguments(method: str) -> Arguments:
-    """Arguments of a method's strategy that ``method_settings`` has; a ValueError names an unknown method."""
-    if method not in [*METHODS]:  # a list, since a value from a file may not be hashable
-        raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}.")
-    arguments = dict(METHODS[method].arguments)
-    arguments.pop("newer_as_negative", None)  # which follows from the setting negatives
-    return arguments
+def merge(layers: Layers) -> tuple[dict[str, Any], dict[str, str]]:
+    """All settings by name, and the layer that each comes from: the strongest one that has it."""
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for layer in LAYERS:
+        for name, value in layers.get(layer, {}).items():
+            values[name] = value
+            sources[name] = layer
+    return values, sources
+
+
+def package_layers(benchmark: BenchmarkName, method: str, chosen: Layers) -> dict[str, Values]:
+    """The layers of the package's own defaults, which depend on the benchmark and on what the user chose."""
+    by_benchmark = DEFAULTS[benchmark]
+    asked, _ = merge({"benchmark": by_benchmark, **chosen})
+    layers: dict[str, Values] = {"package": method_defaults(method), "benchmark": by_benchmark}
+    if asked.get("backbone") == "small":
+        layers["backbone"] = {"pretrained": False}
+    if asked.get("preset") == "statistics" and "preset" in method_fields(method):
+        layers["preset"] = preset_settings("statistics")
+    if is_b_protocol(asked.get("protocol")):
+        layers["protocol"] = {"n_classes": None}
+        if benchmark != "scenes":
+            layers["protocol"] = {"n_classes": None, "image_size": B_IMAGE_SIZE}
+        layers["experiences"] = {"n_experiences": None}
+    return layers
+
+
+class Resolved(NamedTuple):
+    """Settings of a run, and the layer that each comes from; the package's are not listed."""
+
+    settings: Settings
+    sources: dict[str, str]
+
+
+def resolve(benchmark: BenchmarkName, method: str, chosen: Layers) -> Resolved:
+    """Merge and check all layers of a run's settings.
+
+    Args:
+        benchmark: name of the benchmark.
+        method: key in `METHODS`.
+        chosen: the layers that the user chooses. Settings that the method does not have are left out.
+
+    Raises:
+        ValueError: if a value has the wrong type, is out of range, or does not fit to the others.
+    """
+    values, sources = merge({**package_layers(benchmark, method, chosen), **chosen})
+    shared, method_values = split_settings(values)
+    shared.update(benchmark=benchmark, method=method)
+    sources["benchmark"] = "benchmark"
+    known = METHODS[method].settings_model.model_fields
+    of_method = {name: value for name, value in method_values.items() if name in known}
+    settings = _validate(shared, of_method)
+    _check_method(settings)
+    _check_data(settings)
+    return Resolved(settings, sources)
+
+
+def _validate(shared: Values, of_method: Values) -> Settings:
+    """Settings with these values; a ValueError names the first one of a wrong type or out of range."""
+    model = METHODS[shared["method"]].settings_model
+    try:
+        method_settings = model(**of_method).model_dump()
+        return Settings(**shared, method_settings=method_settings)
+    except ValidationError as error:
+        types = TYPES | get_type_hints(model)
+        raise ValueError(_setting_problem(error, {**shared, **of_method}, types)) from None
+
+
+def _setting_problem(error: ValidationError, values: Values, types: Values) -> str:
+    """A sentence about the first setting that is wrong."""
+    problem = first_problem(error, values)
+    name = str(error.errors()[0]["loc"][0])
+    wanted = problem.wanted
+    if NoneType in get_args(types[name]) and error.errors()[0]["type"].endswith(("_type", "_error")):
+        wanted += " or none"
+    return f"the setting {name} must be {wanted}, not {shown(problem.value)}."
+
+
+def check_stored_settings(stored: Values) -> None:
+    """Raise a ValueError for a setting of results that has a wrong type or is out of range.
+
+    Settings that this version does not know are ignored.
+    """
+    shared, method_values = split_settings(stored)
+    if shared.get("method") not in list(METHODS):  # a list, since a value from a file may not be hashable
+        _validate({**shared, "method": Settings.method}, {})
+        return
+    known = method_fields(shared["method"])
+    _validate(shared, {name: value for name, value in method_values.items() if name in known})
+
+
+def check_method_name(method: Any) -> None:
+    """Raise a ValueError for an unknown method, with those that there are."""
+    if not isinstance(method, str) or method not in METHODS:
+        suggestion = did_you_mean(method, METHODS)
+        raise ValueError(f"unknown method {method!r}{suggestion}; known are {', '.join(METHODS)}.")
+
+
+def method_fields(method: str) -> list[str]:
+    """Names of the settings of a method."""
+    return list(METHODS[method].settings_model.model_fields)
+
+
+def method_defaults(method: str) -> dict[str, Any]:
+    """Settings of a method as its strategy has them; AGCN's loss weights are the paper's."""
+    defaults = METHODS[method].settings_model().model_dump()
+    return {**defaults, **preset_settings("paper")} if "preset" in defaults else defaults
+
+
+def preset_settings(preset: Any) -> dict[str, Any]:
+    """Settings of a preset of AGCN, both the method's and the run's; none for an unknown preset."""
+    from avalanche_agcn.agcn.strategy import PRESETS, STATISTICS_MODEL
+
+    if preset == "statistics":
+        return {**PRESETS["statistics"], **STATISTICS_MODEL}
+    return dict(PRESETS[preset]) if preset in ("paper", "official") else {}
 
 
 def split_settings(given: Values) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields that all methods share, and settings of methods, whether nested or beside them."""
-    shared = {name: value for name, value in given.items() if name in TYPES and name != "method_settings"}
     nested = given.get("method_settings", {})
     if not isinstance(nested, Mapping):
-        raise ValueError(f"the setting method_settings must be settings by name, not {nested!r}.")
+        raise ValueError(f"the setting method_settings must be settings by name, not {shown(nested)}.")
+    shared = {name: value for name, value in given.items() if name in TYPES and name != "method_settings"}
     beside = {name: value for name, value in given.items() if name not in TYPES and name != "format"}
     return shared, {**nested, **beside}
 
@@ -193,65 +380,41 @@ def make_settings(benchmark: BenchmarkName, defaults: Values | None = None, /, *
     Raises:
         ValueError: if the method or a setting is unknown, or a value has the wrong type or is out of range.
     """
-    check_value("benchmark", benchmark, TYPES["benchmark"])
-    shared, own = split_settings(given)
-    arguments = method_arguments(shared.get("method", Settings.method))
-    if unknown := sorted(own.keys() - arguments.keys()):
-        known = f"{sorted(TYPES)}, and of this method {sorted(arguments)}"
-        raise ValueError(f"unknown settings {unknown}; known are {known}.")
-    merged = _merge(benchmark, arguments, defaults or {}, {**shared, **own, "benchmark": benchmark})
-    types = TYPES | {name: argument.annotation for name, argument in arguments.items()}
-    values = {name: value for name, value in merged.items() if name in types}
-    for name, value in values.items():
-        check_value(name, value, types[name])
-    negatives = values.get("negatives", ())
-    values["negatives"] = (negatives,) if isinstance(negatives, str) else tuple(negatives)
-    method_settings = {name: values.pop(name) for name in arguments}
-    settings = Settings(**values, method_settings=method_settings)
-    _check_method(settings)
-    _check_data(settings)
-    return settings
+    check_benchmark_name(benchmark)
+    shared, of_method = split_settings(given)
+    method = shared.get("method", Settings.method)
+    check_method_name(method)
+    known = method_fields(method)
+    if unknown := sorted(of_method.keys() - set(known)):
+        raise ValueError(
+            f"unknown settings {unknown}; known are {sorted(TYPES)}, and of this method {sorted(known)}."
+        )
+    return resolve(
+        benchmark, method, {"--defaults": defaults or {}, "option": {**shared, **of_method}}
+    ).settings
 
 
-def _merge(benchmark: BenchmarkName, arguments: Arguments, defaults: Values, given: Values) -> dict[str, Any]:
-    """All settings by name; each source overrides those before it."""
-    chosen = {**DEFAULTS[benchmark], **defaults, **given}
-    by_protocol = _protocol_settings(benchmark, chosen.get("protocol"))
-    if by_protocol:  # it determines the number of experiences, unless the user does
-        defaults = {name: value for name, value in defaults.items() if name != "n_experiences"}
-    preset = _preset_settings(chosen.get("preset", "paper")) if "preset" in arguments else {}
-    # The benchmark's loss weights suit the paper's preset, but not that of statistics.
-    before, after = ({}, preset) if chosen.get("preset") == "statistics" else (preset, {})
-    untrained = {"pretrained": False} if chosen.get("backbone") == "small" else {}  # it has no weights
-    own = {name: argument.default for name, argument in arguments.items()}
-    sources = (own, before, untrained, DEFAULTS[benchmark], after, by_protocol, defaults, given)
-    return {name: value for source in sources for name, value in source.items()}
+def check_setting(name: str, value: Any) -> None:
+    """Raise a ValueError if a setting that all methods share has a wrong type or is out of range."""
+    _validate({"method": Settings.method, name: value}, {})
 
 
-def _protocol_settings(benchmark: BenchmarkName, protocol: Any) -> dict[str, Any]:
-    """Settings of a protocol that replace a benchmark's defaults."""
-    check_value("protocol", protocol, TYPES["protocol"])
-    if protocol in (None, "paper"):
-        return {}
-    if not is_b_protocol(protocol):
-        raise ValueError(f"the setting protocol must be 'paper' or 'B<n>-C<m>' (B0-C10), not {protocol!r}.")
-    size = {} if benchmark == "scenes" else {"image_size": B_IMAGE_SIZE}
-    return {"n_classes": None, "n_experiences": None, **size}
-
-
-def _preset_settings(preset: Any) -> dict[str, Any]:
-    """Settings of a preset of AGCN, both the method's and the run's."""
-    from avalanche_agcn.agcn.strategy import PRESETS, STATISTICS_MODEL
-
-    own = PRESETS[preset] if preset in [*PRESETS] else {}
-    return {**own, **(STATISTICS_MODEL if preset == "statistics" else {})}
+def check_benchmark_name(name: Any) -> None:
+    """Raise a ValueError for an unknown benchmark, with those that there are."""
+    names = get_args(BenchmarkName)
+    if name not in names:
+        wanted = " or ".join(map(repr, names))
+        raise ValueError(f"the setting benchmark must be {wanted}, not {shown(name)}.")
 
 
 def _check_method(settings: Settings) -> None:
-    name, no_memory = settings.method, settings.method_settings.get("mem_size") == 0
-    if no_memory and method_arguments(name)["mem_size"].default > 0:
+    name = settings.method
+    has_memory_by_default = METHODS[name].settings_model().model_dump().get("mem_size", 0) > 0
+    if has_memory_by_default and settings.method_settings["mem_size"] == 0:
         raise ValueError(f"{name} needs a memory: mem_size (--memory) must be at least 1, not 0.")
-    if unusable := ", ".join(sorted(set(settings.negatives) - usable_negatives(settings))):
+    if unusable := ", ".join(
+        sorted(set(settings.negatives) - usable_negatives(name, settings.method_settings))
+    ):
         raise ValueError(
             f"{name} cannot use negatives from {unusable}: memory needs a method that replays images, or "
             "AGCN with --memory; statistics need one that trains by gradient."
@@ -264,7 +427,8 @@ def _check_method(settings: Settings) -> None:
 
 
 def _check_data(settings: Settings) -> None:
-    benchmark, lists = settings.benchmark, settings.split_lists
+    benchmark = settings.benchmark
+    lists = settings.split_lists
     if settings.crowds is not None and benchmark != "coco":
         raise ValueError(f"crowds are boxes of COCO: leave the setting out for {benchmark}.")
     if lists is not None and benchmark == "scenes":
@@ -274,25 +438,32 @@ def _check_data(settings: Settings) -> None:
     if benchmark == "photos" and settings.dataset_root is None:
         raise ValueError("own photos need --images, their folder.")
     if (benchmark == "photos") != (settings.labels is not None):
-        raise ValueError("own photos need --labels, and other data have their own: use both or neither.")
+        raise ValueError(
+            "own photos need --labels, and other data have their own: give --labels with own photos only."
+        )
 
 
 def change_settings(settings: Settings, **changes: Any) -> Settings:
     """Settings with some changed, fields or settings of the method; another method has its own defaults."""
+    values = {name: getattr(settings, name) for name in TYPES if name not in ("benchmark", "method_settings")}
+    if changes.get("method", settings.method) == settings.method:
+        values.update(settings.method_settings)
     if changes.get("preset") == "statistics":  # the preset also sets what it needs
-        changes = {**_preset_settings("statistics"), **changes}
-    values = dict(vars(settings))
-    if changes.get("method", settings.method) != settings.method:
-        values["method_settings"] = {}
-    return make_settings(values.pop("benchmark"), **{**values, **changes})
+        values.update(preset_settings("statistics"))
+    shared, of_method = split_settings(changes)
+    values.update(shared)
+    values.update(of_method)
+    return make_settings(settings.benchmark, **values)
 
 
-def usable_negatives(settings: Settings) -> set[str]:
-    """Sources of negatives that the method can use: its memory, if it replays images, and statistics."""
-    method = METHODS[settings.method]
-    replays = "newer_as_negative" in method.arguments and settings.method_settings.get("mem_size") != 0
-    able = {"memory": replays, "statistics": method.learns_from_stream_by_gradient}
-    return {source for source, usable in able.items() if usable}
+def usable_negatives(method: str, method_settings: Values) -> set[str]:
+    """Sources of negatives that a method can use: its memory, if it replays images, and statistics."""
+    usable = set()
+    if "newer_as_negative" in METHODS[method].arguments and method_settings.get("mem_size") != 0:
+        usable.add("memory")
+    if METHODS[method].learns_from_stream_by_gradient:
+        usable.add("statistics")
+    return usable
 
 
 def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
@@ -307,17 +478,21 @@ def check_format(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
 
 def differences(old: Values, new: Values, *, but: Collection[str] = RUNTIME_SETTINGS) -> list[str]:
     """Settings that differ, each as ``"lr: 0.0001, now 0.001"``; a missing one has its default."""
-    before, now = _with_defaults(old), _with_defaults(new)
+    before = _with_defaults(old)
+    now = _with_defaults(new)
     names = sorted((before.keys() | now.keys()) - set(but))
     return [f"{n}: {before.get(n)}, now {now.get(n)}" for n in names if before.get(n) != now.get(n)]
 
 
-def _with_defaults(values: Values) -> dict[str, Any]:
-    shared, own = split_settings({**Settings().as_dict(), **values})
-    arguments = method_arguments(shared["method"]) if shared["method"] in METHODS else {}
-    defaults = {name: argument.default for name, argument in arguments.items()}
-    preset = _preset_settings(own.get("preset", "paper")) if "preset" in arguments else {}
-    return {**defaults, **preset, **own, **shared}
+def _with_defaults(stored: Values) -> dict[str, Any]:
+    """Stored settings, flat, with the package's defaults for those that are missing."""
+    shared, of_method = split_settings({**Settings().as_dict(), **stored})
+    if shared["method"] not in list(METHODS):  # a list, since a value from a file may not be hashable
+        return {**of_method, **shared}
+    defaults = method_defaults(shared["method"])
+    if of_method.get("preset") == "statistics" and "preset" in defaults:
+        defaults.update(preset_settings("statistics"))
+    return {**defaults, **of_method, **shared}
 
 
 def check_folders(wanted: Sequence[Settings]) -> None:

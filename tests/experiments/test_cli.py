@@ -12,7 +12,7 @@ from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.cli import FLAGS, OPTIONS_OF, main, make_parser, settings_of
 from avalanche_agcn.experiments.methods import ABLATIONS, CHOICES, METHODS
 from avalanche_agcn.experiments.results import read_results
-from avalanche_agcn.experiments.settings import TYPES, make_settings
+from avalanche_agcn.experiments.settings import LAYERS, TYPES, make_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,6 +94,39 @@ def test_options_become_settings(options, expected):
     (settings,) = wanted(options)
     found = {**vars(settings), **settings.method_settings, "name": settings.name}
     assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("name", ["agcn_statistics", "agcn-statistics", "agcn statistics"])
+def test_a_variant_may_be_written_as_its_option_folder_or_label(name):
+    (settings,) = wanted(f"--method '{name}'")
+    assert (settings.name, settings.label) == ("agcn-statistics-seed0", "agcn statistics")
+    assert wanted("--method streaming-ridge") == wanted("--method streaming_ridge")
+
+
+def test_print_config_shows_where_each_setting_comes_from_and_runs_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.toml").write_text("train_mb_size = 3\nlr = 0.5\n")
+    options = "--config a.toml --method er_negatives lwf --smoke --defaults small --protocol B0-C2 --lr 0.25"
+    assert main("coco", None, shlex.split(f"{options} --set pool=max --seed 3 4 --print-config")) == 0
+    tables = capsys.readouterr().out.split("\n\n")
+    assert [table.splitlines()[0] for table in tables[:2]] == [
+        "er-negatives-seed3, er-negatives-seed4",
+        "lwf-seed3, lwf-seed4",
+    ]
+    rows = {line.split()[0]: line.split()[1:] for line in tables[0].splitlines()[2:]}
+    assert rows["pool"] == ["max", "--set"]
+    assert rows["lr"] == ["0.25", "option"]
+    assert rows["train_mb_size"] == ["3", "--config"]
+    assert rows["mem_size"] == ["8", "--smoke"]
+    assert rows["negatives"] == ["memory", "--method"]
+    assert rows["lr_head"] == ["0.03", "--defaults"]
+    assert rows["n_experiences"] == ["none", "experiences"]
+    assert rows["eval_mb_size"] == ["64", "benchmark"]
+    assert rows["views"] == ["1", "package"]
+    assert all(layer in LAYERS for *_, layer in rows.values())
+    legend = [line.split()[0] for line in tables[-1].splitlines()]
+    assert legend == [layer for layer in LAYERS if layer in {row[-1] for row in rows.values()}]
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.toml"]
 
 
 def test_own_photos_need_images_and_labels():

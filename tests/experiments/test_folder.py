@@ -267,6 +267,17 @@ def test_each_change_of_the_data_is_named(folder, monkeypatch, content_bytes):
         run_folder.data_fingerprint(benchmark.plan)
 
 
+def test_resume_says_nothing_about_a_run_that_has_not_begun_but_names_a_damaged_state(tmp_path):
+    settings = make_settings("scenes", SMOKE, method="finetuning")
+    lines = []
+    assert run_folder.read_folder(tmp_path, settings, True, lines.append) == (None, None)
+    assert lines == []
+    (tmp_path / run_folder.STATE_FILE).write_bytes(b"damaged")
+    assert run_folder.read_folder(tmp_path, settings, True, lines.append) == (None, None)
+    (line,) = lines
+    assert "it is not used: starting from the beginning" in line
+
+
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_run_is_not_resumed_on_other_data(folder, tmp_path, finished):
     settings = make_settings("own", method="er", backbone="small", mem_size=8)

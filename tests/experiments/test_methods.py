@@ -14,6 +14,7 @@ from avalanche_agcn.experiments.methods import (
     METHODS,
     SEARCHES,
     VARIANTS,
+    Label,
     LogUniform,
     name_of,
     style_of,
@@ -88,6 +89,22 @@ def test_names_are_written_as_in_the_paper_and_line_styles_differ():
     for part in (0, 1):  # colours and markers
         assert len({method.style[part] for method in METHODS.values()}) == len(METHODS)
     assert all(style_of(label).line != style_of("agcn").line for label in VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("stored", "label"),
+    [
+        ("er", Label("er")),
+        ("er + negatives, 50 photos", Label("er", ("negatives",), "50 photos")),
+        ("agcn statistics + er + negatives", Label("agcn statistics", ("er", "negatives"))),
+        ("a, b, c", Label("a", (), "b, c")),
+        ("mine, ", Label("mine", (), "")),
+    ],
+)
+def test_a_label_has_the_parts_of_the_stored_text(stored, label):
+    assert Label.parse(stored) == label
+    assert str(label) == stored
+    assert label.row == stored.partition(", ")[0]
 
 
 def test_method_colours_differ_for_colour_blind_readers():

@@ -1,11 +1,20 @@
 import json
+from itertools import pairwise
 
 import pytest
 
 from avalanche_agcn.benchmarks import protocols, split
 from avalanche_agcn.experiments import settings as module
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.settings import SMOKE, TYPES, change_settings, differences, make_settings
+from avalanche_agcn.experiments.settings import (
+    LAYERS,
+    SMOKE,
+    TYPES,
+    change_settings,
+    differences,
+    make_settings,
+    merge,
+)
 from avalanche_agcn.models import backbones, word_vectors
 
 
@@ -51,6 +60,13 @@ def test_given_settings_override_those_of_preset_protocol_and_benchmark(benchmar
         assert change_settings(make_settings(benchmark), **given) == settings
 
 
+def test_each_layer_overrides_those_before_it():
+    names = list(LAYERS)
+    for weaker, stronger in pairwise(names):
+        layers = {stronger: {"lr": 2.0}, weaker: {"lr": 1.0, "lr_gcn": 1.0}}
+        assert merge(layers) == ({"lr": 2.0, "lr_gcn": 1.0}, {"lr": stronger, "lr_gcn": weaker})
+
+
 def test_further_defaults_come_between_those_of_the_benchmark_and_the_given_ones():
     smoke = make_settings("scenes", SMOKE, protocol="B0-C1")
     assert (smoke.n_classes, smoke.n_experiences, smoke.image_size) == (4, None, 32)
@@ -83,7 +99,7 @@ for name, value, wanted in [
     ("lr", True, "a finite number"),
     ("dataset_root", 3, "text or none"),
     ("pool", "mean", "'max' or 'avg'"),
-    ("graph", "dense", "'paper' or 'official' or 'plain' or 'identity' or none"),
+    ("graph", "dense", "'paper', 'official', 'plain' or 'identity' or none"),
 ]:
     REJECTED.append(("coco", {name: value}, f"the setting {name} must be {wanted}, not {value!r}"))
 for name, value, reason, methods in [

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
-from avalanche_agcn.experiments.methods import FULL, METHODS, name_of
+from avalanche_agcn.experiments.methods import FULL, METHODS, Label, name_of
 from avalanche_agcn.experiments.report import RUNS, SCORES, comparison_table, paired_table
 from avalanche_agcn.experiments.results import METRICS, Results, group_by_label, mean_and_deviation
 from avalanche_agcn.experiments.tables import (
@@ -172,7 +172,7 @@ def conventions_table(results: Sequence[Results]) -> Table:
     groups = group_by_label(results)
     rows = [groups[f"{label}, {name}"] for label in OF_CONVENTIONS for name in CONVENTIONS]
     columns: dict[str, Column] = {
-        "Method": lambda group: name_of(group[0].label.partition(", ")[0]),
+        "Method": lambda group: name_of(Label.parse(group[0].label).row),
         "convention": lambda group: convention_of(group[0].label),
         **LAST,
         "mean of F1, p > 0.8": last_stage("mean_class_F1"),
@@ -183,7 +183,7 @@ def conventions_table(results: Sequence[Results]) -> Table:
 
 def convention_of(label: str) -> str:
     """The convention in a label such as ``"finetuning, unlabelled as 0"``, as the table shows it."""
-    name = label.partition(", ")[2]
+    name = Label.parse(label).case or ""
     return CONVENTION_NAMES.get(name, name)
 
 
