@@ -6,7 +6,6 @@ images of COCO's 80 classes) and read as float32, NaN where unlabelled.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,7 +17,6 @@ from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.scenarios.generic_scenario import CLExperience
 from avalanche.benchmarks.utils.data import AvalancheDataset
 from avalanche.benchmarks.utils.data_attribute import DataAttribute
-from avalanche.training.templates.base_sgd import BaseSGDTemplate
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.image_files import Transform, find_normalisation
@@ -169,26 +167,6 @@ class MultiLabelExperience(DatasetExperience):
         self.n_classes_seen, self.n_own_classes = own_columns.stop, len(own_columns)
         self.task_label, self.task_labels = 0, [0]
 
-    @property
-    def dataset(self) -> AvalancheDataset:
-        """The images; a strategy that reads them is checked first: metrics, criterion, normalisation.
-
-        Avalanche has no hook for benchmarks, and one of its own strategies would silently report the accuracy
-        of argmaxes, or a loss of NaN.
-        """
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_locals.get("self") is self:  # Avalanche's attribute access
-            frame = frame.f_back
-        reader = frame.f_locals.get("self")
-        if isinstance(reader, BaseSGDTemplate):
-            check_no_argmax_metrics(reader)
-            if reader.is_training:
-                labelled = not bool((self._dataset.targets.codes == UNLABELLED).any())
-                check_criterion(reader._criterion, complete=labelled)
-                plan = getattr(getattr(self.origin_stream, "benchmark", None), "plan", None)
-                check_normalisation(reader.model, getattr(plan, "eval_transform", None))
-        return self._dataset
-
 
 def origin_of(experience: Any) -> Any:
     """The experience that a piece of Avalanche's ``split_online_stream`` was cut from; a whole one itself."""
@@ -253,6 +231,26 @@ _REPLACEMENTS = {
 _REPLACEMENT_OF = {name: new for names, new in _REPLACEMENTS.items() for name in names.split()}
 ONE_LABEL = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 COMPLETE_LABELS = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MultiLabelSoftMarginLoss, nn.MSELoss)
+
+
+def check_strategy(strategy: Any) -> None:
+    """Check a strategy's metrics and, while it trains, its criterion and the normalisation of its images.
+
+    Avalanche has no hook for benchmarks, and one of its own strategies would silently report the accuracy of
+    argmaxes, or a loss of NaN. So the strategies, plugins and metrics of this package call this function when
+    an experience is known, before they train on it, and before an evaluation.
+    """
+    check_no_argmax_metrics(strategy)
+    if not strategy.is_training:
+        return
+    targets = getattr(strategy.experience.dataset, "targets", None)
+    if not isinstance(targets, MultiLabelAttribute):
+        return
+    check_criterion(strategy._criterion, complete=not bool((targets.codes == UNLABELLED).any()))
+    stream = getattr(origin_of(strategy.experience), "origin_stream", None)
+    benchmark = getattr(stream, "benchmark", None)
+    if hasattr(benchmark, "plan"):
+        check_normalisation(strategy.model, benchmark.plan.eval_transform)
 
 
 def check_no_argmax_metrics(source: Any) -> None:
