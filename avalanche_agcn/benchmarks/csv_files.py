@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated, check_inside, check_readable
-from avalanche_agcn.benchmarks.published import LabelTable
+from avalanche_agcn.benchmarks.tables import LabelTable
 
 FILE_COLUMNS = {"file", "files", "filename", "file_name", "image", "images", "image_name", "path", "photo"}
 LABEL_COLUMNS = re.compile(r"(label|tag|class|classe|category|categorie)s?[ _]?\d*")

@@ -248,9 +248,9 @@ def check_strategy(strategy: Any) -> None:
         return
     check_criterion(strategy._criterion, complete=not bool((targets.codes == UNLABELLED).any()))
     stream = getattr(origin_of(strategy.experience), "origin_stream", None)
-    benchmark = getattr(stream, "benchmark", None)
-    if hasattr(benchmark, "plan"):
-        check_normalisation(strategy.model, benchmark.plan.eval_transform)
+    plan = getattr(getattr(stream, "benchmark", None), "plan", None)
+    if plan is not None:
+        check_normalisation(strategy.model, plan.eval_transform)
 
 
 def check_no_argmax_metrics(source: Any) -> None:

@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
-from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, assemble, image_name
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, image_name
 from avalanche_agcn.checks import read_json
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state, write_json
 from avalanche_agcn.experiments.folder import digest, file_digest, image_bytes, spread
@@ -60,7 +60,7 @@ def feature_benchmark(
 ) -> MultiLabelBenchmark:
     """The same streams and labels, with the backbone's features instead of images.
 
-    Train images are transformed as in evaluation, too: there are no augmentations. Train models over
+    Train images are also transformed as in evaluation: there are no augmentations. Train models over
     `avalanche_agcn.models.Precomputed` on it. A copy of the backbone, which maps images to ``[B, D]``,
     computes in evaluation mode, in the precision that ``torch.autocast`` sets. Features are cached in the
     folder ``cache``, `default_cache` if None.
@@ -69,36 +69,52 @@ def feature_benchmark(
         OSError: if an image cannot be opened or the cache cannot be written.
     """
     plan = benchmark.plan
-    own = frozen_copy(backbone).to(device)  # a copy that nobody else changes meanwhile
-    network = _Network(own, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
+    frozen = frozen_copy(backbone).to(device)  # a copy that nobody else changes meanwhile
+    network = _Network(frozen, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
     folder = default_cache() if cache is None else Path(cache)
-    streams = [plan.train, *plan.evaluation.values()]
-    made: dict[int, _Features] = {}  # by source: two streams may have the same one
-    for source in {id(images.source): images.source for images in streams}.values():
-        used = [p for images in streams if images.source is source for p in images.positions]
-        kept = torch.cat(used).unique()
-        made[id(source)] = _Features(network.features(source, kept, folder), source, kept)
+    features: dict[int, _Features] = {}  # by the id of their source, which two streams may share
+    for source, positions in _used_positions([plan.train, *plan.evaluation.values()]):
+        computed = network.features(source, positions, folder)
+        features[id(source)] = _Features(computed, source, positions)
+    evaluation = {}
+    for name, images in plan.evaluation.items():
+        evaluation[name] = features[id(images.source)].replace_images(images)
+    plan = replace(
+        plan,
+        train=features[id(plan.train.source)].replace_images(plan.train),
+        evaluation=evaluation,
+        train_transform=None,
+        eval_transform=None,
+    )
+    return MultiLabelBenchmark(plan)
 
-    def in_place_of(images: Images) -> Images:
-        features = made[id(images.source)]
-        moved = [torch.searchsorted(features.positions, positions) for positions in images.positions]
-        return Images(features, images.labels[features.positions], moved)
 
-    plan = replace(plan, train=in_place_of(plan.train), train_transform=None, eval_transform=None)
-    evaluation = {name: in_place_of(images) for name, images in plan.evaluation.items()}
-    return assemble(replace(plan, evaluation=evaluation))
+def _used_positions(streams: Sequence[Images]) -> list[tuple[MultiLabelSource, Tensor]]:
+    """Each source of the streams once, with the positions of the images that any of them uses."""
+    sources = {id(images.source): images.source for images in streams}
+    positions: dict[int, list[Tensor]] = {key: [] for key in sources}
+    for images in streams:
+        positions[id(images.source)] += images.positions
+    return [(source, torch.cat(positions[key]).unique()) for key, source in sources.items()]
 
 
 class _Features(TensorDataset):
     """Features in the role of images, with their names; the labels are in the benchmark's plan."""
 
     def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor) -> None:
-        self.source, self.positions, self.targets = source, positions, torch.zeros(len(features), 0)
+        self.source = source
+        self.positions = positions  # of the images in their source, ascending
+        self.targets = torch.zeros(len(features), 0)
         super().__init__(features, self.targets)
 
     def image_name(self, index: int) -> str:
         """Name of the image."""
         return image_name(self.source, int(self.positions[index]))
+
+    def replace_images(self, images: Images) -> Images:
+        """The same stream with these features as its source."""
+        positions = [torch.searchsorted(self.positions, part) for part in images.positions]
+        return Images(self, images.labels[self.positions], positions)
 
 
 @dataclass

@@ -108,7 +108,13 @@ class Run:
     def _open_data(self, benchmark: MultiLabelBenchmark | None) -> None:
         check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
-        self.benchmark = build.make_benchmark(self.settings, self.log) if benchmark is None else benchmark
+        # The network comes first, because photos are normalised for it. A finished run needs none.
+        self.backbone: Any = build.make_backbone(self.settings) if self.kept is None else None
+        if benchmark is None:
+            if self.backbone is not None:
+                self.backbone.check_image_size(self.settings.image_size)
+            benchmark = build.make_benchmark(self.settings, self.backbone, self.log)
+        self.benchmark = benchmark
         self._log(str(self.benchmark))
         self.data = folder.data_fingerprint(self.benchmark.plan)
 
@@ -118,11 +124,8 @@ class Run:
         self.seconds = {"train": 0.0, "eval": 0.0}
         self.experience, self.trained = 0, False
         self._started = time.monotonic()
-        network: Any = build.make_backbone(settings)
-        self.backbone = network
-        if settings.benchmark != "own":
-            network.check_image_size(settings.image_size)
-        self.images = self.benchmark = build.normalise(self.benchmark, settings, network)
+        network: Any = self.backbone
+        self.images = self.benchmark
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         if settings.freeze_backbone:
             how = settings.select("cache", "num_workers", "device") | {"batch_size": settings.eval_mb_size}
