@@ -98,9 +98,9 @@ def label_sets(class_names: Sequence[str]) -> tuple[Sets, Probabilities]:
         column = np.array([[name == other for other in class_names] for name in objects])
         sets.append(present @ column)
         probabilities.append(weight * (chance / chance.sum()))
-    every, probability = np.concatenate(sets), np.concatenate(probabilities)
-    possible = (probability > 0) & every.any(axis=1)
-    return every[possible], probability[possible] / probability[possible].sum()
+    all_sets, probability = np.concatenate(sets), np.concatenate(probabilities)
+    possible = (probability > 0) & all_sets.any(axis=1)
+    return all_sets[possible], probability[possible] / probability[possible].sum()
 
 
 def draw_label_sets(sets: Sets, probability: Probabilities, n_images: int, rng: np.random.Generator) -> Sets:

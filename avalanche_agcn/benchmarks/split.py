@@ -21,10 +21,12 @@ UNKNOWN = -1  # in place of the column of a name that no class has
 
 def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
     """Raise a ValueError that names the classes without a positive, if there are any."""
-    absent = [name for name, shown in zip(class_names, labels.any(0).tolist(), strict=True) if not shown]
+    shown = labels.any(0).tolist()
+    absent = [name for name, is_shown in zip(class_names, shown, strict=True) if not is_shown]
     if absent:
-        fix = "use more images, fewer classes or a smaller validation_size"
-        raise ValueError(f"No training image shows {absent}; {fix}.")
+        raise ValueError(
+            f"No training image shows {absent}; use more images, fewer classes or a smaller validation_size."
+        )
 
 
 def experience_sizes(
@@ -36,8 +38,10 @@ def experience_sizes(
         if n_experiences not in (None, len(sizes)):
             raise ValueError(f"{n_experiences=} contradicts classes_per_experience={sizes}; leave one out.")
         if min(sizes, default=0) < 1 or sum(sizes) != n_classes:
-            must = f"must be positive and sum to the {n_classes} classes, not to {sum(sizes)}"
-            raise ValueError(f"classes_per_experience={sizes} {must}.")
+            raise ValueError(
+                f"classes_per_experience={sizes} must be positive and sum to the {n_classes} classes, not to "
+                f"{sum(sizes)}."
+            )
         return sizes
     if n_experiences is None:
         raise ValueError("Pass n_experiences= or classes_per_experience=, to split the classes.")

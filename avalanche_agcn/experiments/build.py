@@ -137,8 +137,12 @@ def _make_model(settings: Settings, backbone: nn.Module, class_names: Sequence[s
     kind, decoupled = METHODS[settings.method].model, _is_decoupled(settings)
     model: Any
     if kind == "agcn":
-        how: Any = {"missing": settings.missing_words, "orthogonal": settings.orthogonal_words}
-        words = models.load_word_vectors(class_names, settings.word_vectors, **how)
+        words = models.load_word_vectors(
+            class_names,
+            settings.word_vectors,
+            missing=settings.missing_words,
+            orthogonal=settings.orthogonal_words,
+        )
         model = models.AGCNModel(backbone, words, decoupled=decoupled)
         return model, model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
     if kind == "random":
@@ -204,8 +208,13 @@ def open_loggers(
 
             # WANDB_MODE, which wandb itself reads only once per process; never ask for an account.
             mode = os.environ.get("WANDB_MODE") or (None if package.login(prompt=False) else "offline")
-            how: Any = {"params": {"config": settings.as_dict(), "mode": mode}, "save_code": False}
-            project = MultiLabelWandBLogger(wandb, settings.name, dir=str(out), **how)
+            project = MultiLabelWandBLogger(
+                wandb,
+                settings.name,
+                dir=str(out),
+                params={"config": settings.as_dict(), "mode": mode},
+                save_code=False,
+            )
             stack.callback(project.wandb.finish)
             loggers.append(project)
         if csv_log:

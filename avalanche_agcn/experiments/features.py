@@ -135,7 +135,7 @@ class _Network:
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
-        names = [*self._names(source, positions, folder)] if is_first_process() else []
+        names = list(self._names(source, positions, folder)) if is_first_process() else []
         paths = [folder / f"features-{name}.bin" for name in from_first_process(names)]
         n_known = sum(len(part) for path, part in zip(paths, parts, strict=True) if path.exists())
         self.log(f"Features of {n_known} of {len(positions)} images are in {folder}")
@@ -145,14 +145,16 @@ class _Network:
 
     def _description(self, source: MultiLabelSource, positions: Tensor) -> Iterable[bytes]:
         """What features depend on beside the images: the network's weights, and what it computes."""
-        versions = (torch.__version__, torchvision.__version__)
-        yield from (text.encode() for text in (*versions, repr(self.backbone), repr(self.transform)))
+        for text in (torch.__version__, torchvision.__version__, repr(self.backbone), repr(self.transform)):
+            yield text.encode()
         for name, value in self.backbone.state_dict().items():
             if isinstance(value, Tensor):
                 yield name.encode()
                 yield _bytes(value)
         images = _Transformed(source, positions, self.transform)
-        yield from map(_bytes, self._probe([images[k] for k in spread(range(len(images)), N_PROBES)]))
+        probes = [images[k] for k in spread(range(len(images)), N_PROBES)]
+        for features in self._probe(probes):
+            yield _bytes(features)
 
     @torch.inference_mode()
     def _probe(self, images: Sequence[Tensor]) -> list[Tensor]:
@@ -222,16 +224,20 @@ def _file_digests(source: ImageFiles, positions: Sequence[int], folder: Path) ->
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, TypeError):  # it is missing or damaged
         known = dict(read_json(cache))
-    digests, is_new = [], False
+    digests = []
+    is_new = False
     for path in map(source.path, positions):
         status = os.stat(path)
-        state, row = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns], known.get(path)
+        state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        row = known.get(path)
         if not isinstance(row, list) or row[:-1] != state:
             row = [*state, file_digest(path).hex()]
             # A file that has just changed may change again within the same clock tick; and only on POSIX is
             # st_ctime the time of a change.
-            if os.name == "posix" and time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
-                known[path], is_new = row, True
+            age = time.time() - max(status.st_mtime, status.st_ctime)
+            if os.name == "posix" and age > SETTLED_SECONDS:
+                known[path] = row
+                is_new = True
         digests.append(str(row[-1]).encode())
     if is_new:
         write_json(cache, known)
