@@ -146,7 +146,10 @@ def _has_names(header: Row, rows: Sequence[Row]) -> bool:
 
 
 def _all_cells(rows: Sequence[Row]) -> list[str]:
-    return [cell for row in rows for cell in row.cells]
+    cells = []
+    for row in rows:
+        cells += row.cells
+    return cells
 
 
 def _file_names(rows: Sequence[Row], column: int) -> list[str]:

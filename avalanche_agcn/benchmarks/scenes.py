@@ -95,8 +95,8 @@ def label_sets(class_names: Sequence[str]) -> tuple[Sets, Probabilities]:
         n_objects = present.sum(axis=1)
         chance[(n_objects < 1) | (n_objects > MAX_OBJECTS)] = 0
         # Which object, if any, is each class: [objects, n_classes].
-        column = np.array([[name == other for other in class_names] for name in objects])
-        sets.append(present @ column)
+        is_class = np.array(list(objects))[:, None] == np.array(class_names)
+        sets.append(present @ is_class)
         probabilities.append(weight * (chance / chance.sum()))
     all_sets, probability = np.concatenate(sets), np.concatenate(probabilities)
     possible = (probability > 0) & all_sets.any(axis=1)
