@@ -4,7 +4,6 @@ The names of benchmarks, models, training and evaluation can be imported from he
 when one of its names is first used, because Avalanche takes seconds to import.
 """
 
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -35,23 +34,6 @@ def lazy_names(
         return getattr(import_module(f"avalanche_agcn.{home_of[name]}"), name)
 
     return find, lambda: sorted(home_of)
-
-
-def lazy_getattr(package: str, *modules: str) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for the names in ``__all__`` of a package, or of its modules if it has none.
-
-    It imports the modules, those that take long to import last, until one has the wanted name.
-    """
-
-    def find(name: str) -> Any:
-        if not name.startswith("_") and name in getattr(sys.modules[package], "__all__", [name]):
-            for path in modules:
-                module = import_module(f"{package}.{path}")
-                if name in getattr(module, "__all__", vars(module)):
-                    return getattr(module, name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-
-    return find
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from avalanche_agcn import lazy_getattr
+from avalanche_agcn import lazy_names
 
 if TYPE_CHECKING:
     from .coco import SplitCOCO
@@ -27,6 +27,16 @@ __all__ = [
     "multilabel_csv",
 ]
 
-__getattr__ = lazy_getattr(
-    __name__, "experience", "multilabel", "scenes", "nus_wide", "voc", "csv_files", "coco", "photos"
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "benchmarks.coco": "SplitCOCO",
+        "benchmarks.csv_files": "multilabel_csv",
+        "benchmarks.experience": "MultiLabelAttribute MultiLabelExperience",
+        "benchmarks.multilabel": "MultiLabelBenchmark multilabel_benchmark",
+        "benchmarks.nus_wide": "SplitWIDE",
+        "benchmarks.photos": "SplitPhotos",
+        "benchmarks.scenes": "SplitScenes",
+        "benchmarks.voc": "SplitVOC",
+    },
 )

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import torch
 from pycocotools.coco import COCO
 from torch import Tensor
 
-from avalanche_agcn.benchmarks import published
-from avalanche_agcn.benchmarks.image_files import ImageOptions, check_inside
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.protocols import Crowds, resolve_options
-from avalanche_agcn.benchmarks.split import ClassOrder
+from avalanche_agcn.benchmarks.protocols import Conventions, Crowds, resolve_protocol
+from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
+from avalanche_agcn.benchmarks.split_lists import DataSet, SplitLists, benchmark_from_lists, load_split_lists
+from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
 from avalanche_agcn.checks import check_choice, check_fields, fail, read_json
 
 PAPER_SIZES = (40, 10)
@@ -45,25 +47,38 @@ def SplitCOCO(
     protocol: str = "paper",
     n_classes: int | None = None,
     n_experiences: int | None = None,
+    classes_per_experience: Sequence[int] | None = None,
     class_order: ClassOrder | None = None,
     split_lists: str | os.PathLike | None = None,
     year: int | None = None,
+    repeat_images: bool | None = None,
+    assignment: Assignment | None = None,
+    unlabelled_as_negative: bool | None = None,
+    test_images: TestImages | None = None,
     crowds: Crowds | None = None,
     backbone: Any = None,
+    image_size: int | None = None,
+    flip: bool | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
+    truncated: Truncated = "warn",
+    validation_size: float | int = 0.0,
+    limit: int | None = None,
     seed: int = 0,
-    **options: Any,
 ) -> MultiLabelBenchmark:
     """Split-COCO: categories of MS-COCO, a few in each experience.
 
     With ``protocol="paper"`` the 40 most frequent categories come in 10 experiences of 4, each image appears
     once, and an image has a label if it has an annotation of that category, crowds included. With
     ``"B0-C10"`` and other B protocols all categories come in alphabetical order and images repeat. Every
-    convention is a setting of its own that overrides the protocol's (see ``protocols.py``), and
-    ``print(benchmark.protocol)`` shows what is in force. The train images come from ``train2014`` (or 2017),
-    the test images from ``val2014``.
+    convention is also an argument that overrides the protocol's, which holds where the argument is None;
+    ``print(benchmark.protocol)`` shows the result. The train images come from ``train2014`` (or 2017), the
+    test images from ``val2014``.
 
     With ``split_lists`` the images of each experience and their labels are exactly the published ones. If
-    there are annotation files too, the lists are checked against them and ``complete_train_dataset`` is
+    there are also annotation files, the lists are checked against them and ``complete_train_dataset`` is
     available.
 
     Args:
@@ -74,38 +89,77 @@ def SplitCOCO(
         n_classes: the number of categories, those on most train images; by default as in the protocol or the
             split lists.
         n_experiences: number of experiences with equally many classes; by default likewise.
+        classes_per_experience: instead, the number of classes of each, such as ``[40, 10, 10, 10, 10]``.
         class_order: category names in order of appearance (these are then the classes), numbers that
             reorder the most frequent ones, ``"data"`` (by their ids), ``"alphabetical"``
             or ``"shuffled-3"``, drawn with seed 3.
         split_lists: folder or zip of published split lists, which decide classes, experiences and images.
         year: 2014 or 2017; by default the one whose annotations are found, 2014 first.
+        repeat_images: whether an image is in every experience that it has a label of, instead of one.
+        assignment: for images that appear once: the experience of the ``"rarest"`` label, or of a
+            ``"random"`` one.
+        unlabelled_as_negative: whether train targets outside the experience's own columns are 0, not NaN.
+        test_images: ``"seen"``: test set i has the images with a class seen up to experience i; ``"all"``:
+            every test set has all images.
         crowds: what crowd boxes count as: ``"labels"``, ``"membership"`` or ``"ignore"``; see `Protocol`.
         backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
+        image_size: side of the square that images are scaled to.
+        flip: whether half of the train images are mirrored, at random.
+        mean: per channel, of images in [0, 1]; replaces the backbone's.
+        std: standard deviation per channel; replaces the backbone's.
+        train_transform: replaces scaling, flip and normalisation of train images; takes a PIL image.
+        eval_transform: replaces scaling and normalisation of test images.
+        truncated: ``"warn"`` and use the part of a truncated file that can be read, or ``"error"``.
+        validation_size: number of train images (or their share, if below 1) held out at random, as
+            ``valid_stream``.
+        limit: use only the first images of each experience, at most this many.
         seed: of all random draws.
-        **options: further `ImageOptions` (``image_size``, ``train_transform``, ``validation_size``, …) and
-            settings of the `Protocol` (``classes_per_experience``, ``repeat_images``, ``flip``, …).
     """
+    conventions = Conventions(
+        n_classes=n_classes,
+        n_experiences=n_experiences,
+        classes_per_experience=classes_per_experience,
+        class_order=class_order,
+        repeat_images=repeat_images,
+        assignment=assignment,
+        unlabelled_as_negative=unlabelled_as_negative,
+        test_images=test_images,
+        crowds=crowds,
+        image_size=image_size,
+        flip=flip,
+    )
+    image_options = ImageOptions(
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        backbone=backbone,
+        mean=mean,
+        std=std,
+        truncated=truncated,
+        validation_size=validation_size,
+        limit=limit,
+        seed=seed,
+    )
     root = Path(dataset_root)
     release = _find_release(root, year)
     if release is None and (split_lists is None or year == 2017):  # lists alone name files of 2014
         missing = f"annotations/instances_train{year or YEARS[0]}.json"
         raise FileNotFoundError(f"{root} has no {missing}; download and unpack COCO's annotations there.")
-    options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
-    options |= {"crowds": crowds, "backbone": backbone, "seed": seed}
     if split_lists is not None:
-        return _from_lists(root, release, *published.load_split_lists(split_lists, protocol, options))
-    rules, images = resolve_options(protocol, options, paper_sizes=PAPER_SIZES, without=["difficult"])
-    train, test = (read_coco(root, f"{subset}{release}", rules.crowds) for subset in ("train", "val"))
-    return published.benchmark_from_tables(root, train, test, rules, images)
+        lists = load_split_lists(split_lists, protocol, conventions, image_options)
+        return benchmark_from_lists(lists, _find_data(root, release, lists), conventions, image_options)
+    rules = resolve_protocol(protocol, conventions, paper_sizes=PAPER_SIZES, not_in_data=["difficult"])
+    train = read_coco(root, f"train{release}", rules.crowds)
+    test = read_coco(root, f"val{release}", rules.crowds)
+    return benchmark_from_tables(root, train, test, rules, image_options)
 
 
-def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds | None = "labels") -> published.LabelTable:
+def read_coco(root: str | os.PathLike, subset: str, crowds: Crowds | None = "labels") -> LabelTable:
     """Image-level labels of ``"train2014"``, ``"val2017"``, …, from COCO's folder; see `read_instances`."""
     path = Path(root) / "annotations" / f"instances_{subset}.json"
     return read_instances(path, folder=f"{subset}/", crowds=crowds)
 
 
-def read_instances(path: Path, *, folder: str = "", crowds: Crowds | None = "labels") -> published.LabelTable:
+def read_instances(path: Path, *, folder: str = "", crowds: Crowds | None = "labels") -> LabelTable:
     """Image-level labels from an annotation file in COCO's format; all its categories, in order of their ids.
 
     ``folder`` is a prefix of the image names, with a slash at the end; for ``crowds`` see `Protocol`.
@@ -117,13 +171,14 @@ def read_instances(path: Path, *, folder: str = "", crowds: Crowds | None = "lab
     _check_content(coco.dataset, path)
     with contextlib.redirect_stdout(io.StringIO()):  # createIndex prints its progress
         coco.createIndex()
-    row_of = {number: row for row, number in enumerate(coco.imgs)}
-    column_of = {number: column for column, number in enumerate(sorted(coco.cats))}
+    row_of = {image_id: row for row, image_id in enumerate(coco.imgs)}
+    column_of = {category_id: column for column, category_id in enumerate(sorted(coco.cats))}
 
     def label_matrix(boxes: list[dict[str, Any]]) -> Tensor:
         labels = torch.zeros(len(row_of), len(column_of), dtype=torch.int8)
         rows = [row_of[box["image_id"]] for box in boxes]
-        labels[rows, [column_of[box["category_id"]] for box in boxes]] = 1
+        columns = [column_of[box["category_id"]] for box in boxes]
+        labels[rows, columns] = 1
         return labels
 
     boxes = coco.dataset["annotations"]
@@ -131,7 +186,7 @@ def read_instances(path: Path, *, folder: str = "", crowds: Crowds | None = "lab
     membership = label_matrix(boxes) if crowds == "membership" else None
     files = [f"{folder}{image['file_name']}" for image in coco.imgs.values()]
     class_names = [coco.cats[category]["name"] for category in column_of]
-    return published.LabelTable(files, label_matrix(counted), class_names, membership)
+    return LabelTable(files, label_matrix(counted), class_names, membership)
 
 
 ENTRIES: dict[str, dict[str, Any]] = {
@@ -148,21 +203,27 @@ def _check_content(content: Any, path: Path) -> None:
     for part, types in ENTRIES.items():
         for k, entry in enumerate(content[part]):
             # First a cheap test: there are hundreds of thousands of annotations.
-            if type(entry) is not dict or any(
-                type(entry.get(name)) is not expected for name, expected in types.items()
-            ):
+            if not _has_types(entry, types):
                 check_fields(entry, types, f"{path}: {part}[{k}]")
     for k, image in enumerate(content["images"]):
         check_inside(image["file_name"], f"{path}: images[{k}].file_name")
     n_images, n_boxes = len(content["images"]), len(content["annotations"])
     if not n_images or not n_boxes:
         raise ValueError(f"{path} has {n_images} images and {n_boxes} annotations; both are needed.")
-    images, categories = ({entry["id"] for entry in content[part]} for part in ("images", "categories"))
+    image_ids = {image["id"] for image in content["images"]}
+    category_ids = {category["id"] for category in content["categories"]}
     for k, box in enumerate(content["annotations"]):
-        if box["image_id"] not in images:
+        if box["image_id"] not in image_ids:
             fail(f"{path}: annotations[{k}].image_id", "the id of an image", box["image_id"])
-        if box["category_id"] not in categories:
+        if box["category_id"] not in category_ids:
             fail(f"{path}: annotations[{k}].category_id", "the id of a category", box["category_id"])
+
+
+def _has_types(entry: Any, types: dict[str, type]) -> bool:
+    """Whether an entry is a dictionary with values of exactly these types."""
+    if type(entry) is not dict:
+        return False
+    return all(type(entry.get(name)) is expected for name, expected in types.items())
 
 
 def _find_release(root: Path, year: int | None) -> int | None:
@@ -176,27 +237,30 @@ def _find_release(root: Path, year: int | None) -> int | None:
     return None
 
 
-def _from_lists(
-    root: Path, release: int | None, lists: published.SplitLists, images: ImageOptions
-) -> MultiLabelBenchmark:
+def _find_data(root: Path, release: int | None, lists: SplitLists) -> DataSet:
+    """The files that split lists name, with their labels if there are annotations of a release."""
     labels: Tensor | None = None
     if release is None:
-        files = [_file_2014(image) for own, _ in lists.train + lists.test for image in own]
-        names = list(SPLIT_COCO_CLASSES)
-        if lists.n_classes != len(names):
+        files = [_file_2014(image) for image in lists.image_names]
+        class_names = list(SPLIT_COCO_CLASSES)
+        if lists.n_classes != len(class_names):
             raise ValueError(
-                f"The split lists have {lists.n_classes} classes, not the {len(names)} of Split-COCO; to "
-                "find their names, put COCO's annotation files beside the images."
+                f"The split lists have {lists.n_classes} classes, not the {len(class_names)} of Split-COCO; "
+                "to find their names, put COCO's annotation files beside the images."
             )
     else:
-        train, val = (read_coco(root, f"{subset}{release}") for subset in ("train", "val"))
-        files, names = train.files + val.files, train.class_names
+        train = read_coco(root, f"train{release}")
+        val = read_coco(root, f"val{release}")
+        files = train.files + val.files
+        class_names = train.class_names
         labels = torch.cat([train.labels, val.labels])
-    shared = slice(-len("000000000073.jpg"), None)  # the part of a file name that both releases have
-    rows = {file[shared]: row for row, file in enumerate(files)}
-    return published.benchmark_from_lists(
-        root, lists, files, lambda image: rows[image[shared]], names, labels, images
-    )
+    row_of_number = {_image_number(file): row for row, file in enumerate(files)}
+    return DataSet(root, files, lambda image: row_of_number[_image_number(image)], class_names, labels)
+
+
+def _image_number(file: str) -> str:
+    """The last part of a file name, ``"000000000073.jpg"``, which is the same in both releases."""
+    return file[-len("000000000073.jpg") :]
 
 
 def _file_2014(image: str) -> str:

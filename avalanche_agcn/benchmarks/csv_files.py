@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated, check_inside, check_readable
-from avalanche_agcn.benchmarks.published import LabelTable
+from avalanche_agcn.benchmarks.tables import LabelTable
 
 FILE_COLUMNS = {"file", "files", "filename", "file_name", "image", "images", "image_name", "path", "photo"}
 LABEL_COLUMNS = re.compile(r"(label|tag|class|classe|category|categorie)s?[ _]?\d*")
 """Headers such as ``labels`` or ``label2``, of a column with names of classes instead of a class."""
 IMAGE_FILE = re.compile(r".+\.(jpe?g|png|gif|bmp|tiff?|webp)", re.IGNORECASE)
 VALUES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
+MAX_LISTED = 20  # classes that an error lists
 MAX_NAME = 200  # characters of a label; a longer one is a cell that was not split
 Log = Callable[[str], None]
 EACH_CELL = ""
@@ -31,6 +32,10 @@ class Row(NamedTuple):
     place: str  # "labels.csv, row 7"
     number: int
     cells: list[str]
+
+    def without(self, column: int) -> "Row":
+        """The same row without one of its cells."""
+        return self._replace(cells=self.cells[:column] + self.cells[column + 1 :])
 
     def error(self, text: str) -> ValueError:
         """An error about this row."""
@@ -103,24 +108,48 @@ def read_csv(
     if any(IMAGE_FILE.fullmatch(name) for name in header.cells):  # there is no header
         if any(name in VALUES for name in header.cells):
             raise header.error("there is no header; name the columns: file,cat,dog")
-        rows, header = [header, *rows], header._replace(cells=["file", "labels"])
+        rows = [header, *rows]
+        header = header._replace(cells=["file", "labels"])
     if len(header.cells) < 2:
         name = _short(header.cells[0])
         raise header.error(f"{name} is the only column; separate file and labels by commas")
     if not rows:
         raise header.error("there is a header but no image; add a row for each image")
-    k = next((k for k, name in enumerate(header.cells) if name.lower() in FILE_COLUMNS), 0)
-    files = _file_names(rows, k)
-    # From here on, rows are without the names of the files.
-    header, *rows = (row._replace(cells=row.cells[:k] + row.cells[k + 1 :]) for row in (header, *rows))
+    file_column = _find_file_column(header)
+    files = _file_names(rows, file_column)
+    header = header.without(file_column)
+    rows = [row.without(file_column) for row in rows]
     known = None if class_names is None else list(class_names)
-    values = {value.lower() for row in rows for value in row.cells if value}
-    one_column_of_names = len(header.cells) == 1 and not values <= VALUES.keys()
-    if one_column_of_names or all(LABEL_COLUMNS.fullmatch(name.lower()) for name in header.cells):
+    if _has_names(header, rows):
         labels, names, layout = _from_names(rows, known, separator)
     else:
         labels, names, layout = _from_columns(header, rows, known)
     return PhotoLabels(LabelTable(files, labels, names), f"{path}: {layout}", [row.place for row in rows])
+
+
+def _find_file_column(header: Row) -> int:
+    """The column of file names: the one with a usual header, else the first."""
+    for column, name in enumerate(header.cells):
+        if name.lower() in FILE_COLUMNS:
+            return column
+    return 0
+
+
+def _has_names(header: Row, rows: Sequence[Row]) -> bool:
+    """Whether the cells, without the file names, have names of classes and not 0 and 1 for each class."""
+    if all(LABEL_COLUMNS.fullmatch(name.lower()) for name in header.cells):
+        return True
+    if len(header.cells) > 1:
+        return False
+    cells = _all_cells(rows)
+    return any(cell and cell.lower() not in VALUES for cell in cells)
+
+
+def _all_cells(rows: Sequence[Row]) -> list[str]:
+    cells = []
+    for row in rows:
+        cells += row.cells
+    return cells
 
 
 def _file_names(rows: Sequence[Row], column: int) -> list[str]:
@@ -141,20 +170,29 @@ def _from_names(
     rows: Sequence[Row], classes: list[str] | None, separator: str | None
 ) -> tuple[Tensor, list[str], str]:
     if separator is None:
-        cells = [cell for row in rows for cell in row.cells]
-        default = EACH_CELL if any(len(row.cells) > 1 for row in rows) else " "
-        separator = next((sign for sign in ";|," if any(sign in cell for cell in cells)), default)
-    names = [_names(row, separator) for row in rows]
-    classes = sorted({name for own in names for name in own}) if classes is None else classes
+        separator = _detect_separator(rows)
+    names_of_rows = [_names(row, separator) for row in rows]
+    if classes is None:
+        classes = sorted(set().union(*names_of_rows))
     column_of = {name: column for column, name in enumerate(classes)}
     labels = torch.zeros(len(rows), len(classes), dtype=torch.int8)
-    for k, (row, own) in enumerate(zip(rows, names, strict=True)):
-        for name in own:
+    for k, (row, names) in enumerate(zip(rows, names_of_rows, strict=True)):
+        for name in names:
             if name not in column_of:
                 raise row.error(f"unknown label {_short(name)}; known are {_list(classes)}")
             labels[k, column_of[name]] = 1
-    how = SEPARATOR_NAMES.get(separator, f"separated by {separator!r}")
-    return labels, classes, f"names of classes, {how}"
+    separated = SEPARATOR_NAMES.get(separator, f"separated by {separator!r}")
+    return labels, classes, f"names of classes, {separated}"
+
+
+def _detect_separator(rows: Sequence[Row]) -> str:
+    """The first of ``;|,`` that a cell has; else a space, or a cell per name if rows have several cells."""
+    cells = _all_cells(rows)
+    for sign in ";|,":
+        if any(sign in cell for cell in cells):
+            return sign
+    has_several_cells = any(len(row.cells) > 1 for row in rows)
+    return EACH_CELL if has_several_cells else " "
 
 
 def _names(row: Row, separator: str) -> list[str]:
@@ -179,7 +217,7 @@ def _from_columns(
     names = header.cells
     for name in names:
         if names.count(name) > 1 or not _is_name(name):
-            raise header.error(f"the column {_short(name)} is empty, twice there or not a name; rename it")
+            raise header.error(f"the column {_short(name)} is empty, repeated or not a name; rename it")
     classes = names if classes is None else classes
     differing = _list(sorted(set(names) ^ set(classes)))
     if differing:
@@ -190,9 +228,11 @@ def _from_columns(
 
 
 def _values(row: Row, header: Row) -> list[int]:
-    n, expected = 1 + len(row.cells), 1 + len(header.cells)
-    if n != expected:
-        raise row.error(f"there are {n} cells, but the header has {expected}; give each class a 0 or 1")
+    n_cells, n_expected = 1 + len(row.cells), 1 + len(header.cells)  # with the file name
+    if n_cells != n_expected:
+        raise row.error(
+            f"there are {n_cells} cells, but the header has {n_expected}; give each class a 0 or 1"
+        )
     for name, cell in zip(header.cells, row.cells, strict=True):
         if cell.lower() not in VALUES:
             raise row.error(f"expected 0 or 1 for {_short(name)}, got {_short(cell)}")
@@ -213,7 +253,8 @@ def _read_rows(path: Path) -> list[Row]:
     number = 0
     try:
         for number, cells in enumerate(reader, 1):
-            if any(stripped := [cell.strip() for cell in cells]):
+            stripped = [cell.strip() for cell in cells]
+            if any(stripped):
                 rows.append(Row(f"{path}, row {number}", number, stripped))
     except csv.Error as error:
         reason = str(error)
@@ -245,4 +286,6 @@ def _short(value: str) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    listed = ", ".join(names[:MAX_LISTED])
+    n_more = len(names) - MAX_LISTED
+    return f"{listed} and {n_more} more" if n_more > 0 else listed

@@ -6,7 +6,6 @@ images of COCO's 80 classes) and read as float32, NaN where unlabelled.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -18,7 +17,6 @@ from avalanche.benchmarks.scenarios.dataset_scenario import DatasetExperience
 from avalanche.benchmarks.scenarios.generic_scenario import CLExperience
 from avalanche.benchmarks.utils.data import AvalancheDataset
 from avalanche.benchmarks.utils.data_attribute import DataAttribute
-from avalanche.training.templates.base_sgd import BaseSGDTemplate
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.image_files import Transform, find_normalisation
@@ -86,7 +84,9 @@ class MultiLabelAttribute(DataAttribute):
     def __init__(
         self, data: Tensor | np.ndarray, name: str = "targets", use_in_getitem: bool = False
     ) -> None:
-        self.codes, self.name, self.use_in_getitem = encode(data), name, use_in_getitem
+        self.codes = encode(data)
+        self.name = name
+        self.use_in_getitem = use_in_getitem
 
     @classmethod
     def from_codes(
@@ -193,28 +193,10 @@ class MultiLabelExperience(DatasetExperience):
         self.previous_classes = list(range(own_columns.start))
         self.classes_seen_so_far = list(range(own_columns.stop))
         self.future_classes = list(range(own_columns.stop, n_classes))
-        self.n_classes_seen, self.n_own_classes = own_columns.stop, len(own_columns)
-        self.task_label, self.task_labels = 0, [0]
-
-    @property
-    def dataset(self) -> AvalancheDataset:
-        """The images; a strategy that reads them is checked first: metrics, criterion, normalisation.
-
-        Avalanche has no hook for benchmarks, and one of its own strategies would silently report the accuracy
-        of argmaxes, or a loss of NaN.
-        """
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_locals.get("self") is self:  # Avalanche's attribute access
-            frame = frame.f_back
-        reader = frame.f_locals.get("self")
-        if isinstance(reader, BaseSGDTemplate):
-            check_no_argmax_metrics(reader)
-            if reader.is_training:
-                labelled = not bool((self._dataset.targets.codes == UNLABELLED).any())
-                check_criterion(reader._criterion, complete=labelled)
-                plan = getattr(getattr(self.origin_stream, "benchmark", None), "plan", None)
-                check_normalisation(reader.model, getattr(plan, "eval_transform", None))
-        return self._dataset
+        self.n_classes_seen = own_columns.stop
+        self.n_own_classes = len(own_columns)
+        self.task_label = 0
+        self.task_labels = [0]
 
 
 def origin_of(experience: Any) -> Any:
@@ -255,31 +237,62 @@ def check_whole_experience(experience: Any, method: str) -> None:
 
 def check_no_skipped_experience(experience: Any, n_counted: int, counter: str) -> None:
     """Check that ``counter``, which counts classes batch by batch, was active in all earlier experiences."""
-    origin, n_seen = origin_of(experience), count_seen(experience)
-    if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
-        n_own = origin.n_own_classes
-    elif len(targets := getattr(experience.dataset, "targets", [])):
-        n_own = int((~torch.as_tensor(targets[0]).isnan()).sum())
-    else:
-        return
-    if n_seen - n_counted > n_own:
+    n_seen = count_seen(experience)
+    n_new = _count_new(experience)
+    if n_new is not None and n_seen - n_counted > n_new:
         raise ValueError(
-            f"{n_seen} classes were seen so far, {n_own} of them in this experience, but {counter} has "
+            f"{n_seen} classes were seen so far, {n_new} of them in this experience, but {counter} has "
             f"counted {n_counted}: train on all experiences with this plugin, or load its state_dict with "
             "that of the model."
         )
 
 
+def _count_new(experience: Any) -> int | None:
+    """Number of classes that an experience adds; None if it has no image to tell."""
+    origin = origin_of(experience)
+    if isinstance(origin, MultiLabelExperience):  # its targets may be 0 where they are not labelled
+        return origin.n_own_classes
+    targets = getattr(experience.dataset, "targets", [])
+    if len(targets) == 0:
+        return None
+    return int((~torch.as_tensor(targets[0]).isnan()).sum())
+
+
 # Modules of avalanche.evaluation.metrics that compare argmaxes, and what to use instead.
-_REPLACEMENTS = {
-    "accuracy amca cumulative_accuracies mean_scores": "mean_average_precision_metrics(...), f1_metrics(...)",
-    "class_accuracy confusion_matrix": "mean_average_precision_metrics(..., per_class=True)",
-    "acc_matrix forgetting_bwt forward_transfer": "nested_metrics(...)",
+_REPLACEMENT_OF = {
+    "accuracy": "mean_average_precision_metrics(...), f1_metrics(...)",
+    "amca": "mean_average_precision_metrics(...), f1_metrics(...)",
+    "cumulative_accuracies": "mean_average_precision_metrics(...), f1_metrics(...)",
+    "mean_scores": "mean_average_precision_metrics(...), f1_metrics(...)",
+    "class_accuracy": "mean_average_precision_metrics(..., per_class=True)",
+    "confusion_matrix": "mean_average_precision_metrics(..., per_class=True)",
+    "acc_matrix": "nested_metrics(...)",
+    "forgetting_bwt": "nested_metrics(...)",
+    "forward_transfer": "nested_metrics(...)",
     "topk_acc": "f1_metrics(..., top_k=3)",
 }
-_REPLACEMENT_OF = {name: new for names, new in _REPLACEMENTS.items() for name in names.split()}
 ONE_LABEL = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 COMPLETE_LABELS = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MultiLabelSoftMarginLoss, nn.MSELoss)
+
+
+def check_strategy(strategy: Any) -> None:
+    """Check a strategy's metrics and, while it trains, its criterion and the normalisation of its images.
+
+    Avalanche has no hook for benchmarks, and one of its own strategies would silently report the accuracy of
+    argmaxes, or a loss of NaN. So the strategies, plugins and metrics of this package call this function when
+    an experience is known, before they train on it, and before an evaluation.
+    """
+    check_no_argmax_metrics(strategy)
+    if not strategy.is_training:
+        return
+    targets = getattr(strategy.experience.dataset, "targets", None)
+    if not isinstance(targets, MultiLabelAttribute):
+        return
+    check_criterion(strategy._criterion, complete=not bool((targets.codes == UNLABELLED).any()))
+    stream = getattr(origin_of(strategy.experience), "origin_stream", None)
+    plan = getattr(getattr(stream, "benchmark", None), "plan", None)
+    if plan is not None:
+        check_normalisation(strategy.model, plan.eval_transform)
 
 
 def check_no_argmax_metrics(source: Any) -> None:
@@ -303,14 +316,17 @@ def check_no_argmax_metrics(source: Any) -> None:
 def check_criterion(criterion: Any, *, complete: bool = False) -> None:
     """Reject PyTorch's losses that do not work on multi-hot targets, of which all are labelled or not."""
     if isinstance(criterion, ONE_LABEL) or (isinstance(criterion, COMPLETE_LABELS) and not complete):
-        why = "is for one label per image" if isinstance(criterion, ONE_LABEL) else "is NaN where unlabelled"
-        fix = "pass criterion=PartialBCEWithLogitsLoss(), of avalanche_agcn.training"
-        raise ValueError(f"{type(criterion).__name__} {why}: {fix}.")
+        reason = "for one label per image" if isinstance(criterion, ONE_LABEL) else "NaN where unlabelled"
+        raise ValueError(
+            f"{type(criterion).__name__} is {reason}: pass criterion=PartialBCEWithLogitsLoss(), of "
+            "avalanche_agcn.training."
+        )
 
 
 def check_normalisation(model: Any, transform: Transform | None) -> None:
     """Warn if images are normalised differently from those a backbone of `create_backbone` was trained on."""
-    backbone: Any = getattr(getattr(model, "module", model), "backbone", None)
+    unwrapped = getattr(model, "module", model)  # of DistributedDataParallel
+    backbone: Any = getattr(unwrapped, "backbone", None)
     step = find_normalisation(transform)
     if step is None or not getattr(backbone, "pretrained", False):
         return

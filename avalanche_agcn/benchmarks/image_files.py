@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Literal
@@ -61,14 +61,16 @@ def paper_transforms(
     normalise with a mean and standard deviation per channel, of images in [0, 1]. With ``flip``, training
     also flips half of the images.
     """
-    resize = [] if image_size is None else [v2.Resize((image_size, image_size), antialias=True)]
-    scale = [v2.ToImage(), *resize]
-    flips = [v2.RandomHorizontalFlip()] if flip else []
+    scale: list[Any] = [v2.ToImage()]
+    if image_size is not None:
+        scale.append(v2.Resize((image_size, image_size), antialias=True))
     normalise = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std), v2.ToPureTensor()]
-    return {
-        "train_transform": train_transform or v2.Compose([*scale, *flips, *normalise]),
-        "eval_transform": eval_transform or v2.Compose([*scale, *normalise]),
-    }
+    if train_transform is None:
+        mirror = [v2.RandomHorizontalFlip()] if flip else []
+        train_transform = v2.Compose([*scale, *mirror, *normalise])
+    if eval_transform is None:
+        eval_transform = v2.Compose([*scale, *normalise])
+    return {"train_transform": train_transform, "eval_transform": eval_transform}
 
 
 def find_normalisation(transform: Transform | None) -> Any:
@@ -79,10 +81,9 @@ def find_normalisation(transform: Transform | None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """How the image files of a data set are read: options of all benchmarks of image files.
+    """Which images of its data a benchmark uses, and how it reads them.
 
     Attributes:
-        image_size: side of the default transforms' output; the protocol's if None.
         train_transform: replaces the protocol's (square, flip, normalisation).
         eval_transform: replaces the protocol's (square, normalisation).
         backbone: network for which images are normalised, by its ``mean`` and ``std``; ImageNet's if None.
@@ -90,10 +91,10 @@ class ImageOptions:
         std: likewise.
         truncated: what to do with a truncated image file; see `ImageFiles`.
         validation_size: number of train images (or their share, if below 1) held out at random.
+        limit: use only the first images of each experience, at most this many.
         seed: of all random draws.
     """
 
-    image_size: int | None = None
     train_transform: Transform | None = None
     eval_transform: Transform | None = None
     backbone: Any = None
@@ -101,23 +102,23 @@ class ImageOptions:
     std: Sequence[float] | None = None
     truncated: Truncated = "warn"
     validation_size: float | int = 0
+    limit: int | None = None
     seed: int = 0
-
-    @classmethod
-    def take_from(cls, options: dict[str, Any]) -> ImageOptions:
-        """Remove these options from a dictionary of options, and return them."""
-        return cls(**{field.name: options.pop(field.name) for field in fields(cls) if field.name in options})
 
     def transforms(self, image_size: int | None, *, flip: bool = True) -> dict[str, Any]:
         """A protocol's transforms, or those given instead; see `paper_transforms`."""
-        colours: dict[str, Any] = {
-            "mean": getattr(self.backbone, "mean", IMAGENET_MEAN) if self.mean is None else self.mean,
-            "std": getattr(self.backbone, "std", IMAGENET_STD) if self.std is None else self.std,
-        }
-        for name, values in colours.items():
-            if len(values) != 3 or not np.isfinite(values).all() or (name == "std" and min(values) <= 0):
-                raise ValueError(f"{name} must be a number for each of three colours, but is {values}.")
-        return paper_transforms(image_size, self.train_transform, self.eval_transform, flip=flip, **colours)
+        mean = getattr(self.backbone, "mean", IMAGENET_MEAN) if self.mean is None else self.mean
+        std = getattr(self.backbone, "std", IMAGENET_STD) if self.std is None else self.std
+        _check_colours("mean", mean, above=-math.inf)
+        _check_colours("std", std, above=0)
+        return paper_transforms(
+            image_size, self.train_transform, self.eval_transform, flip=flip, mean=mean, std=std
+        )
+
+
+def _check_colours(name: str, values: Sequence[float], *, above: float) -> None:
+    if len(values) != 3 or not np.isfinite(values).all() or min(values) <= above:
+        raise ValueError(f"{name} must be a number for each of three colours, but is {values}.")
 
 
 class ImageFiles(Dataset):
@@ -177,7 +178,8 @@ def check_readable(images: ImageFiles, places: Sequence[str]) -> None:
         return None
 
     with ThreadPoolExecutor() as threads:  # Pillow decodes without Python's lock
-        found = [text for text in threads.map(reason, range(len(images))) if text is not None]
+        reasons = list(threads.map(reason, range(len(images))))
+    found = [text for text in reasons if text is not None]
     if found:
         named = "; ".join(found[:MAX_NAMED])
         more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
@@ -281,18 +283,38 @@ def describe_transform(transform: Transform | None) -> list[Step] | None:
         [{'name': 'v2.ToImage'}, {'name': 'v2.Normalize', 'mean': [0.5], 'std': [0.25]}]
     """
     if isinstance(transform, (v1.Compose, v2.Compose)):
-        parts = [describe_transform(part) for part in transform.transforms]
-        return None if None in parts else [step for part in parts for step in part or []]
+        steps: list[Step] = []
+        for part in transform.transforms:
+            described = describe_transform(part)
+            if described is None:
+                return None
+            steps += described
+        return steps
     name = type(transform).__name__
-    version = next((key for key, of in VERSIONS.items() if type(transform) is getattr(of, name, None)), None)
+    version = _version_of(transform)
     if version is None or name not in STEPS:
         return None
     step: Step = {"name": f"{version}.{name}"}
-    for key in STEPS[name]:
-        value = getattr(transform, key)
-        value = value.value if isinstance(value, Enum) else list(value) if isinstance(value, tuple) else value
-        step[key] = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+    for argument in STEPS[name]:
+        step[argument] = _plain_value(getattr(transform, argument))
     return [step]
+
+
+def _version_of(transform: Any) -> str | None:
+    """Which of torchvision's two versions a transform is of; None if it is of neither."""
+    for version, module in VERSIONS.items():
+        if type(transform) is getattr(module, type(transform).__name__, None):
+            return version
+    return None
+
+
+def _plain_value(value: Any) -> Any:
+    """A transform's argument as a value that JSON has."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return list(value) if isinstance(value, tuple) else value
 
 
 def make_transform(steps: Sequence[Step]) -> Transform:
@@ -301,15 +323,15 @@ def make_transform(steps: Sequence[Step]) -> Transform:
 
 
 def _make_step(step: Step) -> Transform:
-    values = dict(step)
-    version, _, name = str(values.pop("name", "")).partition(".")
+    version, _, name = str(step.get("name", "")).partition(".")
+    values = {argument: value for argument, value in step.items() if argument != "name"}
     if version not in VERSIONS or name not in STEPS or set(values) != set(STEPS[name]):
         raise ValueError(f"unknown transform {step!r}")
     check_fields(values, STEPS[name], name)
-    for key, most in (("size", MAX_SIZE), ("max_size", MAX_SIZE), ("std", math.inf)):
-        numbers = values.get(key)
-        for number in numbers if isinstance(numbers, list) else [numbers]:
-            check_range(f"{name}.{key}", number, above=0, most=most)
+    for argument, most in (("size", MAX_SIZE), ("max_size", MAX_SIZE), ("std", math.inf)):
+        value = values.get(argument)
+        for number in value if isinstance(value, list) else [value]:
+            check_range(f"{name}.{argument}", number, above=0, most=most)
     if "dtype" in values:
         values["dtype"] = getattr(torch, values["dtype"])
     if "interpolation" in values:

@@ -57,10 +57,14 @@ class Images(NamedTuple):
     labels: Tensor  # [N, C] int8 of 0 and 1, of all images of the source, columns in order of appearance
     positions: Sequence[Tensor]  # of each experience's images in the source
 
+    def first(self, n: int) -> Images:
+        """The first ``n`` images of each experience."""
+        return self._replace(positions=[positions[:n] for positions in self.positions])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything ``assemble`` makes a benchmark from: which image goes where, with which labels."""
+    """Everything a benchmark is made from: which image goes where, with which labels."""
 
     train: Images  # labels outside of an experience's own columns are only for the complete training set
     evaluation: Mapping[str, Images]  # by name of the stream
@@ -80,15 +84,12 @@ class Plan:
         """The same with only the first ``n`` images of each experience."""
         if n < 1:
             raise ValueError(f"The limit must be at least 1 image per experience, not {n}.")
-        limited = {
-            name: images._replace(positions=[positions[:n] for positions in images.positions])
-            for name, images in (("train", self.train), *self.evaluation.items())
-        }
-        return replace(self, train=limited.pop("train"), evaluation=limited)
+        evaluation = {name: images.first(n) for name, images in self.evaluation.items()}
+        return replace(self, train=self.train.first(n), evaluation=evaluation)
 
 
 class MultiLabelBenchmark(CLScenario):
-    """A class-incremental benchmark over images with several labels.
+    """A class-incremental benchmark over images with several labels, made from a plan.
 
     Attributes:
         train_stream: experience t has labels for its own classes only; a target is float32 [n_classes],
@@ -98,17 +99,26 @@ class MultiLabelBenchmark(CLScenario):
         valid_stream: like the test stream, from images held out of training; only with a validation size.
         class_names: name of each column, in order of appearance; ``n_classes`` of them.
         classes_per_experience: number of columns each experience adds.
-        protocol: the conventions in force; printing it gives a line for each.
+        protocol: the conventions of the benchmark; printing it gives a line for each.
+
+    Raises:
+        ValueError: if an experience has no training image.
     """
 
-    def __init__(self, streams: Sequence[EagerCLStream], plan: Plan) -> None:
+    def __init__(self, plan: Plan) -> None:
+        _check_train_images(plan)
+        streams = [_make_train_stream(plan)]
+        for name, images in plan.evaluation.items():
+            streams.append(_make_evaluation_stream(name, images, plan))
         super().__init__(streams)
         for stream in streams:
             stream.benchmark = self  # where metrics find the class names
-        self.plan, self.protocol = plan, plan.protocol
+        self.plan = plan
+        self.protocol = plan.protocol
         self.class_names = list(plan.class_names)
-        self.classes_per_experience = [len(own) for own in plan.columns]
-        self.n_classes, self.n_experiences = len(self.class_names), len(self.classes_per_experience)
+        self.n_classes = len(self.class_names)
+        self.classes_per_experience = [len(columns) for columns in plan.columns]
+        self.n_experiences = len(self.classes_per_experience)
 
     @cached_property
     def complete_train_dataset(self) -> TaskAwareSupervisedClassificationDataset:
@@ -123,7 +133,10 @@ class MultiLabelBenchmark(CLScenario):
         return _make_dataset(source, every, labels[every], self.plan)
 
     def __repr__(self) -> str:
-        parts = (f"{sum(len(e.dataset) for e in part)} {name}" for name, part in self.streams.items())
+        parts = []
+        for name, stream in self.streams.items():
+            n_images = sum(len(experience.dataset) for experience in stream)
+            parts.append(f"{n_images} {name}")
         classes = "1 class" if self.n_classes == 1 else f"{self.n_classes} classes"
         experiences = "1 experience" if self.n_experiences == 1 else f"{self.n_experiences} experiences"
         shape = f"{classes} in {experiences}"
@@ -142,7 +155,6 @@ def multilabel_benchmark(
     assignment: split.Assignment = "rarest",
     unlabelled_as_negative: bool = False,
     test_images: split.TestImages = "seen",
-    long_tail: float | None = None,
     validation_size: float | int = 0,
     train_transform: Transform | None = None,
     eval_transform: Transform | None = None,
@@ -171,12 +183,10 @@ def multilabel_benchmark(
         unlabelled_as_negative: whether other columns are 0 instead of NaN. Losses then train all other
             classes seen so far as negatives.
         test_images: ``"seen"`` or ``"all"``; see `Protocol`.
-        long_tail: power law of the number of train images per class: images are removed at random until the
-            class of rank r has at most n_max · r^−``long_tail`` (`draw_long_tail`). None keeps all.
         validation_size: number of images (or their share, if below 1) held out of training at random.
         train_transform: applied to each training image each time it is read.
         eval_transform: applied to each image in evaluation.
-        seed: of all random draws: validation images, random assignments, the long tail.
+        seed: of all random draws: validation images and random assignments.
 
     Raises:
         ValueError: if targets, sizes, names or order do not fit, a class has no positive in training, or an
@@ -199,24 +209,45 @@ def multilabel_benchmark(
         assignment=assignment,
         unlabelled_as_negative=unlabelled_as_negative,
         test_images=test_images,
-        long_tail=long_tail,
     )
-    transforms: dict[str, Any] = {"train_transform": train_transform, "eval_transform": eval_transform}
-    drawing: dict[str, Any] = {"validation_size": validation_size, "seed": seed}
-    plan = make_plan(train_dataset, test_dataset, protocol, class_names=class_names, **drawing, **transforms)
-    return assemble(plan)
+    plan = make_plan(
+        train_dataset,
+        test_dataset,
+        protocol,
+        class_names=class_names,
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        validation_size=validation_size,
+        seed=seed,
+    )
+    return MultiLabelBenchmark(plan)
 
 
-def benchmark_of_images(
-    train: MultiLabelSource, test: MultiLabelSource, protocol: Protocol, images: ImageOptions, **naming: Any
-) -> MultiLabelBenchmark:
-    """The benchmark of a protocol, with its transforms where ``images`` has none; see `make_plan`."""
-    transforms = images.transforms(protocol.image_size, flip=bool(protocol.flip))
-    if images.train_transform is not None:  # what a given transform replaces is not in force
-        size = protocol.image_size if images.eval_transform is None else None
-        protocol = replace(protocol, flip=None, image_size=size)
-    drawing: dict[str, Any] = {"validation_size": images.validation_size, "seed": images.seed}
-    return assemble(make_plan(train, test, protocol, **drawing, **transforms, **naming))
+def plan_images(
+    train: MultiLabelSource,
+    test: MultiLabelSource,
+    protocol: Protocol,
+    image_options: ImageOptions,
+    *,
+    class_names: Sequence[str],
+    train_membership: Tensor | None = None,
+    test_membership: Tensor | None = None,
+) -> Plan:
+    """Plan a benchmark with the transforms of its protocol, where the options have none; see `make_plan`."""
+    transforms = image_options.transforms(protocol.image_size, flip=bool(protocol.flip))
+    plan = make_plan(
+        train,
+        test,
+        protocol.without_replaced(image_options),
+        class_names=class_names,
+        train_transform=transforms["train_transform"],
+        eval_transform=transforms["eval_transform"],
+        validation_size=image_options.validation_size,
+        seed=image_options.seed,
+        train_membership=train_membership,
+        test_membership=test_membership,
+    )
+    return plan if image_options.limit is None else plan.limited(image_options.limit)
 
 
 def make_plan(
@@ -225,11 +256,12 @@ def make_plan(
     protocol: Protocol,
     *,
     class_names: Sequence[str] | None,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
     validation_size: float | int = 0,
     seed: int = 0,
     train_membership: Tensor | None = None,
     test_membership: Tensor | None = None,
-    **transforms: Any,
 ) -> Plan:
     """Plan a benchmark that follows a protocol; for most arguments see `multilabel_benchmark`.
 
@@ -237,44 +269,48 @@ def make_plan(
     classes that bring an image into an experience, if these are not its labels.
     """
     check_whole_number("seed", seed, 0)
-    train_labels, test_labels = _read_labels(train_dataset, "train"), _read_labels(test_dataset, "test")
-    n_train, n_test = train_labels.shape[1], test_labels.shape[1]
-    if n_train != n_test:
-        raise ValueError(f"train has {n_train} classes and test {n_test}; give both the same columns.")
-    protocol = protocol.with_sizes(n_train)
-    names = _class_names(class_names, train_dataset, test_dataset, n_train)
+    train_labels = _read_labels(train_dataset, "train")
+    test_labels = _read_labels(test_dataset, "test")
+    n_classes, n_test = train_labels.shape[1], test_labels.shape[1]
+    if n_classes != n_test:
+        raise ValueError(f"train has {n_classes} classes and test {n_test}; give both the same columns.")
+    protocol = protocol.with_sizes(n_classes)
+    sizes = protocol.classes_per_experience
+    assert sizes is not None  # after with_sizes
+    names = _class_names(class_names, train_dataset, test_dataset, n_classes)
+
+    # From here on, columns are in order of appearance.
     order = split.resolve_class_order(protocol.class_order, names)
     names = [names[column] for column in order]
     train_members = (train_labels if train_membership is None else train_membership)[:, order]
     test_members = (test_labels if test_membership is None else test_membership)[:, order]
     train_labels, test_labels = train_labels[:, order], test_labels[:, order]
-    sizes = protocol.classes_per_experience
-    assert sizes is not None  # after with_sizes
+
     if protocol.test_images == "all":
         test_members = torch.ones_like(test_members)  # all are relevant from the first experience on
     evaluation = {"test": Images(test_dataset, test_labels, split.assign_first(test_members, sizes))}
     held_out = _draw_held_out(train_members, validation_size, seed)
     split.check_classes_present(train_labels[~held_out], names)
     if held_out.any():
-        valid_positions = split.assign_first(train_members.masked_fill(~held_out[:, None], 0), sizes)
+        valid_members = train_members.masked_fill(~held_out[:, None], 0)
+        valid_positions = split.assign_first(valid_members, sizes)
         evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
-    positions = _assign_train(train_labels, train_members, held_out, protocol, sizes, seed)
-    train = Images(train_dataset, train_labels, positions)
-    return Plan(train=train, evaluation=evaluation, class_names=names, protocol=protocol, **transforms)
+    train_positions = _assign_train(train_members.masked_fill(held_out[:, None], 0), protocol, sizes, seed)
+    return Plan(
+        train=Images(train_dataset, train_labels, train_positions),
+        evaluation=evaluation,
+        class_names=names,
+        protocol=protocol,
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+    )
 
 
-def _assign_train(
-    labels: Tensor, members: Tensor, held_out: Tensor, protocol: Protocol, sizes: Sequence[int], seed: int
-) -> list[Tensor]:
-    """Train images of each experience; those held out or thinned out belong to none."""
-    unused = held_out
-    if protocol.long_tail is not None:
-        remaining = labels.masked_fill(held_out[:, None], 0)
-        unused = held_out | ~split.draw_long_tail(remaining, protocol.long_tail, seed)
-    used = members.masked_fill(unused[:, None], 0)
+def _assign_train(members: Tensor, protocol: Protocol, sizes: Sequence[int], seed: int) -> list[Tensor]:
+    """Train images of each experience, by the rule of the protocol."""
     if protocol.repeat_images:
-        return split.assign_repeatedly(used, sizes)
-    return split.assign_once(used, sizes, assignment=protocol.assignment or "rarest", seed=seed)
+        return split.assign_repeatedly(members, sizes)
+    return split.assign_once(members, sizes, assignment=protocol.assignment or "rarest", seed=seed)
 
 
 def _class_names(
@@ -282,31 +318,38 @@ def _class_names(
 ) -> list[str]:
     """Names of the columns: those given, else those of the datasets, which must agree, else numbers."""
     if given is None:
-        given, others = (getattr(dataset, "class_names", None) for dataset in (train, test))
+        given = getattr(train, "class_names", None)
+        others = getattr(test, "class_names", None)
         if given is not None and others is not None and list(given) != list(others):
             raise ValueError(f"train has the classes {given} and test {others}; give both the same list.")
-    names = [f"class {c}" for c in range(n_classes)] if given is None else [str(name) for name in given]
+    if given is None:
+        return [f"class {column}" for column in range(n_classes)]
+    names = [str(name) for name in given]
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ValueError(f"class_names must be {n_classes} different names, one per column, but are {names}.")
     return names
 
 
-def assemble(plan: Plan) -> MultiLabelBenchmark:
-    """Make the benchmark of a plan; a ValueError if an experience has no training image."""
-    _check_train_images(plan)
-    streams = []
-    for name, (source, labels, positions) in {"train": plan.train, **plan.evaluation}.items():
-        experiences = []
-        for t, (images, own) in enumerate(zip(positions, plan.columns, strict=True)):
-            codes = labels[images]  # a copy
-            if name == "train":
-                outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
-                codes[:, : own.start] = codes[:, own.stop :] = outside
-            dataset = _make_dataset(source, images, codes, plan)
-            dataset = dataset if name == "train" else dataset.eval()
-            experiences.append(MultiLabelExperience(dataset, t, own, n_classes=len(plan.class_names)))
-        streams.append(EagerCLStream(name, experiences))
-    return MultiLabelBenchmark(streams, plan)
+def _make_train_stream(plan: Plan) -> EagerCLStream:
+    """Training images with the labels of their experience's own columns only."""
+    outside = 0 if plan.protocol.unlabelled_as_negative else UNLABELLED
+    experiences = []
+    for t, (positions, columns) in enumerate(zip(plan.train.positions, plan.columns, strict=True)):
+        codes = plan.train.labels[positions]  # a copy
+        codes[:, : columns.start] = outside
+        codes[:, columns.stop :] = outside
+        dataset = _make_dataset(plan.train.source, positions, codes, plan)
+        experiences.append(MultiLabelExperience(dataset, t, columns, n_classes=len(plan.class_names)))
+    return EagerCLStream("train", experiences)
+
+
+def _make_evaluation_stream(name: str, images: Images, plan: Plan) -> EagerCLStream:
+    """Images with all their labels, transformed as in evaluation."""
+    experiences = []
+    for t, (positions, columns) in enumerate(zip(images.positions, plan.columns, strict=True)):
+        dataset = _make_dataset(images.source, positions, images.labels[positions], plan).eval()
+        experiences.append(MultiLabelExperience(dataset, t, columns, n_classes=len(plan.class_names)))
+    return EagerCLStream(name, experiences)
 
 
 class _ImageNames(Dataset[Any]):
@@ -369,31 +412,38 @@ def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
 def _draw_held_out(labels: Tensor, validation_size: float | int, seed: int) -> Tensor:
     """[N] bool: the validation images, drawn among those with a label."""
     labelled = labels.any(1).nonzero().flatten()
+    n_held_out = _count_held_out(validation_size, len(labelled))
+    shuffled = labelled[torch.randperm(len(labelled), generator=torch.Generator().manual_seed(seed))]
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    held_out[shuffled[:n_held_out]] = True
+    return held_out
+
+
+def _count_held_out(validation_size: float | int, n_labelled: int) -> int:
+    """Number of validation images, from their number or their share of the images with a label."""
     is_number = isinstance(validation_size, Real) and not isinstance(validation_size, bool)
     is_share = is_number and not isinstance(validation_size, Integral)
-    n = validation_size * len(labelled) if is_share else validation_size
-    if not is_number or not 0 <= n < len(labelled) or (is_share and validation_size >= 1):
-        raise ValueError(
-            f"validation_size={validation_size!r} must be a share below 1 or a number of images below "
-            f"{len(labelled)}, the number of images with a label."
-        )
-    held_out = torch.zeros(len(labels), dtype=torch.bool)
-    generator = torch.Generator().manual_seed(seed)
-    held_out[labelled[torch.randperm(len(labelled), generator=generator)[: round(n)]]] = True
-    return held_out
+    if is_share and 0 <= validation_size < 1:
+        return round(validation_size * n_labelled)
+    if is_number and not is_share and 0 <= validation_size < n_labelled:
+        return int(validation_size)
+    raise ValueError(
+        f"validation_size={validation_size!r} must be a share below 1 or a number of images below "
+        f"{n_labelled}, the number of images with a label."
+    )
 
 
 def _check_train_images(plan: Plan) -> None:
     """Reject an experience without an image; warn of classes without a positive in their own experience."""
     without_positive = []
-    for t, (images, own) in enumerate(zip(plan.train.positions, plan.columns, strict=True)):
-        names = plan.class_names[own.start : own.stop]
-        if len(images) == 0:
+    for t, (positions, columns) in enumerate(zip(plan.train.positions, plan.columns, strict=True)):
+        names = plan.class_names[columns.start : columns.stop]
+        if len(positions) == 0:
             raise ValueError(
                 f"Experience {t} ({', '.join(names)}) has no training image; use fewer experiences, another "
                 "class order or repeat_images=True."
             )
-        shown = plan.train.labels[images, own.start : own.stop].any(0).tolist()
+        shown = plan.train.labels[positions, columns.start : columns.stop].any(0).tolist()
         without_positive += [name for name, is_shown in zip(names, shown, strict=True) if not is_shown]
     if without_positive:
         warnings.warn(

@@ -2,7 +2,8 @@
 
 import os
 import warnings
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks import published
-from avalanche_agcn.benchmarks.image_files import ImageOptions
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.protocols import resolve_options
-from avalanche_agcn.benchmarks.split import ClassOrder
+from avalanche_agcn.benchmarks.protocols import Conventions, resolve_protocol
+from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
+from avalanche_agcn.benchmarks.split_lists import (
+    DataSet,
+    LabelsDisagree,
+    SplitLists,
+    benchmark_from_lists,
+    load_split_lists,
+)
+from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
 
 PAPER_SIZES = (21, 7)
 """Classes and experiences, in the paper and in the published lists."""
@@ -29,11 +37,24 @@ def SplitWIDE(
     protocol: str = "paper",
     n_classes: int | None = None,
     n_experiences: int | None = None,
+    classes_per_experience: Sequence[int] | None = None,
     class_order: ClassOrder | None = None,
     split_lists: str | os.PathLike | None = None,
+    repeat_images: bool | None = None,
+    assignment: Assignment | None = None,
+    unlabelled_as_negative: bool | None = None,
+    test_images: TestImages | None = None,
     backbone: Any = None,
+    image_size: int | None = None,
+    flip: bool | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
+    truncated: Truncated = "warn",
+    validation_size: float | int = 0.0,
+    limit: int | None = None,
     seed: int = 0,
-    **options: Any,
 ) -> MultiLabelBenchmark:
     """Split-WIDE: concepts of NUS-WIDE, a few in each experience.
 
@@ -48,21 +69,43 @@ def SplitWIDE(
 
     ``dataset_root`` is the folder with ``ImageList/Imagelist.txt``, ``Groundtruth/AllLabels`` with a file
     ``Labels_<concept>.txt`` for each concept, and the images under ``Flickr``, which are opened when needed.
-    The other arguments and ``options`` are those of `SplitCOCO`; the order ``"data"`` is alphabetical, too.
+    The other arguments are those of `SplitCOCO`; the order ``"data"`` is also alphabetical.
     """
+    conventions = Conventions(
+        n_classes=n_classes,
+        n_experiences=n_experiences,
+        classes_per_experience=classes_per_experience,
+        class_order=class_order,
+        repeat_images=repeat_images,
+        assignment=assignment,
+        unlabelled_as_negative=unlabelled_as_negative,
+        test_images=test_images,
+        image_size=image_size,
+        flip=flip,
+    )
+    image_options = ImageOptions(
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        backbone=backbone,
+        mean=mean,
+        std=std,
+        truncated=truncated,
+        validation_size=validation_size,
+        limit=limit,
+        seed=seed,
+    )
     root = Path(dataset_root)
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}; give the one with NUS-WIDE's `ImageList`.")
     files = read_image_list(root / "ImageList" / "Imagelist.txt")
-    options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
-    options |= {"backbone": backbone, "seed": seed}
     if split_lists is not None:
-        return _from_lists(root, files, *published.load_split_lists(split_lists, protocol, options))
-    without = ["crowds", "difficult"]
-    rules, images = resolve_options(protocol, options, paper_sizes=PAPER_SIZES, without=without)
+        lists = load_split_lists(split_lists, protocol, conventions, image_options)
+        return _from_lists(root, files, lists, conventions, image_options)
+    not_in_data = ["crowds", "difficult"]
+    rules = resolve_protocol(protocol, conventions, paper_sizes=PAPER_SIZES, not_in_data=not_in_data)
     table = read_nus_wide(root, files)
-    train, test = (table.rows(part) for part in _train_and_test(root / "ImageList", files, images.seed))
-    return published.benchmark_from_tables(root, train, test, rules, images)
+    is_train, is_test = _train_and_test(root / "ImageList", files, seed)
+    return benchmark_from_tables(root, table.rows(is_train), table.rows(is_test), rules, image_options)
 
 
 def read_image_list(path: Path) -> list[str]:
@@ -73,13 +116,13 @@ def read_image_list(path: Path) -> list[str]:
     return ["Flickr/" + line.strip().replace("\\", "/") for line in lines if line.strip()]
 
 
-def read_nus_wide(root: Path, files: list[str]) -> published.LabelTable:
+def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
     """Labels of all concepts, in alphabetical order, for files in the order of the image list."""
     folder = root / LABELS
     paths = sorted(folder.glob("Labels_*.txt"))
     if not paths:
         raise FileNotFoundError(f"{folder} has no Labels_<concept>.txt; unpack NUS-WIDE's Groundtruth there.")
-    return published.LabelTable(
+    return LabelTable(
         files,
         torch.stack([_read_labels(path, len(files)) for path in paths], 1),
         [path.stem.removeprefix("Labels_") for path in paths],
@@ -90,32 +133,37 @@ def _read_labels(path: Path, n_images: int) -> Tensor:
     content = path.read_bytes()
     text = np.frombuffer(content, dtype=np.uint8)
     labels = text[text > ord(" ")] - ord("0")
-    wrong = (labels > 1).any()
-    if len(labels) != n_images or wrong:
+    if (labels > 1).any():
+        found = _describe_wrong_line(content)
+    elif len(labels) != n_images:
         found = f"it has {len(labels)} characters"
-        if wrong:
-            lines = enumerate(content.split(b"\n"), 1)
-            number, line = next((n, line) for n, line in lines if line.strip(b"01 \r\t"))
-            found = f"line {number} is {line.decode(errors='replace').strip()!r}"
-        raise ValueError(
-            f"{path} must have a line of 0 or 1 for each of the {n_images} images of the image list, "
-            f"but {found}; unpack NUS-WIDE's Groundtruth again."
-        )
-    return torch.from_numpy(labels.view(np.int8))
+    else:
+        return torch.from_numpy(labels.view(np.int8))
+    raise ValueError(
+        f"{path} must have a line of 0 or 1 for each of the {n_images} images of the image list, "
+        f"but {found}; unpack NUS-WIDE's Groundtruth again."
+    )
+
+
+def _describe_wrong_line(content: bytes) -> str:
+    """The first line with anything but 0 and 1, and its number."""
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.strip(b"01 \r\t"):
+            return f"line {number} is {line.decode(errors='replace').strip()!r}"
+    raise AssertionError("all lines have 0 and 1 only")
 
 
 def _train_and_test(folder: Path, files: list[str], seed: int) -> tuple[Tensor, Tensor]:
-    """[N] bool twice: NUS-WIDE's own train and test images, or a random share of test images."""
-    found: dict[str, Tensor] = {}
-    for name in ("Train", "Test"):
-        path = folder / f"{name}Imagelist.txt"
-        if path.is_file():
-            listed = set(read_image_list(path))
-            found[name] = torch.tensor([file in listed for file in files])
-    if not found:
-        found["Test"] = torch.rand(len(files), generator=torch.Generator().manual_seed(seed)) < TEST_SHARE
-    train = found["Train"] if "Train" in found else ~found["Test"]
-    test = found.get("Test", ~train)
+    """Which files are train and which are test images, two [N] bool: as listed, else drawn at random."""
+    train = _find_listed(folder / "TrainImagelist.txt", files)
+    test = _find_listed(folder / "TestImagelist.txt", files)
+    if train is None and test is None:
+        test = torch.rand(len(files), generator=torch.Generator().manual_seed(seed)) < TEST_SHARE
+    if train is None:
+        assert test is not None
+        train = ~test
+    if test is None:
+        test = ~train
     both = train & test
     if both.any():
         raise ValueError(
@@ -125,17 +173,25 @@ def _train_and_test(folder: Path, files: list[str], seed: int) -> tuple[Tensor, 
     return train, test
 
 
+def _find_listed(path: Path, files: list[str]) -> Tensor | None:
+    """Which files are in an image list, [N] bool; None if there is no such list."""
+    if not path.is_file():
+        return None
+    listed = set(read_image_list(path))
+    return torch.tensor([file in listed for file in files])
+
+
 def _from_lists(
-    root: Path, files: list[str], lists: published.SplitLists, images: ImageOptions
+    root: Path, files: list[str], lists: SplitLists, conventions: Conventions, image_options: ImageOptions
 ) -> MultiLabelBenchmark:
     lines = range(len(files))  # the lists count them from 0
-    make = partial(
-        published.benchmark_from_lists, root, lists, files, lambda line: lines.index(int(line)), images=images
-    )
+    numbers = [f"concept {column}" for column in range(lists.n_classes)]
+    data = DataSet(root, files, lambda line: lines.index(int(line)), class_names=numbers)
     if (root / LABELS).is_dir():
         table = read_nus_wide(root, files)
+        labelled = replace(data, class_names=table.class_names, labels=table.labels)
         try:
-            return make(class_names=table.class_names, labels=table.labels)
-        except published.LabelsDisagree as error:
+            return benchmark_from_lists(lists, labelled, conventions, image_options)
+        except LabelsDisagree as error:
             warnings.warn(f"{str(error).rstrip('.')}; the columns stay without names.", stacklevel=3)
-    return make(class_names=[f"concept {column}" for column in range(lists.n_classes)], labels=None)
+    return benchmark_from_lists(lists, data, conventions, image_options)

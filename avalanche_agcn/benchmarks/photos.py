@@ -10,11 +10,17 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks.coco import read_instances
 from avalanche_agcn.benchmarks.csv_files import Log, PhotoLabels, open_photos, read_csv
-from avalanche_agcn.benchmarks.image_files import Truncated, check_inside
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, resolve_options
-from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
-from avalanche_agcn.benchmarks.split import ClassOrder, is_order_of_names, nearly_equal_sizes
+from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, Conventions, resolve_protocol
+from avalanche_agcn.benchmarks.split import (
+    Assignment,
+    ClassOrder,
+    TestImages,
+    is_order_of_names,
+    nearly_equal_sizes,
+)
+from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
 from avalanche_agcn.benchmarks.voc import read_objects
 from avalanche_agcn.checks import check_range
 
@@ -32,9 +38,24 @@ def SplitPhotos(
     protocol: str = "paper",
     n_classes: int | None = None,
     n_experiences: int | None = None,
+    classes_per_experience: Sequence[int] | None = None,
     class_order: ClassOrder | None = None,
+    repeat_images: bool | None = None,
+    assignment: Assignment | None = None,
+    unlabelled_as_negative: bool | None = None,
+    test_images: TestImages | None = None,
+    backbone: Any = None,
+    image_size: int | None = None,
+    flip: bool | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
+    truncated: Truncated = "warn",
+    validation_size: float | int = 0.0,
+    limit: int | None = None,
+    seed: int = 0,
     log: Log = print,
-    **options: Any,
 ) -> MultiLabelBenchmark:
     """Your own photos, a few of their classes in each experience.
 
@@ -49,29 +70,78 @@ def SplitPhotos(
         test_size: without ``test_labels``, share of the photos of each class to test on; the same photos for
             any seed.
         separator: between the names in a cell of a CSV file; detected if None.
-        protocol: see `SplitCOCO`.
+        protocol: ``"paper"`` or ``"B<n>-C<m>"``; this and all arguments below are those of `SplitCOCO`.
         n_classes: number of classes, the most frequent ones; all if None.
         n_experiences: number of experiences; by default 5, or fewer if there are less than ten classes.
+        classes_per_experience: instead, the number of classes of each.
         class_order: names or numbers in order of appearance.
+        repeat_images: whether a photo is in every experience that it has a label of.
+        assignment: the rule for photos that appear once.
+        unlabelled_as_negative: whether train targets of other experiences' classes are 0, not NaN.
+        test_images: test on photos with a class seen so far, or on all.
+        backbone: network for which photos are normalised.
+        image_size: side of the square that photos are scaled to.
+        flip: whether half of the train photos are mirrored, at random.
+        mean: replaces the backbone's.
+        std: replaces the backbone's.
+        train_transform: replaces scaling, flip and normalisation.
+        eval_transform: replaces scaling and normalisation.
+        truncated: what to do with a truncated photo; see `ImageFiles`.
+        validation_size: number or share of the train photos to hold out.
+        limit: use at most this many photos of each experience.
+        seed: of all random draws, except that of the test photos.
         log: receives one line about the labels, and one that names classes without a test photo.
-        **options: further ones of `SplitCOCO`.
 
     Raises:
         OSError: if photos cannot be opened; names the first ten.
     """
-    reading = {"separator": separator, "truncated": options.get("truncated", "warn"), "log": log}
-    train, test = _read_both(Path(dataset_root), Path(labels), test_labels, test_size, reading)
-    untested = [name for name, n in zip(test.class_names, test.labels.sum(0).tolist(), strict=True) if not n]
+    train, test = _read_both(
+        Path(dataset_root),
+        Path(labels),
+        test_labels,
+        test_size=test_size,
+        separator=separator,
+        truncated=truncated,
+        log=log,
+    )
+    shown = test.labels.any(0).tolist()
+    untested = [name for name, is_shown in zip(test.class_names, shown, strict=True) if not is_shown]
     if untested:
         log(f"No test photo shows {', '.join(untested)}; a class without test photos has no AP.")
-    named = class_order if is_order_of_names(class_order) else train.class_names
-    n_chosen = n_classes or len(named or ())
-    if n_experiences is not None or not B_PROTOCOL.fullmatch(protocol):
-        n = min(N_EXPERIENCES, max(1, n_chosen // 2)) if n_experiences is None else n_experiences
-        options.setdefault("classes_per_experience", nearly_equal_sizes(n_chosen, n))
-    options |= {"n_classes": n_chosen, "class_order": class_order}
-    rules, images = resolve_options(protocol, options, without=["crowds", "difficult"])
-    return benchmark_from_tables(dataset_root, train, test, rules, images)
+    if n_classes is None:
+        names = class_order if is_order_of_names(class_order) else train.class_names
+        assert names is not None
+        n_classes = len(names)
+    is_divided = n_experiences is not None or not B_PROTOCOL.fullmatch(protocol)
+    if classes_per_experience is None and is_divided:
+        n_default = min(N_EXPERIENCES, max(1, n_classes // 2))
+        n_parts = n_default if n_experiences is None else n_experiences
+        classes_per_experience = nearly_equal_sizes(n_classes, n_parts)
+    conventions = Conventions(
+        n_classes=n_classes,
+        n_experiences=n_experiences,
+        classes_per_experience=classes_per_experience,
+        class_order=class_order,
+        repeat_images=repeat_images,
+        assignment=assignment,
+        unlabelled_as_negative=unlabelled_as_negative,
+        test_images=test_images,
+        image_size=image_size,
+        flip=flip,
+    )
+    image_options = ImageOptions(
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        backbone=backbone,
+        mean=mean,
+        std=std,
+        truncated=truncated,
+        validation_size=validation_size,
+        limit=limit,
+        seed=seed,
+    )
+    rules = resolve_protocol(protocol, conventions, not_in_data=["crowds", "difficult"])
+    return benchmark_from_tables(dataset_root, train, test, rules, image_options)
 
 
 def read_photos(
@@ -105,27 +175,43 @@ def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> T
     rest = 0.0  # fraction of a photo, carried over to the next class
     for column in targets.sum(0).argsort(stable=True).tolist():
         shown = targets[:, column].bool()
-        own = (shown & undecided).nonzero().flatten()
-        drawn = own[torch.randperm(len(own), generator=generator)]
-        kept = 0 if (shown & ~undecided & ~is_test).any() else 1  # each class has a photo to train on
-        wanted = test_size * len(own) + rest
-        n = max(0, min(int(wanted + 1e-9), len(own) - kept))
-        is_test[drawn[:n]] = True
+        candidates = (shown & undecided).nonzero().flatten()
+        shuffled = candidates[torch.randperm(len(candidates), generator=generator)]
+        has_train_photo = bool((shown & ~undecided & ~is_test).any())
+        most = len(candidates) if has_train_photo else len(candidates) - 1  # one remains to train on
+        wanted = test_size * len(candidates) + rest
+        n = max(0, min(int(wanted + 1e-9), most))
+        is_test[shuffled[:n]] = True
         rest = wanted - n
-        undecided[own] = False
+        undecided[candidates] = False
     return is_test
 
 
 def _read_both(
-    root: Path, labels: Path, test_labels: str | os.PathLike | None, test_size: float, options: dict[str, Any]
+    root: Path,
+    labels: Path,
+    test_labels: str | os.PathLike | None,
+    *,
+    test_size: float,
+    separator: str | None,
+    truncated: Truncated,
+    log: Log,
 ) -> tuple[LabelTable, LabelTable]:
+    """Labels of the train photos and of the test photos."""
+
+    def read(path: str | os.PathLike, class_names: Sequence[str] | None = None) -> LabelTable:
+        return read_photos(
+            root, path, class_names=class_names, separator=separator, truncated=truncated, log=log
+        )
+
     if test_labels is None:  # COCO's folder has a file for training and one for validation
-        train, val = (sorted(labels.glob(f"instances_{part}*.json")) for part in ("train", "val"))
-        if len(train) == len(val) == 1:
-            labels, test_labels = train[0], val[0]
-    photos = read_photos(root, labels, **options)
+        train_files = sorted(labels.glob("instances_train*.json"))
+        val_files = sorted(labels.glob("instances_val*.json"))
+        if len(train_files) == len(val_files) == 1:
+            labels, test_labels = train_files[0], val_files[0]
+    photos = read(labels)
     if test_labels is not None:
-        return photos, read_photos(root, test_labels, class_names=photos.class_names, **options)
+        return photos, read(test_labels, photos.class_names)
     is_test = split_photos(photos.labels, test_size)
     if not is_test.any():
         raise ValueError(
@@ -142,8 +228,9 @@ def _read_annotations(path: Path, images: Path, class_names: Sequence[str] | Non
         unknown = sorted(set(table.class_names) - set(class_names))
         if unknown:
             raise ValueError(f"{path} has classes that the train labels do not have: {unknown}; remove them.")
+        columns = [list(class_names).index(name) for name in table.class_names]
         labels = torch.zeros(len(table.files), len(class_names), dtype=torch.int8)
-        labels[:, [list(class_names).index(name) for name in table.class_names]] = table.labels
+        labels[:, columns] = table.labels
         table = LabelTable(table.files, labels, list(class_names))
     layout = f"{path}: annotations in {'VOC' if annotations else 'COCO'}'s format"
     return PhotoLabels(table, layout, [str(path)] * len(table.files))
@@ -164,10 +251,15 @@ def _read_coco(path: Path, images: Path) -> LabelTable:
 
 
 def _read_xml(annotations: Sequence[Path]) -> LabelTable:
-    found = [read_objects(path) for path in annotations]
-    names = sorted({name for _, objects in found for name, _ in objects})
-    labels = torch.zeros(len(found), len(names), dtype=torch.int8)
-    for row, (path, (file, objects)) in enumerate(zip(annotations, found, strict=True)):
+    files: list[str] = []
+    names_of_rows: list[set[str]] = []
+    for path in annotations:
+        file, objects = read_objects(path)
         check_inside(file, f"{path}: the filename")
-        labels[row, [names.index(name) for name, _ in objects]] = 1
-    return LabelTable([file for file, _ in found], labels, names)
+        files.append(file)
+        names_of_rows.append({name for name, _ in objects})
+    class_names = sorted(set().union(*names_of_rows))
+    labels = torch.zeros(len(files), len(class_names), dtype=torch.int8)
+    for row, names in enumerate(names_of_rows):
+        labels[row, [class_names.index(name) for name in names]] = 1
+    return LabelTable(files, labels, class_names)

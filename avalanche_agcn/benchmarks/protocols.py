@@ -27,6 +27,24 @@ B_IMAGE_SIZE = 224
 
 
 @dataclass(frozen=True, kw_only=True)
+class Conventions:
+    """Settings that a user of a benchmark chose; None leaves the protocol's own. See `Protocol`."""
+
+    n_classes: int | None = None
+    n_experiences: int | None = None
+    classes_per_experience: Sequence[int] | None = None
+    class_order: split.ClassOrder | None = None
+    repeat_images: bool | None = None
+    assignment: split.Assignment | None = None
+    unlabelled_as_negative: bool | None = None
+    test_images: split.TestImages | None = None
+    crowds: Crowds | None = None
+    difficult: Difficult | None = None
+    image_size: int | None = None
+    flip: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Protocol:
     """The conventions of a benchmark; printing it gives a line for each.
 
@@ -41,7 +59,7 @@ class Protocol:
             all zeros occur; ``"ignore"``: they do not count.
         difficult: label of a VOC class whose objects on an image are all marked difficult.
         image_size: side of the square that whole images are scaled to, without a crop.
-        flip: whether half of the train images are mirrored.
+        flip: whether half of the train images are mirrored, at random.
     """
 
     name: str = "own"
@@ -53,7 +71,6 @@ class Protocol:
     assignment: split.Assignment | None = "rarest"
     unlabelled_as_negative: bool = False
     test_images: split.TestImages = "seen"
-    long_tail: float | None = None
     crowds: Crowds | None = None
     difficult: Difficult | None = None
     image_size: int | None = None
@@ -63,19 +80,20 @@ class Protocol:
         for name in ("n_classes", "n_experiences"):
             if getattr(self, name) is not None:
                 check_whole_number(name, getattr(self, name))
-        choices = {"test_images": split.TestImages, "crowds": Crowds, "difficult": Difficult}
-        for name, known in choices.items():
-            check_choice(name, getattr(self, name), [None, *get_args(known)])
+        check_choice("test_images", self.test_images, split.TestImages)
+        check_choice("crowds", self.crowds, [None, *get_args(Crowds)])
+        check_choice("difficult", self.difficult, [None, *get_args(Difficult)])
 
     def __str__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.repeat_images:
-            del values["assignment"]
-        values = {"protocol": values.pop("name")} | values
-        for name, value in values.items():
+        lines = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None or (field.name == "assignment" and self.repeat_images):
+                continue
             if isinstance(value, Sequence) and not isinstance(value, str):
-                values[name] = ", ".join(map(str, value))
-        return "\n".join(f"{name}: {value}" for name, value in values.items() if value is not None)
+                value = ", ".join(map(str, value))
+            lines.append(f"{'protocol' if field.name == 'name' else field.name}: {value}")
+        return "\n".join(lines)
 
     def with_sizes(self, n_classes: int) -> Protocol:
         """The same with its numbers of classes and experiences filled in, for data of that many classes."""
@@ -87,6 +105,14 @@ class Protocol:
         return replace(
             self, n_classes=n_classes, n_experiences=len(sizes), classes_per_experience=tuple(sizes)
         )
+
+    def without_replaced(self, image_options: ImageOptions) -> Protocol:
+        """The same without the settings of images that the transforms of a user replace."""
+        if image_options.train_transform is None:
+            return self
+        if image_options.eval_transform is None:
+            return replace(self, flip=None)
+        return replace(self, flip=None, image_size=None)
 
 
 PAPER = Protocol(name="paper", crowds="labels", difficult="negative", image_size=PAPER_IMAGE_SIZE, flip=True)
@@ -102,36 +128,38 @@ B = Protocol(
 
 
 def resolve_protocol(
-    name: str, *, paper_sizes: tuple[int, int] | None = None, without: Sequence[str] = (), **explicit: Any
+    name: str,
+    chosen: Conventions,
+    *,
+    paper_sizes: tuple[int, int] | None = None,
+    not_in_data: Sequence[str] = (),
 ) -> Protocol:
-    """The protocol ``"paper"`` or ``"B<n>-C<m>"``; explicit settings that are not None override its own.
+    """The protocol ``"paper"`` or ``"B<n>-C<m>"`` with the conventions that the user chose instead.
 
     ``paper_sizes`` are the numbers of classes and experiences of the paper's benchmark of this data, if it
-    has one; settings in ``without`` do not apply to the data.
+    has one. Conventions in ``not_in_data`` do not apply to the data: ``["crowds"]`` if it has no crowd boxes.
     """
-    known = {field.name for field in fields(Protocol)} - {"name", *without}
-    unknown = sorted(explicit.keys() - known)
-    if unknown:
-        raise TypeError(f"There is no setting {', '.join(unknown)} here, only {', '.join(sorted(known))}.")
-    given: dict[str, Any] = dict.fromkeys(without)
-    given |= {setting: value for setting, value in explicit.items() if value is not None}
-    if split.is_order_of_names(given.get("class_order")):
-        given.setdefault("n_classes", len(given["class_order"]))
     if B_PROTOCOL.fullmatch(name):
-        return replace(B, name=name, **given)
-    if name != "paper":
+        protocol = replace(B, name=name)
+    elif name == "paper":
+        protocol = PAPER
+    else:
         raise ValueError(f"protocol must be 'paper' or 'B<n>-C<m>', such as 'B0-C10', not {name!r}.")
-    if paper_sizes is not None:
-        given.setdefault("n_classes", paper_sizes[0])
-        if "classes_per_experience" not in given:
-            given.setdefault("n_experiences", paper_sizes[1])
-    return replace(PAPER, **given)
-
-
-def resolve_options(name: str, options: dict[str, Any], **of_data: Any) -> tuple[Protocol, ImageOptions]:
-    """The protocol and the image options, from the options of a benchmark; see `resolve_protocol`."""
-    images = ImageOptions.take_from(options)
-    return resolve_protocol(name, **of_data, **options, image_size=images.image_size), images
+    if chosen.n_classes is None and split.is_order_of_names(chosen.class_order):
+        assert chosen.class_order is not None
+        chosen = replace(chosen, n_classes=len(chosen.class_order))
+    if name == "paper" and paper_sizes is not None:
+        n_classes, n_experiences = paper_sizes
+        if chosen.n_classes is None:
+            chosen = replace(chosen, n_classes=n_classes)
+        if chosen.n_experiences is None and chosen.classes_per_experience is None:
+            chosen = replace(chosen, n_experiences=n_experiences)
+    changes: dict[str, Any] = dict.fromkeys(not_in_data)
+    for field in fields(chosen):
+        value = getattr(chosen, field.name)
+        if value is not None:
+            changes[field.name] = value
+    return replace(protocol, **changes)
 
 
 def b_sizes(first: int, step: int, n_classes: int) -> list[int]:
@@ -141,4 +169,5 @@ def b_sizes(first: int, step: int, n_classes: int) -> list[int]:
             f"protocol 'B{first}-C{step}' does not fit {n_classes} classes: after the first {first} there "
             f"must be experiences of {step} each; choose other numbers, or pass n_classes=."
         )
-    return [first] * (first > 0) + [step] * ((n_classes - first) // step)
+    later = [step] * ((n_classes - first) // step)
+    return [first, *later] if first > 0 else later

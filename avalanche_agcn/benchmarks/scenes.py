@@ -8,7 +8,7 @@ its exact probability, and every statistic of the model is a sum over that list.
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,9 @@ from torch.utils.data import Dataset
 
 from avalanche_agcn.benchmarks._drawings import DRAWINGS, paint_scene
 from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform
-from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, benchmark_of_images
-from avalanche_agcn.benchmarks.protocols import resolve_protocol
-from avalanche_agcn.benchmarks.split import ClassOrder, choose_classes
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, plan_images
+from avalanche_agcn.benchmarks.protocols import Conventions, resolve_protocol
+from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages, choose_classes
 from avalanche_agcn.checks import check_choice, check_whole_number
 
 CLASS_NAMES: tuple[str, ...] = tuple(DRAWINGS)
@@ -95,12 +95,12 @@ def label_sets(class_names: Sequence[str]) -> tuple[Sets, Probabilities]:
         n_objects = present.sum(axis=1)
         chance[(n_objects < 1) | (n_objects > MAX_OBJECTS)] = 0
         # Which object, if any, is each class: [objects, n_classes].
-        column = np.array([[name == other for other in class_names] for name in objects])
-        sets.append(present @ column)
+        is_class = np.array(list(objects))[:, None] == np.array(class_names)
+        sets.append(present @ is_class)
         probabilities.append(weight * (chance / chance.sum()))
-    every, probability = np.concatenate(sets), np.concatenate(probabilities)
-    possible = (probability > 0) & every.any(axis=1)
-    return every[possible], probability[possible] / probability[possible].sum()
+    all_sets, probability = np.concatenate(sets), np.concatenate(probabilities)
+    possible = (probability > 0) & all_sets.any(axis=1)
+    return all_sets[possible], probability[possible] / probability[possible].sum()
 
 
 def draw_label_sets(sets: Sets, probability: Probabilities, n_images: int, rng: np.random.Generator) -> Sets:
@@ -190,14 +190,13 @@ class SplitScenes(MultiLabelBenchmark):
     leave P(i | j) between the chosen classes unchanged. An image with labels of several experiences appears
     once, in the experience of its rarest class, or with ``repeat_images`` in each.
 
-    Arguments that are not below are those of `SplitCOCO` and its `ImageOptions`; transforms take PIL images.
+    Arguments that are not below are those of `SplitCOCO`.
 
     Args:
         n_classes: number of classes: the first of ``CLASS_NAMES``; all 40 if None.
         n_experiences: number of experiences with equally many classes; 10 in the paper's protocol if None.
         image_size: side of the images in pixels.
         in_memory: whether to paint all images now (under a millisecond each) or whenever they are read.
-        **settings: further settings of the `Protocol`, such as ``classes_per_experience``.
 
     Attributes:
         true_cooccurrence: exact P(i | j) of columns i and j, [n_classes, n_classes] float64.
@@ -209,31 +208,62 @@ class SplitScenes(MultiLabelBenchmark):
         protocol: str = "paper",
         n_classes: int | None = None,
         n_experiences: int | None = None,
+        classes_per_experience: Sequence[int] | None = None,
+        class_order: ClassOrder | None = None,
+        repeat_images: bool | None = None,
+        assignment: Assignment | None = None,
+        unlabelled_as_negative: bool | None = None,
+        test_images: TestImages | None = None,
         n_train: int = 6000,
         n_test: int = 1200,
         image_size: int = 64,
-        class_order: ClassOrder | None = None,
+        flip: bool | None = None,
         train_transform: Transform | None = None,
         eval_transform: Transform | None = None,
-        validation_size: float | int = 0,
+        validation_size: float | int = 0.0,
+        limit: int | None = None,
         seed: int = 0,
         in_memory: bool = True,
-        **settings: Any,
     ) -> None:
-        for name, n in (("n_train", n_train), ("n_test", n_test)):
-            check_whole_number(name, n, 1)
-        settings |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
-        without = ["crowds", "difficult", "image_size"]
-        rules = resolve_protocol(protocol, paper_sizes=SIZES, without=without, **settings)
+        check_whole_number("n_train", n_train, 1)
+        check_whole_number("n_test", n_test, 1)
+        conventions = Conventions(
+            n_classes=n_classes,
+            n_experiences=n_experiences,
+            classes_per_experience=classes_per_experience,
+            class_order=class_order,
+            repeat_images=repeat_images,
+            assignment=assignment,
+            unlabelled_as_negative=unlabelled_as_negative,
+            test_images=test_images,
+            flip=flip,
+        )
+        image_options = ImageOptions(
+            train_transform=train_transform,
+            eval_transform=eval_transform,
+            mean=MEAN,
+            std=STD,
+            validation_size=validation_size,
+            limit=limit,
+            seed=seed,
+        )
+        not_in_data = ["crowds", "difficult", "image_size"]  # scenes are drawn in the size of the input
+        rules = resolve_protocol(protocol, conventions, paper_sizes=SIZES, not_in_data=not_in_data)
         first_most_frequent = -torch.arange(len(CLASS_NAMES))
         # Sorted, not in order of appearance, so that the images are the same in any order.
         chosen = choose_classes(CLASS_NAMES, first_most_frequent, rules.n_classes, rules.class_order)
-        names = [CLASS_NAMES[c] for c in chosen]
-        drawing: dict[str, Any] = {"image_size": image_size, "seed": seed, "in_memory": in_memory}
-        train = ScenesDataset(n_train, class_names=names, split="train", **drawing)
-        test = ScenesDataset(n_test, class_names=names, split="test", **drawing)
-        transforms: dict[str, Any] = {"train_transform": train_transform, "eval_transform": eval_transform}
-        images = ImageOptions(**transforms, mean=MEAN, std=STD, validation_size=validation_size, seed=seed)
-        made = benchmark_of_images(train, test, rules, images, class_names=names)
-        super().__init__(list(made.streams.values()), made.plan)
+        names = [CLASS_NAMES[column] for column in chosen]
+
+        def draw(n_images: int, split: Split) -> ScenesDataset:
+            return ScenesDataset(
+                n_images,
+                class_names=names,
+                image_size=image_size,
+                split=split,
+                seed=seed,
+                in_memory=in_memory,
+            )
+
+        train, test = draw(n_train, "train"), draw(n_test, "test")
+        super().__init__(plan_images(train, test, rules, image_options, class_names=names))
         self.true_cooccurrence = true_cooccurrence(self.class_names)

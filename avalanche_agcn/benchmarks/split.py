@@ -10,20 +10,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_choice, check_range
+from avalanche_agcn.checks import check_choice
 
 Assignment = Literal["rarest", "random"]
 ClassOrder = str | Sequence[int | str]
 NAMED_ORDER = re.compile(r"data|alphabetical|shuffled-(\d+)")
 TestImages = Literal["seen", "all"]
+UNKNOWN = -1  # in place of the column of a name that no class has
 
 
 def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
     """Raise a ValueError that names the classes without a positive, if there are any."""
-    absent = [name for name, shown in zip(class_names, labels.any(0).tolist(), strict=True) if not shown]
+    shown = labels.any(0).tolist()
+    absent = [name for name, is_shown in zip(class_names, shown, strict=True) if not is_shown]
     if absent:
-        fix = "use more images, fewer classes or a smaller validation_size"
-        raise ValueError(f"No training image shows {absent}; {fix}.")
+        raise ValueError(
+            f"No training image shows {absent}; use more images, fewer classes or a smaller validation_size."
+        )
 
 
 def experience_sizes(
@@ -35,8 +38,10 @@ def experience_sizes(
         if n_experiences not in (None, len(sizes)):
             raise ValueError(f"{n_experiences=} contradicts classes_per_experience={sizes}; leave one out.")
         if min(sizes, default=0) < 1 or sum(sizes) != n_classes:
-            must = f"must be positive and sum to the {n_classes} classes, not to {sum(sizes)}"
-            raise ValueError(f"classes_per_experience={sizes} {must}.")
+            raise ValueError(
+                f"classes_per_experience={sizes} must be positive and sum to the {n_classes} classes, not to "
+                f"{sum(sizes)}."
+            )
         return sizes
     if n_experiences is None:
         raise ValueError("Pass n_experiences= or classes_per_experience=, to split the classes.")
@@ -88,7 +93,7 @@ def resolve_class_order(class_order: ClassOrder, class_names: Sequence[str]) -> 
     if isinstance(class_order, str):
         return _named_order(class_order, class_names)
     column_of = {name: column for column, name in enumerate(class_names)}
-    order = [column_of.get(c, -1) if isinstance(c, str) else int(c) for c in class_order]
+    order = [column_of.get(c, UNKNOWN) if isinstance(c, str) else int(c) for c in class_order]
     columns = range(len(class_names))
     if sorted(order) != list(columns):
         unknown = [c for c, column in zip(class_order, order, strict=True) if column not in columns]
@@ -111,8 +116,10 @@ def _named_order(order: str, class_names: Sequence[str]) -> list[int]:
     if match[1] is not None:
         generator = torch.Generator().manual_seed(int(match[1]))
         return torch.randperm(len(class_names), generator=generator).tolist()
-    columns = range(len(class_names))
-    return list(columns) if order == "data" else sorted(columns, key=lambda column: class_names[column])
+    columns = list(range(len(class_names)))
+    if order == "data":
+        return columns
+    return sorted(columns, key=lambda column: class_names[column])
 
 
 def own_columns(sizes: Sequence[int]) -> list[range]:
@@ -206,43 +213,3 @@ def _chain_to_spare_image(empty: int, owner: Tensor, relevant: Tensor) -> list[i
             reached.add(giver)
             chains.append([*chain, giver])
     return []
-
-
-def long_tail_quotas(counts: Tensor, power: float) -> Tensor:
-    """Largest number of images of each class: n_max · r^−power for the class of rank r = 1, 2, ….
-
-    PRS (Kim et al., 2020) made COCOseq and NUS-WIDEseq by such a power law, to study streams where a few
-    classes have most of the images. ``counts`` are the numbers of images of each class, [C]. The class with
-    most images has rank 1; of equal ones the first column comes first. A power of 0 keeps all images. A
-    quota is at least 1 and at most the class's own number, so 0 for a class without images.
-    """
-    check_range("long_tail", power, least=0)
-    ranks = 1.0 + counts.sort(descending=True, stable=True).indices.argsort().double()
-    wanted = (counts.max() * ranks.pow(-power)).round().long().clamp(min=1)
-    return torch.minimum(wanted, counts.long())
-
-
-def draw_long_tail(labels: Tensor, power: float, seed: int = 0) -> Tensor:
-    """Which images to keep, [N] bool, so that no class has more than its quota of images.
-
-    Images are taken in random order, those of classes with the smallest quotas first, and kept while none of
-    their classes is full. A class that would lose all images keeps one, even if this exceeds the quota of a
-    class it appears with. Images without a label are kept. The most frequent classes stay below their quotas,
-    because many of their images also show a rarer class that is full.
-    """
-    quotas = long_tail_quotas(labels.sum(0), power)
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    shuffled = shuffled[labels[shuffled].any(1)]
-    # Sorted by the smallest quota of an image's classes, at random within equal quotas.
-    none = torch.iinfo(torch.int64).max
-    smallest = quotas.expand(len(shuffled), -1).masked_fill(labels[shuffled] == 0, none).amin(1)
-    order = shuffled[smallest.sort(stable=True).indices]
-    keep = ~labels.any(1)
-    remaining = quotas.clone()
-    for image in order.tolist():
-        if bool((remaining[labels[image].bool()] > 0).all()):
-            keep[image] = True
-            remaining -= labels[image]
-    for column in ((quotas > 0) & ~labels[keep].any(0)).nonzero().flatten().tolist():
-        keep[order[labels[order, column] == 1][0]] = True
-    return keep

@@ -1,6 +1,7 @@
 """PASCAL VOC as a class-incremental benchmark (Split-VOC)."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -8,10 +9,11 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.protocols import Difficult, resolve_options
-from avalanche_agcn.benchmarks.published import LabelTable, benchmark_from_tables
-from avalanche_agcn.benchmarks.split import ClassOrder
+from avalanche_agcn.benchmarks.protocols import Conventions, Difficult, resolve_protocol
+from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
+from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
 from avalanche_agcn.checks import check_choice
 
 VOC_CLASSES = (
@@ -32,19 +34,32 @@ def SplitVOC(
     protocol: str = "B0-C4",
     n_classes: int | None = None,
     n_experiences: int | None = None,
+    classes_per_experience: Sequence[int] | None = None,
     class_order: ClassOrder | None = None,
     year: int = 2007,
+    repeat_images: bool | None = None,
+    assignment: Assignment | None = None,
+    unlabelled_as_negative: bool | None = None,
+    test_images: TestImages | None = None,
     difficult: Difficult | None = None,
     backbone: Any = None,
+    image_size: int | None = None,
+    flip: bool | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    train_transform: Transform | None = None,
+    eval_transform: Transform | None = None,
+    truncated: Truncated = "warn",
+    validation_size: float | int = 0.0,
+    limit: int | None = None,
     seed: int = 0,
-    **options: Any,
 ) -> MultiLabelBenchmark:
     """Split-VOC: the 20 classes of PASCAL VOC, a few in each experience.
 
     Published results are for ``"B0-C4"``, ``"B5-C3"``, ``"B4-C2"`` and ``"B10-C2"``: all classes in
     alphabetical order, images repeated, labels of other experiences 0. The AGCN paper has no Split-VOC;
     ``"paper"`` gives its conventions, all classes and the ``n_experiences`` that you pass.
-    ``print(benchmark.protocol)`` shows what is in force.
+    ``print(benchmark.protocol)`` shows all conventions.
 
     2007 has its ``trainval`` images for training and ``test`` for testing; 2012, whose test labels are not
     public, ``train`` and ``val``.
@@ -53,16 +68,40 @@ def SplitVOC(
     the official folders ``Annotations``, ``ImageSets/Main`` and ``JPEGImages``. The annotations are only
     needed if the label files of ``ImageSets/Main`` are missing; images are opened when needed. ``difficult``
     is the label of a class whose objects on an image are all marked difficult: ``"negative"`` (they are
-    dropped, as KRT, CSC and L3A do) or ``"positive"``; the protocol's if None. The other arguments and
-    ``options`` are those of `SplitCOCO`.
+    dropped, as KRT, CSC and L3A do) or ``"positive"``; the protocol's if None. The other arguments are those
+    of `SplitCOCO`.
     """
+    conventions = Conventions(
+        n_classes=n_classes,
+        n_experiences=n_experiences,
+        classes_per_experience=classes_per_experience,
+        class_order=class_order,
+        repeat_images=repeat_images,
+        assignment=assignment,
+        unlabelled_as_negative=unlabelled_as_negative,
+        test_images=test_images,
+        difficult=difficult,
+        image_size=image_size,
+        flip=flip,
+    )
+    image_options = ImageOptions(
+        train_transform=train_transform,
+        eval_transform=eval_transform,
+        backbone=backbone,
+        mean=mean,
+        std=std,
+        truncated=truncated,
+        validation_size=validation_size,
+        limit=limit,
+        seed=seed,
+    )
     check_choice("year", year, [*SUBSETS])
     root = _find_release(Path(dataset_root), year)
-    options |= {"n_classes": n_classes, "n_experiences": n_experiences, "class_order": class_order}
-    options |= {"difficult": difficult, "backbone": backbone, "seed": seed}
-    rules, images = resolve_options(protocol, options, without=["crowds"])
-    train, test = (read_voc(root, subset, rules.difficult) for subset in SUBSETS[year])
-    return benchmark_from_tables(root, train, test, rules, images)
+    rules = resolve_protocol(protocol, conventions, not_in_data=["crowds"])
+    train_set, test_set = SUBSETS[year]
+    train = read_voc(root, train_set, rules.difficult)
+    test = read_voc(root, test_set, rules.difficult)
+    return benchmark_from_tables(root, train, test, rules, image_options)
 
 
 def read_voc(root: Path, subset: str, difficult: Difficult | None = "negative") -> LabelTable:
@@ -135,7 +174,8 @@ def _read_annotations(folder: Path, images: list[str]) -> Tensor:
             raise ValueError(f"{path} has objects of unknown classes {unknown}; VOC's are {[*VOC_CLASSES]}.")
         for name, is_difficult in objects:
             column = VOC_CLASSES.index(name)
-            codes[row, column] = max(int(codes[row, column]), 0 if is_difficult else 1)
+            code = 0 if is_difficult else 1
+            codes[row, column] = max(int(codes[row, column]), code)
     return codes
 
 
@@ -147,8 +187,9 @@ def read_objects(path: Path) -> tuple[str, list[tuple[str, bool]]]:
         root = ElementTree.parse(path).getroot()
     except ElementTree.ParseError as error:
         raise ValueError(f"{path} is not a complete XML file ({error}); unpack VOC again.") from None
-    found = [
-        (item.findtext("name", "").strip(), item.findtext("difficult", "0").strip() == "1")
-        for item in root.findall("object")
-    ]
-    return root.findtext("filename", f"{path.stem}.jpg").strip(), found
+    objects = []
+    for item in root.findall("object"):
+        name = item.findtext("name", "").strip()
+        is_difficult = item.findtext("difficult", "0").strip() == "1"
+        objects.append((name, is_difficult))
+    return root.findtext("filename", f"{path.stem}.jpg").strip(), objects

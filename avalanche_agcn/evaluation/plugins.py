@@ -17,7 +17,7 @@ from avalanche.training.plugins import EarlyStoppingPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics, count_seen
+from avalanche_agcn.benchmarks.experience import check_no_argmax_metrics, check_strategy, count_seen
 from avalanche_agcn.evaluation import functional, metrics
 from avalanche_agcn.evaluation.plots import learning_curve
 from avalanche_agcn.evaluation.single_label import check_several_labels
@@ -146,6 +146,11 @@ class BatchReader(PluginMetric[Any]):
         check_several_labels(strategy)
         self._follow(strategy)
         super().before_training(strategy)
+
+    def before_training_exp(self, strategy: SupervisedTemplate) -> None:
+        """Check the criterion and the normalisation of the images."""
+        check_strategy(strategy)
+        super().before_training_exp(strategy)
 
     def before_eval(self, strategy: SupervisedTemplate) -> None:
         """Check the other metrics, the loggers and the stream."""
@@ -367,6 +372,7 @@ class NestedPluginMetric(BatchReader):
 
     def before_training_exp(self, strategy: SupervisedTemplate) -> None:
         """Count the classes trained on."""
+        super().before_training_exp(strategy)
         self._n_trained = max(self._n_trained or 0, count_seen(strategy.experience))
 
     def before_eval(self, strategy: SupervisedTemplate) -> None:

@@ -18,8 +18,7 @@ from torch import nn
 
 from avalanche_agcn import benchmarks, models
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
-from avalanche_agcn.benchmarks.multilabel import assemble
+from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.evaluation import (
     MultiLabelCSVLogger,
     MultiLabelWandBLogger,
@@ -27,7 +26,7 @@ from avalanche_agcn.evaluation import (
     multilabel_evaluator,
 )
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.experiments.settings import CONVENTIONS, Settings, is_b_protocol
+from avalanche_agcn.experiments.settings import CONVENTIONS, Settings
 from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.methods.streaming_ridge import StreamingRidge
 from avalanche_agcn.models.backbones import Backbone
@@ -50,29 +49,45 @@ MAKERS: dict[str, Callable[..., MultiLabelBenchmark]] = {
 BENCHMARK_NAMES = {name: make.__name__ for name, make in MAKERS.items()}
 BENCHMARK_NAMES |= {"scenes": "SplitScenes", "own": "OwnBenchmark"}
 """Names in results and tables."""
+DEFAULT_PROTOCOL = {"coco": "paper", "wide": "paper", "voc": "B0-C4", "photos": "paper", "scenes": "paper"}
+SHARED_ARGUMENTS = (
+    "n_classes",
+    "n_experiences",
+    "class_order",
+    "repeat_images",
+    "unlabelled_as_negative",
+    "test_images",
+    "image_size",
+    "validation_size",
+    "limit",
+    "seed",
+)
+"""Settings that are arguments of all benchmarks."""
+FURTHER_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "coco": ("split_lists", "crowds"),
+    "wide": ("split_lists",),
+    "voc": (),
+    "photos": ("labels", "test_labels", "test_size", "separator"),
+    "scenes": ("n_train", "n_test"),
+}
+"""Settings that are arguments of a single benchmark."""
 AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def make_benchmark(settings: Settings, log: Callable[[str], None] = print) -> MultiLabelBenchmark:
-    """The benchmark, before any weights are loaded; `normalise` then adapts its images to a network."""
-    optional = settings.select("protocol", *CONVENTIONS, "split_lists")
-    given = settings.select("n_classes", "n_experiences", "seed", "validation_size")
-    given |= {name: value for name, value in optional.items() if value is not None}
+def make_benchmark(
+    settings: Settings, backbone: Backbone | None = None, log: Callable[[str], None] = print
+) -> MultiLabelBenchmark:
+    """The benchmark, with photos normalised as the backbone expects them; as of ImageNet if it is None."""
+    protocol = settings.protocol or DEFAULT_PROTOCOL[settings.benchmark]
+    arguments = settings.select(*SHARED_ARGUMENTS, *FURTHER_ARGUMENTS[settings.benchmark])
     if settings.benchmark == "scenes":
-        scenes = settings.select("image_size", "n_train", "n_test")
-        benchmark: MultiLabelBenchmark = benchmarks.SplitScenes(**given, **scenes)
-    elif settings.dataset_root is None:
+        return benchmarks.SplitScenes(protocol=protocol, **arguments)
+    if settings.dataset_root is None:
         raise ValueError(f"the benchmark {settings.benchmark!r} needs the folder of its images: give --data.")
-    else:
-        if settings.benchmark == "photos":
-            given |= {"log": log} | settings.select("labels", "test_labels", "test_size", "separator")
-        benchmark = MAKERS[settings.benchmark](settings.dataset_root, **given, **_transforms(settings))
-    return benchmark if settings.limit is None else assemble(benchmark.plan.limited(settings.limit))
-
-
-def _transforms(settings: Settings, **normalisation: Any) -> dict[str, Any]:
-    flip = not is_b_protocol(settings.protocol)
-    return paper_transforms(settings.image_size, flip=flip, **normalisation)
+    make = MAKERS[settings.benchmark]
+    if settings.benchmark == "photos":
+        return make(settings.dataset_root, protocol=protocol, backbone=backbone, log=log, **arguments)
+    return make(settings.dataset_root, protocol=protocol, backbone=backbone, **arguments)
 
 
 def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Settings:
@@ -81,8 +96,10 @@ def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Se
     fixed = dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS)) | sizes
     if "valid" not in benchmark.plan.evaluation:
         fixed["validation_size"] = 0.0
-    if asked := ", ".join(name for name, own in fixed.items() if getattr(settings, name) not in (None, own)):
-        raise ValueError(f"the settings {asked} cannot change your own benchmark: leave them out.")
+    changed = [name for name, value in fixed.items() if getattr(settings, name) not in (None, value)]
+    if changed:
+        names = ", ".join(changed)
+        raise ValueError(f"the settings {names} cannot change your own benchmark: leave them out.")
     source = benchmark.plan.evaluation["valid" if settings.validation_size else "test"].source
     root = source.root if isinstance(source, ImageFiles) else None
     return replace(settings, benchmark="own", dataset_root=root, **sizes)
@@ -97,13 +114,6 @@ def make_backbone(settings: Settings) -> Backbone:
             if isinstance(module, nn.BatchNorm2d):
                 module.momentum = settings.batchnorm_momentum
     return backbone
-
-
-def normalise(benchmark: MultiLabelBenchmark, settings: Settings, backbone: Backbone) -> MultiLabelBenchmark:
-    """The benchmark with images as the backbone expects them; drawn scenes and own data are unchanged."""
-    if settings.benchmark in ("scenes", "own"):
-        return benchmark
-    return assemble(replace(benchmark.plan, **_transforms(settings, mean=backbone.mean, std=backbone.std)))
 
 
 def make_strategy(
@@ -134,8 +144,12 @@ def _make_model(settings: Settings, backbone: nn.Module, class_names: Sequence[s
     kind, decoupled = METHODS[settings.method].model, _is_decoupled(settings)
     model: Any
     if kind == "agcn":
-        how: Any = {"missing": settings.missing_words, "orthogonal": settings.orthogonal_words}
-        words = models.load_word_vectors(class_names, settings.word_vectors, **how)
+        words = models.load_word_vectors(
+            class_names,
+            settings.word_vectors,
+            missing=settings.missing_words,
+            orthogonal=settings.orthogonal_words,
+        )
         model = models.AGCNModel(backbone, words, decoupled=decoupled)
         return model, model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
     if kind == "random":
@@ -201,8 +215,13 @@ def open_loggers(
 
             # WANDB_MODE, which wandb itself reads only once per process; never ask for an account.
             mode = os.environ.get("WANDB_MODE") or (None if package.login(prompt=False) else "offline")
-            how: Any = {"params": {"config": settings.as_dict(), "mode": mode}, "save_code": False}
-            project = MultiLabelWandBLogger(wandb, settings.name, dir=str(out), **how)
+            project = MultiLabelWandBLogger(
+                wandb,
+                settings.name,
+                dir=str(out),
+                params={"config": settings.as_dict(), "mode": mode},
+                save_code=False,
+            )
             stack.callback(project.wandb.finish)
             loggers.append(project)
         if csv_log:

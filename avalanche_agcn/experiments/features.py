@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
-from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, assemble, image_name
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, image_name
 from avalanche_agcn.checks import read_json
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state, write_json
 from avalanche_agcn.experiments.folder import digest, file_digest, image_bytes, spread
@@ -60,7 +60,7 @@ def feature_benchmark(
 ) -> MultiLabelBenchmark:
     """The same streams and labels, with the backbone's features instead of images.
 
-    Train images are transformed as in evaluation, too: there are no augmentations. Train models over
+    Train images are also transformed as in evaluation: there are no augmentations. Train models over
     `avalanche_agcn.models.Precomputed` on it. A copy of the backbone, which maps images to ``[B, D]``,
     computes in evaluation mode, in the precision that ``torch.autocast`` sets. Features are cached in the
     folder ``cache``, `default_cache` if None.
@@ -69,36 +69,52 @@ def feature_benchmark(
         OSError: if an image cannot be opened or the cache cannot be written.
     """
     plan = benchmark.plan
-    own = frozen_copy(backbone).to(device)  # a copy that nobody else changes meanwhile
-    network = _Network(own, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
+    frozen = frozen_copy(backbone).to(device)  # a copy that nobody else changes meanwhile
+    network = _Network(frozen, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
     folder = default_cache() if cache is None else Path(cache)
-    streams = [plan.train, *plan.evaluation.values()]
-    made: dict[int, _Features] = {}  # by source: two streams may have the same one
-    for source in {id(images.source): images.source for images in streams}.values():
-        used = [p for images in streams if images.source is source for p in images.positions]
-        kept = torch.cat(used).unique()
-        made[id(source)] = _Features(network.features(source, kept, folder), source, kept)
+    features: dict[int, _Features] = {}  # by the id of their source, which two streams may share
+    for source, positions in _used_positions([plan.train, *plan.evaluation.values()]):
+        computed = network.features(source, positions, folder)
+        features[id(source)] = _Features(computed, source, positions)
+    evaluation = {}
+    for name, images in plan.evaluation.items():
+        evaluation[name] = features[id(images.source)].replace_images(images)
+    plan = replace(
+        plan,
+        train=features[id(plan.train.source)].replace_images(plan.train),
+        evaluation=evaluation,
+        train_transform=None,
+        eval_transform=None,
+    )
+    return MultiLabelBenchmark(plan)
 
-    def in_place_of(images: Images) -> Images:
-        features = made[id(images.source)]
-        moved = [torch.searchsorted(features.positions, positions) for positions in images.positions]
-        return Images(features, images.labels[features.positions], moved)
 
-    plan = replace(plan, train=in_place_of(plan.train), train_transform=None, eval_transform=None)
-    evaluation = {name: in_place_of(images) for name, images in plan.evaluation.items()}
-    return assemble(replace(plan, evaluation=evaluation))
+def _used_positions(streams: Sequence[Images]) -> list[tuple[MultiLabelSource, Tensor]]:
+    """Each source of the streams once, with the positions of the images that any of them uses."""
+    sources = {id(images.source): images.source for images in streams}
+    positions: dict[int, list[Tensor]] = {key: [] for key in sources}
+    for images in streams:
+        positions[id(images.source)] += images.positions
+    return [(source, torch.cat(positions[key]).unique()) for key, source in sources.items()]
 
 
 class _Features(TensorDataset):
     """Features in the role of images, with their names; the labels are in the benchmark's plan."""
 
     def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor) -> None:
-        self.source, self.positions, self.targets = source, positions, torch.zeros(len(features), 0)
+        self.source = source
+        self.positions = positions  # of the images in their source, ascending
+        self.targets = torch.zeros(len(features), 0)
         super().__init__(features, self.targets)
 
     def image_name(self, index: int) -> str:
         """Name of the image."""
         return image_name(self.source, int(self.positions[index]))
+
+    def replace_images(self, images: Images) -> Images:
+        """The same stream with these features as its source."""
+        positions = [torch.searchsorted(self.positions, part) for part in images.positions]
+        return Images(self, images.labels[self.positions], positions)
 
 
 @dataclass
@@ -119,7 +135,7 @@ class _Network:
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
-        names = [*self._names(source, positions, folder)] if is_first_process() else []
+        names = list(self._names(source, positions, folder)) if is_first_process() else []
         paths = [folder / f"features-{name}.bin" for name in from_first_process(names)]
         n_known = sum(len(part) for path, part in zip(paths, parts, strict=True) if path.exists())
         self.log(f"Features of {n_known} of {len(positions)} images are in {folder}")
@@ -129,14 +145,16 @@ class _Network:
 
     def _description(self, source: MultiLabelSource, positions: Tensor) -> Iterable[bytes]:
         """What features depend on beside the images: the network's weights, and what it computes."""
-        versions = (torch.__version__, torchvision.__version__)
-        yield from (text.encode() for text in (*versions, repr(self.backbone), repr(self.transform)))
+        for text in (torch.__version__, torchvision.__version__, repr(self.backbone), repr(self.transform)):
+            yield text.encode()
         for name, value in self.backbone.state_dict().items():
             if isinstance(value, Tensor):
                 yield name.encode()
                 yield _bytes(value)
         images = _Transformed(source, positions, self.transform)
-        yield from map(_bytes, self._probe([images[k] for k in spread(range(len(images)), N_PROBES)]))
+        probes = [images[k] for k in spread(range(len(images)), N_PROBES)]
+        for features in self._probe(probes):
+            yield _bytes(features)
 
     @torch.inference_mode()
     def _probe(self, images: Sequence[Tensor]) -> list[Tensor]:
@@ -206,16 +224,20 @@ def _file_digests(source: ImageFiles, positions: Sequence[int], folder: Path) ->
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, TypeError):  # it is missing or damaged
         known = dict(read_json(cache))
-    digests, is_new = [], False
+    digests = []
+    is_new = False
     for path in map(source.path, positions):
         status = os.stat(path)
-        state, row = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns], known.get(path)
+        state = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+        row = known.get(path)
         if not isinstance(row, list) or row[:-1] != state:
             row = [*state, file_digest(path).hex()]
             # A file that has just changed may change again within the same clock tick; and only on POSIX is
             # st_ctime the time of a change.
-            if os.name == "posix" and time.time() - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
-                known[path], is_new = row, True
+            age = time.time() - max(status.st_mtime, status.st_ctime)
+            if os.name == "posix" and age > SETTLED_SECONDS:
+                known[path] = row
+                is_new = True
         digests.append(str(row[-1]).encode())
     if is_new:
         write_json(cache, known)

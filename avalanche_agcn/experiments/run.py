@@ -98,7 +98,13 @@ class Run:
     def _open_data(self, benchmark: MultiLabelBenchmark | None) -> None:
         check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
-        self.benchmark = build.make_benchmark(self.settings, self.log) if benchmark is None else benchmark
+        # The network comes first, because photos are normalised for it. A finished run needs none.
+        self.backbone: Any = build.make_backbone(self.settings) if self.kept is None else None
+        if benchmark is None:
+            if self.backbone is not None:
+                self.backbone.check_image_size(self.settings.image_size)
+            benchmark = build.make_benchmark(self.settings, self.backbone, self.log)
+        self.benchmark = benchmark
         self._log(str(self.benchmark))
         self.data = folder.data_fingerprint(self.benchmark.plan)
 
@@ -109,11 +115,7 @@ class Run:
         self.experience = 0
         self.trained = False  # on the current experience, which is then only to be evaluated
         self._started = time.monotonic()
-        self.backbone: Any = build.make_backbone(settings)
-        if settings.benchmark != "own":
-            self.backbone.check_image_size(settings.image_size)
-        self.images = build.normalise(self.benchmark, settings, self.backbone)
-        self.benchmark = self.images
+        self.images = self.benchmark
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         network: Any = self.backbone
         if settings.freeze_backbone:

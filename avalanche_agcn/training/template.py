@@ -12,7 +12,7 @@ from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from avalanche_agcn.benchmarks.experience import origin_of
+from avalanche_agcn.benchmarks.experience import check_strategy, origin_of
 from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.evaluation import multilabel_evaluator
 from avalanche_agcn.models.forward import unwrap
@@ -156,12 +156,17 @@ class MultiLabelTemplate(SupervisedTemplate):
         share(chain(unwrap(self.model).parameters(), unwrap(self.model).buffers()))
         super()._before_training(**kwargs)
 
+    def _before_training_exp(self, **kwargs: Any) -> None:
+        check_strategy(self)
+        super()._before_training_exp(**kwargs)
+
     def _after_training_exp(self, **kwargs: Any) -> None:
         share(unwrap(self.model).buffers())  # batch normalisation has seen a process's own images only
         super()._after_training_exp(**kwargs)
         self._unwrap_model()
 
     def _before_eval(self, **kwargs: Any) -> None:
+        check_strategy(self)
         share(unwrap(self.model).buffers())  # it may be an evaluation between two steps
         super()._before_eval(**kwargs)
 

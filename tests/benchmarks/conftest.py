@@ -2,6 +2,8 @@
 
 import pytest
 
+from avalanche_agcn.benchmarks.image_files import find_normalisation
+
 
 @pytest.fixture
 def write_lists(tmp_path):
@@ -40,5 +42,41 @@ def assert_b_protocol(files_of):
             assert targets_of(own) == expected(train, names, classes, classes)
             nested |= targets_of(added)
             assert nested == expected(test, names, seen, set(names))
+
+    return check
+
+
+@pytest.fixture
+def assert_arguments_arrive():
+    """Checks that a benchmark of image files follows the arguments that all such benchmarks share."""
+
+    def transform(image):
+        return image
+
+    def check(make, n_classes):
+        conventions = {
+            "classes_per_experience": (n_classes - 1, 1),
+            "class_order": "shuffled-1",
+            "repeat_images": True,
+            "assignment": "random",
+            "unlabelled_as_negative": True,
+            "test_images": "all",
+            "image_size": 24,
+            "flip": False,
+        }
+        benchmark = make(n_classes=n_classes, mean=(0.1, 0.2, 0.3), std=(1.0, 2.0, 3.0), **conventions)
+        assert {name: getattr(benchmark.protocol, name) for name in conventions} == conventions
+        for used in (benchmark.plan.train_transform, benchmark.plan.eval_transform):
+            step = find_normalisation(used)
+            assert (tuple(step.mean), tuple(step.std)) == ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
+            assert "size=[24, 24]" in repr(used)
+            assert "Flip" not in repr(used)
+        sizes = {"n_classes": n_classes, "n_experiences": 1}
+        limited = make(**sizes, limit=1, truncated="error", train_transform=transform)
+        assert [len(stream[0].dataset) for stream in limited.streams.values()] == [1, 1]
+        assert limited.plan.train.source.truncated == "error"
+        assert limited.plan.train_transform is transform
+        assert limited.plan.eval_transform is not transform
+        assert make(**sizes, eval_transform=transform).plan.eval_transform is transform
 
     return check

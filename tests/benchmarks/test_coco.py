@@ -217,6 +217,49 @@ def test_split_lists_are_followed_exactly_and_named_by_the_annotations(tmp_path,
     assert complete == {35: [1, 0, 1], 4: [1, 1, 0], 10: [0, 1, 1], 2: [0, 1, 0]}
 
 
+@pytest.mark.parametrize("annotated", [True, False])
+@pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # few images
+def test_split_lists_with_unlabelled_as_negative_have_0_outside_the_own_columns(
+    tmp_path, write_lists, annotated
+):
+    cells = ",".join(["0"] * 38)
+    lists = {  # without annotations, lists have the 40 classes of the published ones
+        "task0/train.csv": rows("train", {35: "1", 4: "1"} if annotated else {35: "1,1"}),
+        "task0/test.csv": rows("val", {8: "1"} if annotated else {8: "1,0"}),
+        "task1/train.csv": rows("train", {10: "1,1", 2: "1,0"} if annotated else {10: f"1{cells[1:]}"}),
+        "task1/test.csv": rows("val", {8: "1,1,1"} if annotated else {8: f"1,0,{cells}"}),
+    }
+    root = make_coco(tmp_path / "coco") if annotated else tmp_path
+    masked = SplitCOCO(root, split_lists=write_lists(lists))
+    zeros = SplitCOCO(root, split_lists=write_lists(lists), unlabelled_as_negative=True, flip=False)
+    for with_nan, with_0 in zip(masked.train_stream, zeros.train_stream, strict=True):
+        assert with_nan.dataset.targets.data.isnan().any()
+        assert torch.equal(with_0.dataset.targets.data, with_nan.dataset.targets.data.nan_to_num(0.0))
+    for one, other in zip(masked.test_stream, zeros.test_stream, strict=True):
+        assert torch.equal(one.dataset.targets.data, other.dataset.targets.data)
+    assert zeros.protocol.unlabelled_as_negative
+    assert not zeros.protocol.flip
+    assert "Flip" not in repr(zeros.plan.train_transform)
+    assert not masked.protocol.unlabelled_as_negative
+    assert masked.protocol.flip
+
+
+def test_limit_takes_the_first_images_of_each_list(tmp_path, write_lists):
+    lists = {
+        "task0/train.csv": rows("train", {35: "1", 4: "1"}),
+        "task0/test.csv": rows("val", {8: "1", 3: "1"}),
+    }
+    benchmark = SplitCOCO(make_coco(tmp_path / "coco"), split_lists=write_lists(lists), limit=1)
+    names = [stream[0].dataset.image_names[0] for stream in benchmark.streams.values()]
+    assert names == [f"{s}2014/{file_name(2014, s, n)}" for s, n in (("train", 35), ("val", 8))]
+    assert [len(stream[0].dataset) for stream in benchmark.streams.values()] == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # few images
+def test_arguments_shared_by_all_benchmarks_arrive(coco, assert_arguments_arrive):
+    assert_arguments_arrive(lambda **given: SplitCOCO(coco, **given), n_classes=4)
+
+
 LISTED = rows("train", {35: "1"})
 LISTS = {"task0/train.csv": LISTED, "task0/test.csv": rows("val", {8: "1"})}
 

@@ -95,7 +95,10 @@ BAD = {
     "a word for a value": ("file,cat,dog\na.jpg,1,nan\n", "row 2: expected 0 or 1 for 'dog', got 'nan'"),
     "too few cells": ("file,cat,dog\na.jpg,1,1\nb.jpg,1\n", "row 3: there are 2 cells, but the header has 3"),
     "too many cells": ("file,cat,dog\na.jpg,1,1,0\n", "row 2: there are 4 cells, but the header has 3"),
-    "a column twice": ("file,cat,cat\na.jpg,1,0\n", "row 1: the column 'cat' is empty, twice there"),
+    "a column twice": (
+        "file,cat,cat\na.jpg,1,0\n",
+        "row 1: the column 'cat' is empty, repeated or not a name; rename",
+    ),
     "a column without name": ("file,cat,\na.jpg,1,0\n", "row 1: the column '' is empty"),
     "no file name": ("file,labels\n,dog\n", "row 2: expected the name of an image file, got ''"),
 }

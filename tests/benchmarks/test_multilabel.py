@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 from avalanche_agcn.benchmarks import MultiLabelAttribute, multilabel_benchmark
-from avalanche_agcn.benchmarks.multilabel import assemble, make_plan
+from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, make_plan
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.benchmarks.split import draw_long_tail
 
 
 class Images(Dataset):
@@ -75,7 +74,8 @@ def make(labels, members, names, settings, seed):
     if members is None:
         return multilabel_benchmark(*data, class_names=names, seed=seed, **settings)
     membership = {"train_membership": members[0], "test_membership": members[1]}
-    return assemble(make_plan(*data, Protocol(**settings), class_names=names, seed=seed, **membership))
+    plan = make_plan(*data, Protocol(**settings), class_names=names, seed=seed, **membership)
+    return MultiLabelBenchmark(plan)
 
 
 @settings(max_examples=150)
@@ -123,17 +123,6 @@ def test_no_image_or_label_is_lost_doubled_or_wrong(case, seed):
         assert sorted(nested) == shown.nonzero().flatten().tolist()
 
 
-def test_power_law_thins_out_the_train_images_only():
-    train, test = drawn_images(300, 6, positives=0.15), drawn_images(50, 6, seed=1)
-    settings = {"n_experiences": 3, "repeat_images": True, "seed": 3}
-    whole, thin = (multilabel_benchmark(train, test, long_tail=power, **settings) for power in (None, 1.0))
-    keep = draw_long_tail(train.targets, 1.0, seed=3) & train.targets.any(1)
-    assert images_of(thin.complete_train_dataset) == keep.nonzero().flatten().tolist()
-    assert [len(e.dataset) for e in thin.test_stream] == [len(e.dataset) for e in whole.test_stream]
-    assert thin.protocol.long_tail == 1.0
-    assert "long_tail" not in str(whole.protocol)
-
-
 @given(st.integers(0, 3), st.sampled_from([1, 5, 0.25, np.int64(5), np.float64(0.25)]))
 @settings(max_examples=20)
 def test_validation_images_leave_training_and_are_fully_labelled(seed, size):
@@ -174,7 +163,7 @@ def test_plan_makes_the_same_benchmark_or_a_part_of_it():
     data = drawn_images(60, 6)
     benchmark = multilabel_benchmark(data, data, n_experiences=2, validation_size=10)
     for n in (100, 3):
-        part = assemble(benchmark.plan.limited(n))
+        part = MultiLabelBenchmark(benchmark.plan.limited(n))
         assert part.class_names == benchmark.class_names
         for name, stream in benchmark.streams.items():
             for whole, first in zip(stream, part.streams[name], strict=True):

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from avalanche_agcn.benchmarks import SplitWIDE
-from avalanche_agcn.benchmarks.published import read_split_lists
+from avalanche_agcn.benchmarks.split_lists import read_split_lists
 
 # image → its concepts; sky is on 4 images, sun on 3, lake on 2, cat on 1
 IMAGES = {"clouds/0001_11.jpg": "sky sun", "actor/0002_12.jpg": "sky lake", "lake/0003_13.jpg": "lake"}
@@ -85,6 +85,12 @@ def test_train_images_are_those_of_the_train_list(tmp_path):
         split()
     (root / "ImageList" / "TrainImagelist.txt").unlink()
     assert split() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # few images
+def test_arguments_shared_by_all_benchmarks_arrive(tmp_path, assert_arguments_arrive):
+    root = make_wide(tmp_path, test=TEST)
+    assert_arguments_arrive(lambda **given: SplitWIDE(root, **given), n_classes=3)
 
 
 def test_lists_count_lines_from_0_and_get_names_from_the_ground_truth(tmp_path, write_lists):

@@ -125,3 +125,9 @@ def test_the_test_share_of_each_class_is_at_most_the_requested_one(rows, share):
     if n > 0:
         assert int(targets[is_test, rarest].sum()) == min(int(share * n + 1e-9), n - 1)
     assert is_test.equal(split_photos(targets, share))
+
+
+@pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # few images
+def test_arguments_shared_by_all_benchmarks_arrive(folder, assert_arguments_arrive):
+    data = {"dataset_root": folder / "images", "labels": folder / "labels.csv"}
+    assert_arguments_arrive(lambda **given: SplitPhotos(**data, **given), n_classes=5)

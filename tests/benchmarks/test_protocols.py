@@ -1,9 +1,11 @@
 import inspect
+from dataclasses import fields
 
 import pytest
 
-from avalanche_agcn.benchmarks import SplitCOCO, SplitScenes, SplitVOC, SplitWIDE
-from avalanche_agcn.benchmarks.protocols import b_sizes, resolve_protocol
+from avalanche_agcn.benchmarks import SplitCOCO, SplitPhotos, SplitScenes, SplitVOC, SplitWIDE
+from avalanche_agcn.benchmarks.image_files import ImageOptions
+from avalanche_agcn.benchmarks.protocols import Conventions, b_sizes, resolve_protocol
 
 
 def test_sizes_of_the_published_protocols():
@@ -15,21 +17,30 @@ def test_sizes_of_the_published_protocols():
 
 
 @pytest.mark.parametrize(
-    ("name", "explicit", "error", "message"),
+    ("name", "chosen", "message"),
     [
-        ("b0-c10", {}, ValueError, "'paper' or 'B<n>-C<m>', such as 'B0-C10', not 'b0-c10'"),
-        ("paper", {"test_images": "some"}, ValueError, r"test_images must be one of \('seen', 'all'\)"),
-        ("paper", {"crowds": True}, ValueError, "crowds must be one of"),
-        ("paper", {"repeat": True}, TypeError, "no setting repeat here, only assignment, class_order"),
+        ("b0-c10", {}, "'paper' or 'B<n>-C<m>', such as 'B0-C10', not 'b0-c10'"),
+        ("paper", {"test_images": "some"}, r"test_images must be one of \('seen', 'all'\)"),
+        ("paper", {"crowds": True}, "crowds must be one of"),
     ],
 )
-def test_unknown_protocols_and_settings_are_rejected(name, explicit, error, message):
-    with pytest.raises(error, match=message):
-        resolve_protocol(name, paper_sizes=(40, 10), **explicit)
+def test_unknown_protocols_and_settings_are_rejected(name, chosen, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_protocol(name, Conventions(**chosen), paper_sizes=(40, 10))
 
 
-@pytest.mark.parametrize("make", [SplitCOCO, SplitWIDE, SplitVOC, SplitScenes])
-def test_shared_arguments_are_in_every_signature(make):
-    shared = {"protocol", "n_classes", "n_experiences", "class_order", "seed"}
-    shared |= set() if make is SplitScenes else {"dataset_root", "backbone"}  # scenes have their own mean
-    assert shared <= inspect.signature(make).parameters.keys()
+@pytest.mark.parametrize("make", [SplitCOCO, SplitWIDE, SplitVOC, SplitPhotos, SplitScenes])
+def test_signatures_show_every_argument(make):
+    parameters = inspect.signature(make).parameters
+    assert not [p for p in parameters.values() if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    conventions = {field.name for field in fields(Conventions)} - {"crowds", "difficult"}
+    image_options = {field.name for field in fields(ImageOptions)}
+    if make is SplitScenes:  # scenes have a mean of their own, and no files
+        image_options -= {"backbone", "mean", "std", "truncated"}
+    assert conventions | image_options <= parameters.keys()
+    assert ("dataset_root" in parameters) == (make is not SplitScenes)
+    assert {name for name in ("crowds", "split_lists", "difficult") if name in parameters} == {
+        SplitCOCO: {"crowds", "split_lists"},
+        SplitWIDE: {"split_lists"},
+        SplitVOC: {"difficult"},
+    }.get(make, set())

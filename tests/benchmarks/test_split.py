@@ -2,15 +2,13 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from avalanche_agcn.benchmarks.split import (
     assign_once,
     choose_classes,
-    draw_long_tail,
     experience_sizes,
-    long_tail_quotas,
     resolve_class_order,
 )
 
@@ -119,42 +117,3 @@ def test_random_rule_draws_from_all_labels():
     assert abs(share - 0.5) < 4 * (0.25 / 2000) ** 0.5
     with pytest.raises(ValueError, match=r"one of \('rarest', 'random'\), not 'best'"):
         assign_once(torch.ones(1, 1), [1], assignment="best")
-
-
-def random_labels(n, n_classes, seed, share=0.15):
-    return (torch.rand(n, n_classes, generator=torch.Generator().manual_seed(seed)) < share).to(torch.int8)
-
-
-def test_quotas_worked_by_hand():
-    counts = torch.tensor([10, 100, 60, 0, 60])  # ranks 4, 1, 2, 5, 3
-    quotas = {0: counts.tolist(), 1: [10, 100, 50, 0, 33], 2: [6, 100, 25, 0, 11], 50: [1, 100, 1, 0, 1]}
-    assert {power: long_tail_quotas(counts, float(power)).tolist() for power in quotas} == quotas
-    with pytest.raises(ValueError, match="long_tail must be at least 0, not -1"):
-        long_tail_quotas(counts, -1.0)
-
-
-@settings(max_examples=60)
-@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 99), st.sampled_from([0.0, 0.5, 1.0, 3.0]))
-def test_quotas_hold_and_no_class_is_lost(n, n_classes, seed, power):
-    labels = random_labels(n, n_classes, seed)
-    keep = draw_long_tail(labels, power, seed)
-    counts, quotas = labels[keep].sum(0), long_tail_quotas(labels.sum(0), power)
-    assert torch.equal(counts > 0, labels.any(0))  # every class keeps an image
-    assert keep[~labels.any(1)].all()
-    if power == 0:
-        assert keep.all()
-    # Above its quota a class has at most the images that saved another class.
-    assert ((counts - quotas).clamp(min=0) <= (quotas == 1).sum()).all() or power == 0
-    assert torch.equal(keep, draw_long_tail(labels, power, seed))
-
-
-def test_single_labels_meet_the_quotas_and_several_only_for_the_most_frequent_classes_do_not():
-    labels = torch.eye(4, dtype=torch.int8)[torch.randint(0, 4, (400,), generator=torch.Generator())]
-    kept = labels[draw_long_tail(labels, 1.0)].sum(0)
-    assert torch.equal(kept.long(), long_tail_quotas(labels.sum(0), 1.0))
-    labels = random_labels(2000, 10, 0)
-    kept, quotas = labels[draw_long_tail(labels, 1.0)].sum(0), long_tail_quotas(labels.sum(0), 1.0)
-    assert (kept <= quotas).all()
-    head = quotas.sort(descending=True).indices[:2]
-    assert set((kept < quotas).nonzero().flatten().tolist()) <= set(head.tolist())
-    assert kept.max() > 4 * kept.min()

@@ -91,6 +91,12 @@ def test_protocol_and_its_settings_are_in_force(tmp_path):
             SplitVOC(**{"dataset_root": tmp_path} | given)
 
 
+@pytest.mark.filterwarnings("ignore:.* have no positive in their own experience")  # few images
+def test_arguments_shared_by_all_benchmarks_arrive(tmp_path, assert_arguments_arrive):
+    write_voc(tmp_path)
+    assert_arguments_arrive(lambda **given: SplitVOC(tmp_path, **given), n_classes=20)
+
+
 SETS = "ImageSets/Main"
 
 

@@ -1,11 +1,12 @@
 import functools
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
-from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
+from avalanche_agcn.benchmarks import MultiLabelBenchmark, SplitScenes, multilabel_benchmark
+from avalanche_agcn.benchmarks.image_files import ImageFiles, find_normalisation, paper_transforms
 from avalanche_agcn.benchmarks.scenes import ScenesDataset
 from avalanche_agcn.experiments.build import MAKERS, make_benchmark
 from avalanche_agcn.experiments.folder import STATE_FILE
@@ -87,16 +88,33 @@ def test_l3a_has_random_features_of_the_network_or_of_its_features(tmp_path, cac
     assert not torch.equal(first.weight, other.weight)
 
 
-@pytest.mark.parametrize(("protocol", "flips"), [("paper", True), ("B0-C4", False), ("B10-C2", False)])
-def test_a_run_on_voc_has_the_protocols_classes_and_transforms(tmp_path, monkeypatch, protocol, flips):
+@pytest.mark.parametrize("protocol", ["paper", "B0-C4", "B10-C2"])
+def test_a_run_on_voc_has_the_protocols_classes_and_transforms(monkeypatch, protocol):
     made = {}
     monkeypatch.setitem(MAKERS, "voc", lambda root, **given: made.update(given, root=root))
     numbers = {"n_classes": 20, "n_experiences": 5} if protocol == "paper" else {}
     settings = make_settings("voc", dataset_root="x", backbone="small", protocol=protocol, **numbers)
-    make_benchmark(settings)
+    make_benchmark(settings, network := SimpleNamespace())
     assert (made["root"], made["protocol"], made["n_classes"]) == ("x", protocol, numbers.get("n_classes"))
-    assert ("Flip" in repr(made["train_transform"])) == flips
-    assert "split_lists" not in made
+    assert (made["image_size"], made["backbone"]) == (settings.image_size, network)
+    # The transforms are the protocol's.
+    assert made.keys().isdisjoint({"train_transform", "eval_transform", "flip", "split_lists"})
+
+
+@pytest.mark.parametrize(("frozen", "n_benchmarks"), [(False, 1), (True, 2)])  # of images, and of features
+def test_a_run_makes_each_benchmark_once(tmp_path, monkeypatch, cache, frozen, n_benchmarks):
+    made = []
+    make = MultiLabelBenchmark.__init__
+
+    def record(benchmark, plan):
+        made.append(plan)
+        make(benchmark, plan)
+
+    monkeypatch.setattr(MultiLabelBenchmark, "__init__", record)
+    run = make_run(smoke("finetuning", freeze_backbone=frozen, cache=cache), tmp_path)
+    assert len(made) == n_benchmarks
+    assert made[0] is run.images.plan
+    assert max(len(experience.dataset) for experience in run.images.train_stream) <= SMOKE["limit"]
 
 
 @pytest.mark.parametrize(("n_bytes", "reason"), [(0, "not a saved state"), (-10, "damaged")])
@@ -235,6 +253,9 @@ def test_own_photos_run_from_a_csv_to_a_prediction(tmp_path):
     results = run.run()
     assert "names of classes, separated by ';'; 40 images, 4 classes" in lines[0]
     assert (results.benchmark, results.class_names) == ("SplitPhotos", ["car", "cat", "dog", "person"])
+    assert (run.images.protocol.image_size, run.images.protocol.flip) == (32, True)
+    step = find_normalisation(run.images.plan.eval_transform)
+    assert (tuple(step.mean), tuple(step.std)) == (run.backbone.mean, run.backbone.std)
     for picture in results.pictures:
         assert set(picture["labels"]) == set(labels[picture["image"]])
         photo = scenes[files.index(picture["image"])][0]

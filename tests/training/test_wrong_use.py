@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from avalanche.benchmarks import split_online_stream
 from avalanche.evaluation.metrics import accuracy_metrics
 from avalanche.training import Cumulative, JointTraining, Naive
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
@@ -13,7 +14,7 @@ from torch.utils.data import TensorDataset
 from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix
 from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageOptions, find_normalisation, paper_transforms
-from avalanche_agcn.evaluation import multilabel_evaluator
+from avalanche_agcn.evaluation import mean_average_precision_metrics, multilabel_evaluator
 from avalanche_agcn.evaluation.functional import average_precision
 from avalanche_agcn.models import Backbone, MultiLabelClassifier
 from avalanche_agcn.training import ER, FineTuning, MultiTask, PartialBCEWithLogitsLoss, StreamingRidge
@@ -88,7 +89,8 @@ def train_normalised(train):
         data = images(torch.eye(2).repeat(4, 1))
         made = multilabel_benchmark(data, data, n_experiences=2, **paper_transforms(None, mean=mean))
         model = MultiLabelClassifier(backbone(mean=OTHER, **settings), 2)
-        train(kind=kind, model=model, stream=made.train_stream[:1])
+        evaluator = multilabel_evaluator(loggers=[]) if kind is Naive else EvaluationPlugin()
+        train(kind=kind, model=model, evaluator=evaluator, stream=made.train_stream[:1])
 
     return run
 
@@ -116,21 +118,31 @@ def test_normalisation_is_the_given_one_else_the_backbones():
             used(**wrong)
 
 
-def test_a_plain_criterion_is_rejected_under_any_strategy_unless_all_labels_are_known(train, zeros):
+@pytest.mark.parametrize("kind", [FineTuning, Naive])
+def test_a_plain_criterion_is_rejected_unless_all_labels_are_known(train, zeros, benchmark, kind):
+    def run(criterion, **settings):
+        # Avalanche's strategy has no part of this package but the evaluator, which checks it.
+        evaluator = multilabel_evaluator(loggers=[]) if kind is Naive else EvaluationPlugin()
+        return train(kind=kind, criterion=criterion, evaluator=evaluator, **settings)
+
+    online = split_online_stream(benchmark.train_stream, experience_size=10)
     for criterion in (nn.CrossEntropyLoss(), nn.BCEWithLogitsLoss(), nn.BCELoss()):
-        with pytest.raises(ValueError, match=r"Loss is .*: pass criterion=PartialBCEWithLogitsLoss\(\)"):
-            train(kind=Naive, criterion=criterion)
-    settings = {"criterion": nn.BCEWithLogitsLoss(), "stream": zeros.train_stream[:1]}
+        for stream in (benchmark.train_stream, online):
+            with pytest.raises(ValueError, match=r"Loss is .*: pass criterion=PartialBCEWithLogitsLoss\(\)"):
+                run(criterion, stream=stream)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 6))
-    assert train(kind=Naive, model=model, **settings).clock.train_iterations > 0
+    trained = run(nn.BCEWithLogitsLoss(), stream=zeros.train_stream[:1], model=model)
+    assert trained.clock.train_iterations > 0
 
 
-def test_accuracy_is_rejected_under_any_strategy(train, benchmark):
-    evaluator = EvaluationPlugin(accuracy_metrics(stream=True), loggers=[])
+@pytest.mark.parametrize("kind", [FineTuning, Naive])
+def test_accuracy_is_rejected(train, benchmark, kind):
+    ours = mean_average_precision_metrics(stream=True) if kind is Naive else []
+    evaluator = EvaluationPlugin(accuracy_metrics(stream=True), ours, loggers=[])
     with pytest.raises(ValueError, match=r"argmax of multi-hot targets.*multilabel_evaluator\(\)"):
-        train(kind=Naive, evaluator=evaluator)
+        train(kind=kind, evaluator=evaluator)
     with pytest.raises(ValueError, match="argmax of multi-hot targets"):
-        train(kind=Naive, evaluator=evaluator, n=0).eval(benchmark.test_stream)
+        train(kind=kind, evaluator=evaluator, n=0).eval(benchmark.test_stream)
 
 
 def test_agcn_without_its_graph_is_rejected(train, make_model):

@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import pytest
 
-from avalanche_agcn.benchmarks.published import read_split_lists
+from avalanche_agcn.benchmarks.split_lists import read_split_lists
 
 LISTS = {
     "Split/task0/train.csv": ["a.jpg,1,0", "b.jpg,0,1"],
