@@ -75,7 +75,7 @@ def tables_of(stream: Stream, part: str, rows: Sequence[Results], folder: Path) 
     choices = read_choices(chosen) if (chosen / CHOSEN_FILE).is_file() else {}
     if stream.name == "coco18":
         return coco18.tables_of(part, rows, choices)
-    return {f"{caption}, in percent": table for caption, table in all_tables(rows).items()}
+    return {f"{one.caption}, in percent": one.table for one in all_tables(rows)}
 
 
 def _join(sections: Sequence[str]) -> str:
