@@ -1,17 +1,17 @@
-"""AGCN (Augmented Graph Convolutional Network, Du et al., 2022): the paper, in the order it is read.
+r"""AGCN (Augmented Graph Convolutional Network, Du et al., 2022), in the order of the paper's equations.
 
-===================  ============================================================  =============
-file                 contents                                                      equations
-===================  ============================================================  =============
-``correlation.py``   the Augmented Correlation Matrix, counted batch by batch      1 to 4
-``graph.py``         from correlations to the adjacency matrix of a GCN
-``gcn.py``           two graph convolutions                                        5
-``model.py``         image features times the classifiers of the GCN               5, 6
-``losses.py``        distillation, and preservation of relationships               7, 8
-``plugins.py``       when each is computed in a training step, and their sum       9
-``strategy.py``      `AGCN`, with its presets
-``official.py``      what the authors' code computes instead of Eq. 1 to 4
-===================  ============================================================  =============
+=========  ==================  =====================================================================
+equation   file                function
+=========  ==================  =====================================================================
+1 to 4     ``correlation.py``  ``AugmentedCorrelationMatrix.matrix``: relations between labels
+(none)     ``graph.py``        ``adjacency``: from these relations to the graph of the GCN
+5          ``gcn.py``          ``GCN.forward``: from word vectors to one classifier per class
+6          ``model.py``        ``AGCNModel.logits``: image features times these classifiers
+7, 8       ``losses.py``       ``distillation_loss`` and ``relationship_preserving_loss``
+9          ``plugins.py``      ``AGCNPlugin.before_backward``; ``ACMPlugin`` counts the labels
+\          ``strategy.py``     `AGCN`: both plugins, and the presets
+\          ``official.py``     the authors' code where it differs from the equations
+=========  ==================  =====================================================================
 
 ``docs/agcn.md`` has the paper's equations beside the lines of code.
 """

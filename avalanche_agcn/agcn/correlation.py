@@ -1,18 +1,17 @@
 """The Augmented Correlation Matrix (ACM): label relations counted batch by batch (Eq. 1 to 4).
 
-==========================  ===================================================  ==============
-symbol                      meaning                                              here
-==========================  ===================================================  ==============
-A^t                         relations among all classes seen by experience t      ``matrix()``
-A^{t-1} (Old-Old)           the matrix as the previous experience left it         ``_old``
-B^t (New-New), Eq. 2        N_ij / N_j                                            ``_hard``
-R^t (Old-New), Eq. 3        Σ ẑ_i y_j / N_j                                       ``_cross``
-Q^t (New-Old), Eq. 4        Σ ẑ_i y_j / Σ ẑ_i                                     ``_soft``
-ẑ                           the teacher's soft labels of old classes               ``soft_old``
-y                           the hard labels of new classes                        ``targets_new``
-==========================  ===================================================  ==============
+=====================  =================================================  ==========================
+symbol                 meaning                                            here
+=====================  =================================================  ==========================
+y, ẑ                   hard labels of new classes, soft labels of old     ``targets_new``, ``soft_old``
+N_ij                   Σ y_i y_j; its diagonal is N_j                     ``_hard``
+Σ ẑ_i y_j, Σ ẑ_i       sums of soft labels                                ``_cross``, ``_soft``
+A^{t-1} (Old-Old)      the matrix as the previous experience left it      ``_old``
+B, R, Q                New-New, Old-New and New-Old blocks                in ``matrix()``
+A^t                    relations among all classes seen by experience t   ``matrix()``
+=====================  =================================================  ==========================
 
-Entry [i, j] of every block is P(class i | class j).
+Entry [i, j] of A is P(class i | class j). `ClassBlocks` keeps the numbers of classes and saves the sums.
 """
 
 from typing import Literal
@@ -31,10 +30,9 @@ class AugmentedCorrelationMatrix(ClassBlocks):
     """Conditional probabilities between all classes seen so far, from sums in float64.
 
     Args:
-        q_counts: images that the denominator of Q, Σ ẑ_i, runs over. ``"experience"`` is Eq. 4: those of the
-            current experience, which show the new classes far more often than the whole stream does, so that
-            Q is too high. ``"stream"`` adds the counts of class i in earlier experiences: hard labels in its
-            own experience, soft labels since.
+        q_counts: images that Σ ẑ_i, the denominator of Q, sums over. ``"experience"`` is Eq. 4: those of the
+            current experience, which overestimates Q. ``"stream"`` adds the counts of class i in earlier
+            experiences: hard labels in its own experience, soft labels since.
         hard_start: initial value of the counts N_j.
         soft_start: initial value of the sums Σ ẑ_i.
 
@@ -65,11 +63,6 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         self._old = torch.zeros(0, 0, dtype=torch.float64)  # A^{t-1}, [n_old, n_old]
         self._earlier = self._old.new_zeros(0)  # counts of old classes in earlier experiences, [n_old]
         self._open_sums(0, 0)
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the statistics: that of the last batch."""
-        return self._hard.device
 
     def begin(self, n_new: int) -> None:
         """Open an experience with ``n_new`` new classes; relations among earlier classes are frozen."""
@@ -109,20 +102,23 @@ class AugmentedCorrelationMatrix(ClassBlocks):
             sums += [soft.T @ hard, soft.sum(dim=0)]
         if reduce:
             sums = sum_over_processes(*sums)
-        for total, batch in zip((self._hard, self._cross, self._soft), sums, strict=False):
-            total += batch
+        self._hard += sums[0]
+        if soft_old is not None:
+            self._cross += sums[1]
+            self._soft += sums[2]
 
     def matrix(self) -> Tensor:
         """Conditional probabilities ``[n_seen, n_seen]``, float64, unit diagonal (Eq. 1).
 
         A class without positives so far has no relations: zeros beside its 1 on the diagonal.
         """
-        n_new = self._hard.diagonal() + self.hard_start  # N_j
-        n_old = self._soft + self._earlier if self.q_counts == "stream" else self._soft
-        new_new = _divide(self._hard, n_new).fill_diagonal_(1.0)  # B, Eq. 2
-        old_new = _divide(self._cross, n_new)  # R, Eq. 3
-        new_old = _divide(self._cross.T, n_old + self.soft_start)  # Q, Eq. 4
-        return torch.cat([torch.cat([self._old, old_new], dim=1), torch.cat([new_old, new_new], dim=1)])
+        count_new = self._hard.diagonal() + self.hard_start  # N_j
+        count_old = self._soft + self._earlier if self.q_counts == "stream" else self._soft
+        count_old = count_old + self.soft_start  # Σ ẑ_i
+        new_new = _divide(self._hard, count_new).fill_diagonal_(1.0)  # B, Eq. 2
+        old_new = _divide(self._cross, count_new)  # R, Eq. 3
+        new_old = _divide(self._cross.T, count_old)  # Q, Eq. 4
+        return torch.cat([torch.cat([self._old, old_new], 1), torch.cat([new_old, new_new], 1)])  # A, Eq. 1
 
 
 def _divide(counts: Tensor, totals: Tensor) -> Tensor:

@@ -1,14 +1,14 @@
-"""Graph convolutions over the classes of a label graph."""
+"""Graph convolutions over the classes of a label graph (Eq. 5)."""
 
 import torch
 from torch import Tensor, nn
 
-HIDDEN_FEATURES = 1024  # width between the two layers; paper's program and ML-GCN
+HIDDEN_FEATURES = 1024  # width between the two layers; authors' code and ML-GCN
 NEGATIVE_SLOPE = 0.2  # of the LeakyReLU between them; ML-GCN
 
 
 class GraphConvolution(nn.Module):
-    """Linear transform of the nodes, then a weighted sum over neighbours; independent of their number."""
+    """Linear transform of the nodes, then a weighted sum over neighbours, however many nodes there are."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()

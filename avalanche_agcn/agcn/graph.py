@@ -1,4 +1,4 @@
-"""From label relations to the adjacency matrix of a GCN.
+"""Between Eq. 4 and Eq. 5: the correlation matrix becomes the graph that the GCN multiplies by.
 
 The paper only says "similar to ML-GCN". The graph ``"paper"`` is therefore the one of ML-GCN (Chen et al.,
 2019) without its binarisation; ``"official"`` is that of the authors' code.
@@ -26,7 +26,7 @@ class GraphOptions:
     Attributes:
         cross_blocks: with False, classes of different experiences have no relations (without R and Q: the
             paper's Table 2, line 1).
-        neighbour_weight: total weight of a node's neighbours, beside its own of 1.
+        neighbour_weight: total weight of a node's neighbours; its own weight is 1.
         new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
         cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
     """
@@ -37,7 +37,7 @@ class GraphOptions:
     cross_threshold: float | None = None
 
     def check(self, graph: str) -> None:
-        """Raise a ValueError for an unknown graph, or an option that is out of range or not the graph's."""
+        """Raise a ValueError for an unknown graph, or an option out of range or unused by the graph."""
         check_choice("graph", graph, Graph)
         check_range("neighbour_weight", self.neighbour_weight, least=0)
         for name in ("new_threshold", "cross_threshold"):
@@ -56,9 +56,8 @@ def adjacency(
         acm: the statistics, which are not changed.
         preset: how relations become weights.
 
-            - ``"paper"``: the off-diagonal entries of each row are scaled to sum to ``neighbour_weight``, the
-              identity is added, and the result A normalised to D^-½ A D^-½ with D its row sums. Without such
-              re-weighting all classifiers are smoothed into one.
+            - ``"paper"``: D^-½ W D^-½, with w_ij = ``neighbour_weight`` · P_ij / Σ_{k≠i} P_ik, w_ii = 1 and D
+              the row sums of W. Without such weights all classifiers become nearly equal.
             - ``"official"``: block by block as in the authors' code; see `official_graph`.
             - ``"plain"``: the probabilities as they are, normalised to D^-½ A D^-½.
             - ``"identity"``: no relations; the GCN is then a perceptron over word vectors.
@@ -69,12 +68,12 @@ def adjacency(
     relations = acm.matrix()
     if not options.cross_blocks:
         relations = relations.where(_same_experience(acm), 0.0)
-    if preset == "identity":
-        return torch.eye(len(relations)).to(relations)
-    if preset == "plain":
-        return _normalise(relations)
     if preset == "paper":
         return _normalise(_reweight_rows(relations, options.neighbour_weight))
+    if preset == "plain":
+        return _normalise(relations)
+    if preset == "identity":
+        return torch.eye(len(relations)).to(relations)
     thresholds = options.new_threshold, options.cross_threshold
     return official_graph(relations, acm.block_sizes, options.neighbour_weight, *thresholds)
 
@@ -94,5 +93,6 @@ def _reweight_rows(relations: Tensor, neighbour_weight: float) -> Tensor:
 
 
 def _normalise(weights: Tensor) -> Tensor:
+    """D^-½ W D^-½, with D the row sums of W."""
     scale = weights.sum(dim=1).pow(-0.5)
     return scale[:, None] * weights * scale[None, :]

@@ -3,11 +3,11 @@
 =========  ==================================  ============================
 symbol     meaning                             here
 =========  ==================================  ============================
-A^t        graph over the classes seen         ``adjacency``
+A^t        graph made from the ACM             ``adjacency``
 H^{t,0}    word vectors of the classes         ``word_vectors``
-H^t        classifiers, AGCN(A^t, H^{t,0})     ``classifiers()``
-CNN(x)     features of an image                ``features(x)``
-ŷ          predictions, Eq. 6                  ``forward(x)``, before σ
+H^t        AGCN(A^t, H^{t,0}), Eq. 5           ``embeddings()``
+CNN(x)     features of an image                ``features(x)``, inherited
+ŷ          predictions, Eq. 6                  ``logits``, before σ
 =========  ==================================  ============================
 """
 
@@ -34,9 +34,10 @@ class AGCNModel(MultiLabelModel):
     graph up to date. Without Avalanche, call `set_graph`.
 
     Args:
-        backbone: see `MultiLabelModel`, as for the auxiliary head that ``decoupled`` adds.
+        backbone: network from images to ``[B, D]``.
         word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
         hidden_features: width between the layers of the GCN.
+        decoupled: whether to add an auxiliary head that trains the backbone; see `MultiLabelModel`.
     """
 
     adjacency: Tensor
@@ -72,12 +73,17 @@ class AGCNModel(MultiLabelModel):
 
     def embeddings(self) -> Tensor:
         """H, one classifier per class seen, ``[n_seen, D]`` (Eq. 5)."""
-        with torch.autocast(self.adjacency.device.type, enabled=False):
+        with torch.autocast(self.adjacency.device.type, enabled=False):  # small products, kept in float32
             return self.gcn(self.adjacency, self.word_vectors[: self.n_seen])
 
     def classifiers(self) -> Classifiers:
-        """H as classifiers, without bias: logits are features · Hᵀ (Eq. 6)."""
+        """H as classifiers, without bias."""
         return Classifiers(self.embeddings(), None)
+
+    def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
+        """Features · Hᵀ, ``[B, n_seen]`` (Eq. 6, before σ); pass the classifiers if they are known."""
+        embeddings = self.embeddings() if classifiers is None else classifiers.weight
+        return features.to(embeddings.dtype) @ embeddings.T
 
     def set_graph(self, adjacency: Tensor) -> None:
         """Set the graph ``[n, n]`` over the first n classes."""
@@ -97,7 +103,7 @@ class AGCNModel(MultiLabelModel):
     def parameter_groups(
         self, *, lr_backbone: float = LR_BACKBONE, lr_gcn: float = LR_GCN, lr_auxiliary: float = LR_AUXILIARY
     ) -> list[dict[str, Any]]:
-        """Parameters for an optimizer, with the paper's learning rate for each part."""
+        """Parameters for an optimizer, with the learning rates of the authors' code."""
         return self._group_parameters(self.gcn, lr_backbone, lr_gcn, lr_auxiliary)
 
     def adaptation(self, experience: MultiLabelExperience) -> None:
@@ -108,13 +114,11 @@ class AGCNModel(MultiLabelModel):
             self.set_graph(graph)
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
-        """Resize the buffers to the saved ones; word vectors of further classes are kept."""
-        saved = state_dict.get(f"{prefix}word_vectors", self.word_vectors)
-        further = self.word_vectors[len(saved) :]
+        """Take the size of the saved graph; word vectors of further classes are kept."""
         for name in ("past_graphs", "past_sizes"):  # in states of version 0.1
             state_dict.pop(prefix + name, None)
-        self.word_vectors = self.word_vectors[: len(saved)]
-        if f"{prefix}adjacency" in state_dict:
-            self.adjacency = self.adjacency.new_empty(state_dict[f"{prefix}adjacency"].shape)
+        graph = state_dict.get(f"{prefix}adjacency", self.adjacency)
+        words = state_dict.get(f"{prefix}word_vectors", self.word_vectors)
+        self.adjacency = self.adjacency.new_empty(graph.shape)
+        state_dict[f"{prefix}word_vectors"] = torch.cat([words, self.word_vectors[len(words) :].to(words)])
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self.word_vectors = torch.cat([self.word_vectors, further])

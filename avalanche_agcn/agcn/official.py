@@ -5,10 +5,12 @@ quantity              paper                               authors' code
 ====================  ==================================  ==========================================
 soft labels ẑ         sigmoid of the teacher's logits     softmax over the old classes
 counts N_j and Σ ẑ_i  start at 0                          start at 1e-6 and 1e-10
-a batch is counted    after its step                      before its forward pass
-what the GCN sees     the probabilities, re-weighted      binarised blocks (`official_graph`)
+a batch is counted    not said (here: after its step)     before its forward pass
+what the GCN sees     not said (see `adjacency`)          binarised blocks
 first experience      counted                             a constant block, whatever the labels are
 ====================  ==================================  ==========================================
+
+`ACMPlugin` computes the first three, `official_graph` the others.
 """
 
 from collections.abc import Sequence
@@ -46,7 +48,7 @@ def official_graph(
     for experience, n_new in enumerate(block_sizes):
         old = slice(n_old)
         new = slice(n_old, n_old + n_new)
-        if experience == 0:  # its threshold of 0 admits every entry, also that of a class with itself
+        if experience == 0:  # its threshold of 0 admits every entry, the diagonal included
             edges = torch.ones_like(relations[new, new])
             weights = _reweight_columns(edges, FIRST_NEIGHBOUR_WEIGHT)
             graph[new, new] = _add_identity_and_normalise(weights, FIRST_NORMALISATION_POWER)
@@ -68,6 +70,6 @@ def _reweight_columns(edges: Tensor, weight: float) -> Tensor:
 
 def _add_identity_and_normalise(weights: Tensor, power: float) -> Tensor:
     """(A·D)ᵀ·D, with A the weights plus the identity, and D the power of A's row sums."""
-    weights.diagonal().add_(1.0)
+    weights = weights + torch.eye(len(weights)).to(weights)
     scale = weights.sum(dim=1).pow(power)
     return scale[:, None] * weights.T * scale[None, :]

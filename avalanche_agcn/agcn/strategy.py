@@ -25,17 +25,18 @@ PRESETS = {"paper": PAPER_WEIGHTS, "official": PAPER_WEIGHTS, "statistics": STAT
 class AGCN(MultiLabelTemplate):
     """The paper's method: label relations across experiences, and a frozen teacher that preserves them.
 
-    The model is an `AGCNModel`; ``Adam(model.parameter_groups())`` has the paper's learning rates. Any
-    strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion `PartialBCEWithLogitsLoss` and
-    ``train(..., reset_optimizer_state=True)`` does the same.
+    The model is an `AGCNModel`; ``Adam(model.parameter_groups())`` has the learning rates of the authors'
+    code. Any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
+    `PartialBCEWithLogitsLoss` and ``train(..., reset_optimizer_state=True)`` does the same.
 
     Arguments that are not below are those of `AGCNPlugin`, `ACMPlugin`, `GraphOptions` and
     `OnlineReplayPlugin`; loss weights that are None are those of the preset.
 
     Args:
-        preset: ``"paper"``, the equations; ``"official"``, the soft labels and graph of the authors' code;
-            or ``"statistics"``, the equations with a `StatisticalNegativesPlugin` and weights that suit it,
-            which works best with orthogonal word vectors and ``lr_gcn=3e-4``.
+        preset: ``"paper"``, the equations (ℓ_dst and ℓ_gph as means, which λ₃ belongs to); ``"official"``, the
+            soft labels and graph of the authors' code; or ``"statistics"``, the equations with a
+            `StatisticalNegativesPlugin` and weights that suit it, best with orthogonal word vectors and
+            ``lr_gcn=3e-4``.
         mem_size: number of images in a replay memory; 0 for none, as in the paper.
         storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
         seed: seed of the memory (0 if None) and of the stream.
@@ -88,7 +89,7 @@ class AGCN(MultiLabelTemplate):
             options=options,
             q_counts=q_counts,
         )
-        # First, because λ₁ weighs the criterion, not what other plugins add to the loss.
+        # AGCNPlugin comes first: λ₁ multiplies the criterion, not what other plugins add to the loss.
         agcn_plugins: list[BasePlugin] = [self.agcn, self.acm]
         if preset == "statistics":
             agcn_plugins.append(StatisticalNegativesPlugin())
@@ -98,4 +99,4 @@ class AGCN(MultiLabelTemplate):
                 OnlineReplayPlugin(memory, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
             )
         super().__init__(plugins=[*agcn_plugins, *(plugins or [])], seed=seed, **base_kwargs)
-        AGCNModel.of(self)
+        AGCNModel.of(self)  # raises an error for another model

@@ -167,6 +167,11 @@ class ClassBlocks:
         for name in self._tensors:
             setattr(self, name, state[name.removeprefix("_")].detach().clone())
 
+    @property
+    def device(self) -> torch.device:
+        """Device of the sums: that of the last batch."""
+        return getattr(self, self._tensors[0]).device
+
     def _move_to(self, device: torch.device) -> None:
         for name in self._tensors:
             setattr(self, name, getattr(self, name).to(device))
