@@ -65,7 +65,17 @@ def boxes_inside():
 @pytest.fixture(scope="session")
 def studies():
     """The modules of the studies on photos, by name."""
-    names = ("declare", "trials", "running", "rows", "pages", "study", "coco18.declaration", "coco18.page")
+    names = (
+        "declare",
+        "trials",
+        "running",
+        "rows",
+        "pages",
+        "study",
+        "coco18.declaration",
+        "coco18.page",
+        "split_coco.page",
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parents[1] / "runs" / "studies")
         yield SimpleNamespace(**{name.replace(".", "_"): importlib.import_module(name) for name in names})

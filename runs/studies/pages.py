@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coco18 import page as coco18
 from declare import HERE, Stream
+from split_coco import page as split_coco
 from trials import CHOSEN_FILE, read_choices
 
 from avalanche_agcn.experiments.checkpoint import write_text
@@ -28,12 +29,13 @@ Appendix of [RESULTS.md](RESULTS.md), which discusses them. All tables are gener
 def write_pages(streams: Sequence[Stream], folder: Path, pages: Path) -> None:
     """Write all pages into the folder ``pages``, from the tables in ``folder``."""
     results = {stream.name: read_parts(stream, folder / stream.name) for stream in streams}
-    if "frozen" not in results["coco18"]:
-        raise FileNotFoundError(f"no results of coco18 in {folder}; run the study first, with --data.")
+    for name in ("coco18", "split_coco"):
+        if "frozen" not in results[name]:
+            raise FileNotFoundError(f"no results of {name} in {folder}; run the study first, with --data.")
     write_text(pages / TABLES_PAGE, tables_page(streams, results, folder))
-    write_text(pages / "RESULTS.md", results_page(results["coco18"], pages))
+    write_text(pages / "RESULTS.md", results_page(results, pages))
     write_html(folder / "coco18" / PAGE_FILE, coco18.streams_of(results["coco18"]), title=coco18.TITLE)
-    coco18.fill_readme(pages / "README.md", results["coco18"]["frozen"])
+    split_coco.fill_readme(pages / "README.md", results["split_coco"].get("frozen", []))
     if folder == HERE:
         coco18.write_small(read_choices(folder / "coco18" / "frozen"), SMALL_FILE)
 
@@ -44,15 +46,18 @@ def read_parts(stream: Stream, folder: Path) -> dict[str, list[Results]]:
     return {part: read_table(path) for part, path in paths.items() if path.is_file()}
 
 
-def results_page(results: PartResults, pages: Path) -> str:
-    """The text with its scores filled in, then the plots, which are drawn into ``pages/figures``."""
-    text = (HERE / "coco18" / "discussion.md").read_text(encoding="utf-8")
-    sections = [fill_in(text, results).strip(), "## Plots"]
-    for name, (caption, make) in coco18.plots_of(results).items():
-        path = pages / "figures" / f"{name}.png"
-        draw(make, path, dpi=110)
-        link = Path(os.path.relpath(path, pages)).as_posix()
-        sections.append(f"![{caption}]({link})")
+def results_page(results: Mapping[str, PartResults], pages: Path) -> str:
+    """The text of each stream with its scores filled in, and its plots, drawn into ``pages/figures``."""
+    sections = []
+    for stream in (split_coco, coco18):
+        name = Path(stream.__file__).parent.name
+        text = (HERE / name / "discussion.md").read_text(encoding="utf-8")
+        sections.append(fill_in(text, results[name]).strip())
+        for file_name, (caption, make) in stream.plots_of(results[name]).items():
+            path = pages / "figures" / f"{file_name}.png"
+            draw(make, path, dpi=110)
+            link = Path(os.path.relpath(path, pages)).as_posix()
+            sections.append(f"![{caption}]({link})")
     return _join(sections)
 
 

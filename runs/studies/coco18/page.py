@@ -1,4 +1,4 @@
-"""Tables and plots of coco18, the table in README.md and the settings of `--defaults small`."""
+"""Tables and plots of coco18, and the settings of `--defaults small`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from declare import Choices, chosen_settings
 from matplotlib.figure import Figure
 
 from avalanche_agcn.experiments import plots
-from avalanche_agcn.experiments.checkpoint import write_json, write_text
+from avalanche_agcn.experiments.checkpoint import write_json
 from avalanche_agcn.experiments.methods import FULL, METHODS, Label, name_of
 from avalanche_agcn.experiments.report import RUNS, SCORES, comparison_table, paired_table
 from avalanche_agcn.experiments.results import METRICS, Results, group_by_label, mean_and_deviation
@@ -28,17 +28,7 @@ from avalanche_agcn.experiments.tables import (
 )
 
 TITLE = "Every method on photos of COCO"
-README_ROWS = (
-    "multitask_ridge",
-    "streaming_ridge",
-    "agcn statistics",
-    "finetuning + statistics",
-    "er + negatives",
-    "agcn",
-    "finetuning",
-)
 SPREAD = "In percent, mean ± standard deviation over seeds"
-README_MARKS = ("<!-- results -->\n", "<!-- end of results -->")
 PAIRED = ("streaming_ridge", "agcn statistics")
 PAIRED_WITH = ("finetuning", "ewc", "lwf", "agcn orthogonal words", "l3a")
 """Rows with which those of `PAIRED` are compared, run by run."""
@@ -198,22 +188,6 @@ def relations_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     ]
     orders = dict.fromkeys(row["class_order"] for row in rows)
     return Table(["relations", "β", *orders, "all orders"], cells)
-
-
-def fill_readme(readme: Path, results: Sequence[Results]) -> None:
-    """Replace the table of results in README.md, if there is one between its marks."""
-    groups = group_by_label(results)
-    columns: dict[str, Column] = {
-        "after the last experience, in percent": METHOD["Method"],
-        "stored photos": lambda group: str(group[0].settings["method_settings"].get("mem_size", 0)),
-        **LAST,
-    }
-    table = make_table([groups[label] for label in README_ROWS], columns)
-    text = readme.read_text(encoding="utf-8") if readme.is_file() else ""
-    before, start, rest = text.partition(README_MARKS[0])
-    _, end, after = rest.partition(README_MARKS[1])
-    if end:
-        write_text(readme, before + start + table.markdown() + end + after)
 
 
 def write_small(chosen: Choices, path: Path) -> None:
