@@ -61,6 +61,16 @@ def paper(base: Settings, _: Choices) -> Part:
     return Part(base=base, entries=entries, seeds=SEED_0)
 
 
+def zeros(base: Settings, _: Choices) -> Part:
+    """Methods whose loss depends on it, with 0 instead of NaN for the classes of other experiences."""
+    entries = []
+    for method in ("finetuning", "ewc", "lwf", "agem", "er", "prs", "ocdm", "scr", FULL, "csc"):
+        row = frozen_entry(method)
+        settings = {**row.settings, **UNLABELLED_AS_0}
+        entries.append(replace(row, label=f"{method}, unlabelled as 0", settings=settings))
+    return Part(base=base, entries=entries)
+
+
 def parts(base: Settings, _: Choices) -> Part:
     """AGCN with statistics, frozen, without one of its parts each."""
     full = frozen_entry("agcn statistics")
@@ -77,6 +87,7 @@ STREAM = Stream(
     files={"split_lists": "split_coco", "word_vectors": "coco80.300d.txt"},
     parts={
         "frozen": PartOfStream(title="Frozen backbone at 224 pixels, all methods", declare=frozen),
+        "zeros": PartOfStream(title="Frozen backbone, unlabelled classes as 0", declare=zeros),
         "paper": PartOfStream(title="Whole network, the paper's settings, 64 pixels", declare=paper),
         "parts": PartOfStream(title="Parts of AGCN with statistics, frozen backbone", declare=parts),
     },
