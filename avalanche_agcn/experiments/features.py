@@ -37,6 +37,7 @@ from avalanche_agcn.models.forward import frozen_copy
 from avalanche_agcn.training import distributed
 from avalanche_agcn.training.distributed import from_first_process, is_first_process
 from avalanche_agcn.training.loader import exit_if_orphaned
+from avalanche_agcn.training.statistics.provenance import apply_to_noise, digest_module
 
 IMAGES_PER_FILE = 4096
 SETTLED_SECONDS = 2.0  # the coarsest resolution of a file system's times
@@ -77,7 +78,8 @@ def feature_benchmark(
     for source in {id(images.source): images.source for images in streams}.values():
         used = [p for images in streams if images.source is source for p in images.positions]
         kept = torch.cat(used).unique()
-        made[id(source)] = _Features(network.features(source, kept, folder), source, kept)
+        features = network.features(source, kept, folder)
+        made[id(source)] = _Features(features, source, kept, network.digest(source[int(kept[0])][0]))
 
     def in_place_of(images: Images) -> Images:
         features = made[id(images.source)]
@@ -92,8 +94,9 @@ def feature_benchmark(
 class _Features(TensorDataset):
     """Features in the role of images, with their names; the labels are in the benchmark's plan."""
 
-    def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor) -> None:
+    def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor, network: str) -> None:
         self.source, self.positions, self.targets = source, positions, torch.zeros(len(features), 0)
+        self.network = network  # digest of the network and transform; see `Provenance`
         super().__init__(features, self.targets)
 
     def image_name(self, index: int) -> str:
@@ -137,6 +140,14 @@ class _Network:
                 yield _bytes(value)
         images = _Transformed(source, positions, self.transform)
         yield from map(_bytes, self._probe([images[k] for k in spread(range(len(images)), N_PROBES)]))
+
+    def digest(self, image: Any) -> str:
+        """Digest of the network and of what it computes, whatever the images; ``image`` tells their type."""
+        parts = [digest_module(self.backbone).encode()]
+        with contextlib.suppress(Exception):  # of a transform that takes no noise
+            noise = apply_to_noise(image, self.transform or nn.Identity())
+            parts += map(_bytes, [*noise, *self._probe(noise)])
+        return from_first_process(digest(parts)[:16])
 
     @torch.inference_mode()
     def _probe(self, images: Sequence[Tensor]) -> list[Tensor]:

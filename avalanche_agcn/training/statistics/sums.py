@@ -7,7 +7,9 @@ One matrix per set of images holds all sums, with f the features of an image and
 Its blocks are n, Σf, Σffᵀ, Σf yᵀ, Σy and Σy yᵀ. They do not depend on the order or split of the images.
 """
 
+import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -166,6 +168,14 @@ class ClassBlocks:
         self._sizes = state["sizes"].tolist()
         for name in self._tensors:
             setattr(self, name, state[name.removeprefix("_")].detach().clone())
+
+    def copy_block(self, block: int) -> Any:
+        """Copy of what `restore_block` needs to remove what was added to a block since."""
+        return copy.deepcopy(self.state_dict())
+
+    def restore_block(self, block: int, copied: Any) -> None:
+        """Make a block what it was when it was copied."""
+        self.load_state_dict(copied)
 
     def _move_to(self, device: torch.device) -> None:
         for name in self._tensors:
