@@ -65,7 +65,6 @@ class FeatureCollector(StreamCounter):
     def _start_again(self, images: Fingerprint) -> None:
         if images in self._counted:  # it was interrupted in a later epoch
             self._counted.remove(images)
-            self.counting = True
         super()._start_again(images)
 
     def _are_counted(self, experience: Any, images: Fingerprint) -> bool:

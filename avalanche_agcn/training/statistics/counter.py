@@ -29,10 +29,11 @@ class StreamCounter(MultiLabelPlugin):
 
     def __init__(self) -> None:
         super().__init__()
-        self.counting = False  # whether images of the current experience are added
+        self.counting = False  # whether the images of the current batch are added
         self.block = 0  # block of the current experience
         self.resumed = False  # whether a state was loaded, and no experience started since
         self.n_finished = 0  # classes of the experiences that this process finished
+        self._counts_running = False  # whether images of the current experience are added at all
         self._running: Fingerprint | None = None  # the experience that has started and not ended
         self._interrupted: set[Fingerprint] = set()  # those that had not ended when another one started
         self._before: Any = None  # the block before the running experience; None if it was empty
@@ -55,12 +56,13 @@ class StreamCounter(MultiLabelPlugin):
             check_no_skipped_experience(experience, n_counted, type(self).__name__)
             self._open(experience, n_counted)
         if images == self._running:
-            self._start_again(images)
+            if self._counts_running:
+                self._start_again(images)
             return
         if self._running is not None:
             self._interrupted.add(self._running)
         self.block = self._find_block(experience)
-        self.counting = is_new or self._are_counted(experience, images)
+        self.counting = self._counts_running = is_new or self._are_counted(experience, images)
         if self.counting and images in self._interrupted:
             raise ValueError(
                 f"Experience {origin_of(experience).current_experience} was interrupted, and another one was "
@@ -93,9 +95,10 @@ class StreamCounter(MultiLabelPlugin):
 
     def _start_again(self, images: Fingerprint) -> None:
         """Remove the images of the running experience, which was interrupted."""
-        if self.counting and self._before is None:
+        self.counting = True
+        if self._before is None:
             self.statistics.restart()
-        elif self.counting:
+        else:
             self.statistics.restore_block(self.block, self._before)
 
     def _are_counted(self, experience: Any, images: Fingerprint) -> bool:

@@ -59,8 +59,10 @@ class Provenance(NamedTuple):
 
     def joined(self, other: "Provenance") -> "Provenance":
         """The provenance of images of both, by the same network."""
-        pairs = zip(self, other, strict=True)
-        fields: list[Any] = [mine if mine == theirs else SEVERAL for mine, theirs in pairs]
+        fields: list[Any] = []
+        for mine, theirs in zip(self, other, strict=True):
+            different = UNKNOWN if UNKNOWN in (mine, theirs) else SEVERAL
+            fields.append(mine if mine == theirs else different)
         return Provenance(*fields)._replace(network=self.network, random=self.random or other.random)
 
 
