@@ -72,6 +72,10 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         self._open_sums(self.n_seen, n_new)
         self._sizes.append(n_new)
 
+    def restart(self) -> None:
+        """Discard the batches of the open experience."""
+        self._open_sums(self.n_old, self._sizes[-1])
+
     def _open_sums(self, n_old: int, n_new: int) -> None:
         self._hard = self._old.new_zeros(n_new, n_new)  # Σ y_i y_j, its diagonal is N_j
         self._cross = self._old.new_zeros(n_old, n_new)  # Σ ẑ_i y_j

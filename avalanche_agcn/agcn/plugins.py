@@ -11,12 +11,12 @@ from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix, QCounts
 from avalanche_agcn.agcn.graph import Graph, GraphOptions, adjacency
 from avalanche_agcn.agcn.losses import distillation_loss, relationship_preserving_loss
 from avalanche_agcn.agcn.model import AGCNModel
-from avalanche_agcn.benchmarks.experience import check_no_skipped_experience, count_seen
+from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.losses import Reduction, labels_per_image
-from avalanche_agcn.training.memory import check_replay_is_known, stream_targets
-from avalanche_agcn.training.plugin import MultiLabelPlugin
+from avalanche_agcn.training.memory import stream_targets
+from avalanche_agcn.training.statistics.counter import Fingerprint, StreamCounter
 from avalanche_agcn.training.statistics.sums import in_float64
 from avalanche_agcn.training.teacher import TeacherPlugin
 
@@ -104,12 +104,13 @@ class AGCNPlugin(TeacherPlugin):
         return self.teacher.logits(strategy) if self.teacher.n_old else None
 
 
-class ACMPlugin(MultiLabelPlugin):
+class ACMPlugin(StreamCounter):
     """Counts label relations batch by batch and keeps the graph of an `AGCNModel` up to date.
 
     Old classes have no labels in a batch; their soft labels come from the teacher of the strategy's
     `AGCNPlugin`. Without that plugin, classes of different experiences have no relations. With several epochs
-    every image counts once per epoch, which does not change the probabilities of hard labels.
+    every image counts once per epoch, which does not change the probabilities of hard labels. Batches of an
+    experience that is not the newest one do not count: the relations of its classes are frozen.
 
     Args:
         preset: ``"paper"`` or ``"official"``, the authors' code: sets the initial values of the sums, and
@@ -141,20 +142,16 @@ class ACMPlugin(MultiLabelPlugin):
         self.soft_labels = soft_labels or ("softmax" if is_official else "sigmoid")
         check_choice("soft_labels", self.soft_labels, SoftLabels)
         self.count_before_step = is_official if count_before_step is None else count_before_step
-        self.acm = AugmentedCorrelationMatrix(
+        self.acm = self.statistics = AugmentedCorrelationMatrix(
             q_counts=q_counts,
             hard_start=official.HARD_START if is_official else 0.0,
             soft_start=official.SOFT_START if is_official else 0.0,
         )
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Open the experience, unless it is open already; earlier ones must have been counted."""
-        check_replay_is_known(strategy)
-        n_new = count_seen(strategy.experience) - self.acm.n_seen
-        if n_new > 0:
-            check_no_skipped_experience(strategy.experience, self.acm.n_seen, "the correlation matrix")
-            self.acm.begin(n_new)
-            self._update_graph(strategy)
+        """Open the experience in the sums, unless it is open already, and give the model its graph."""
+        super().before_training_exp(strategy, **kwargs)
+        self._update_graph(strategy)
 
     def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Count the batch before its step."""
@@ -166,16 +163,13 @@ class ACMPlugin(MultiLabelPlugin):
         if not self.count_before_step:
             self._count(strategy)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The sums; see `AugmentedCorrelationMatrix`."""
-        return self.acm.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore the sums; the graph is part of the model's own state."""
-        self.acm.load_state_dict(state)
+    def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
+        return count_seen(experience) == self.acm.n_seen
 
     def _count(self, strategy: SupervisedTemplate) -> None:
         """Add the batch to the sums (Eq. 1 to 4), and give the model its new graph."""
+        if not self.counting:
+            return
         targets = stream_targets(strategy)
         targets_new = targets[:, self.acm.n_old : self.acm.n_seen]
         self.acm.update(targets_new, self._soft_labels(strategy), reduce=True)

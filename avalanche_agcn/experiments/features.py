@@ -37,6 +37,7 @@ from avalanche_agcn.models.forward import frozen_copy
 from avalanche_agcn.training import distributed
 from avalanche_agcn.training.distributed import from_first_process, is_first_process
 from avalanche_agcn.training.loader import exit_if_orphaned
+from avalanche_agcn.training.statistics.provenance import apply_to_noise, digest_module
 
 IMAGES_PER_FILE = 4096
 SETTLED_SECONDS = 2.0  # the coarsest resolution of a file system's times
@@ -75,7 +76,8 @@ def feature_benchmark(
     features: dict[int, _Features] = {}  # by the id of their source, which two streams may share
     for source, positions in _used_positions([plan.train, *plan.evaluation.values()]):
         computed = network.features(source, positions, folder)
-        features[id(source)] = _Features(computed, source, positions)
+        first_image = source[int(positions[0])][0]
+        features[id(source)] = _Features(computed, source, positions, network.digest(first_image))
     evaluation = {}
     for name, images in plan.evaluation.items():
         evaluation[name] = features[id(images.source)].replace_images(images)
@@ -101,10 +103,11 @@ def _used_positions(streams: Sequence[Images]) -> list[tuple[MultiLabelSource, T
 class _Features(TensorDataset):
     """Features in the role of images, with their names; the labels are in the benchmark's plan."""
 
-    def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor) -> None:
+    def __init__(self, features: Tensor, source: MultiLabelSource, positions: Tensor, network: str) -> None:
         self.source = source
         self.positions = positions  # of the images in their source, ascending
         self.targets = torch.zeros(len(features), 0)
+        self.network = network  # digest of the network and transform; see `Provenance`
         super().__init__(features, self.targets)
 
     def image_name(self, index: int) -> str:
@@ -155,6 +158,14 @@ class _Network:
         probes = [images[k] for k in spread(range(len(images)), N_PROBES)]
         for features in self._probe(probes):
             yield _bytes(features)
+
+    def digest(self, image: Any) -> str:
+        """Digest of the network and of what it computes, whatever the images; ``image`` tells their type."""
+        parts = [digest_module(self.backbone).encode()]
+        with contextlib.suppress(Exception):  # of a transform that takes no noise
+            noise = apply_to_noise(image, self.transform or nn.Identity())
+            parts += map(_bytes, [*noise, *self._probe(noise)])
+        return from_first_process(digest(parts)[:16])
 
     @torch.inference_mode()
     def _probe(self, images: Sequence[Tensor]) -> list[Tensor]:

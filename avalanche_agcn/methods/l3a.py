@@ -4,6 +4,7 @@ With z the random features of an image, y its labels and ω its weight, the clas
 A = Σ ω z zᵀ and C = Σ ω z yᵀ run over all images so far.
 """
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from avalanche_agcn.benchmarks.experience import count_seen, origin_of
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.closed_form import ClosedForm
 from avalanche_agcn.training.statistics.collector import FeatureCollector
+from avalanche_agcn.training.statistics.counter import Fingerprint
 from avalanche_agcn.training.statistics.sums import (
     ClassBlocks,
     MomentSums,
@@ -69,8 +71,22 @@ class L3APlugin(FeatureCollector):
         self.statistics = L3AStatistics(ridge=ridge, threshold=threshold)
 
     def _open(self, experience: Any, n_old: int) -> None:
-        targets = origin_of(experience).dataset.targets[:]
-        self.statistics.begin((targets[:, n_old : count_seen(experience)] == 1).sum(0))
+        self.statistics.begin(_count_labels(experience, slice(n_old, count_seen(experience))))
+
+    def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
+        if not super()._are_counted(experience, images):
+            return False
+        counts = self.statistics.counts[self.columns]
+        is_open = self.columns.stop == self.statistics.n_seen
+        known = is_open and torch.equal(counts, _count_labels(experience, self.columns).to(counts))
+        is_piece = origin_of(experience) is not experience
+        if not known or not (is_piece or self.resumed):
+            raise ValueError(
+                f"L3A weighs the images of experience {origin_of(experience).current_experience} by its "
+                "label counts, so no others can be added to it: put all of its images into one dataset, or "
+                "use StreamingRidge."
+            )
+        return True
 
     def state_dict(self) -> dict[str, Tensor]:
         """The sums; see `L3AStatistics`."""
@@ -79,8 +95,14 @@ class L3APlugin(FeatureCollector):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore the sums."""
-        self._counted = [(origin, piece) for origin, piece in state["counted"].tolist()]
-        self.statistics.load_state_dict(state)
+        super().load_state_dict(state)
+        self._counted = [(first, second) for first, second in state["counted"].tolist()]
+
+
+def _count_labels(experience: Any, columns: slice) -> Tensor:
+    """Number of positives of some classes, also of the pieces that are still to come."""
+    targets = origin_of(experience).dataset.targets[:]
+    return (targets[:, columns] == 1).sum(0)
 
 
 class L3AStatistics(ClassBlocks):
@@ -117,6 +139,14 @@ class L3AStatistics(ClassBlocks):
     def restart(self) -> None:
         """Discard the images of the open experience."""
         self._open = MomentSums(self.n_seen, target_products=False)
+
+    def copy_block(self, block: int) -> MomentSums:
+        """Copy of the sums of the open experience."""
+        return copy.deepcopy(self._open)
+
+    def restore_block(self, block: int, copied: MomentSums) -> None:
+        """Make the sums of the open experience what they were when they were copied."""
+        self._open = copy.deepcopy(copied)
 
     def update(self, features: Tensor, targets_new: Tensor) -> None:
         """Add images, ``[B, D]`` and ``[B, n_new]``; those with unknown own labels (NaN) are skipped."""

@@ -10,14 +10,15 @@ from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import evaluation_mode, unwrap
 from avalanche_agcn.training.closed_form import ClosedForm
 from avalanche_agcn.training.loader import load_batches
-from avalanche_agcn.training.statistics.collector import (
-    FeatureStatisticsPlugin,
+from avalanche_agcn.training.statistics.collector import FeatureStatisticsPlugin
+from avalanche_agcn.training.statistics.drift import DecoupledTrainingPlugin
+from avalanche_agcn.training.statistics.features import FeatureStatistics
+from avalanche_agcn.training.statistics.provenance import (
     Provenance,
+    digest_inputs,
     digest_module,
     is_random,
 )
-from avalanche_agcn.training.statistics.drift import DecoupledTrainingPlugin
-from avalanche_agcn.training.statistics.features import FeatureStatistics
 from avalanche_agcn.training.statistics.ridge import (
     check_ridge,
     estimate_relations,
@@ -86,28 +87,30 @@ class StreamingRidge(ClosedForm):
             ValueError: if the two differ in network, transform, classes or precision, or either was trained
                 with random augmentation or a network that is not frozen.
         """
-        both = self._exact_provenance("merge"), other._exact_provenance("merge")
-        for name, mine, theirs in zip(Provenance._fields, *both, strict=True):
-            if mine != theirs:
-                raise ValueError(
-                    f"The two were trained with different {name}: {mine} and {theirs}. Sums can only be "
-                    "merged if features and classes mean the same."
-                )
-        self.statistics.merge(other.statistics)
+        mine, theirs = self._exact_provenance("merge"), other._exact_provenance("merge")
+        name = mine.find_difference(theirs)
+        if name is not None:
+            raise ValueError(
+                f"The two were trained with different {name}: {getattr(mine, name)} and "
+                f"{getattr(theirs, name)}. Sums can only be merged if features and classes mean the same."
+            )
+        self.collector.merge(other.collector)
         self.solve()
 
     def forget(self, dataset: AvalancheDataset) -> None:
         """Remove images that were trained on, as if they had never been seen.
 
         Images and targets must be as they were in the train stream; the experience of an image follows from
-        the columns that it is annotated for.
+        the columns that it is annotated for. An image that was in several experiences (``repeat_images``)
+        must be given with each of them: ``concat_datasets`` joins datasets.
 
         Raises:
-            ValueError: if the dataset has random augmentation, the network was trained, features are in half
-                precision, the targets do not tell an image's experience (``unlabelled_as_negative``), or the
-                images cannot be those that were trained on. Nothing is removed then.
+            ValueError: if the dataset has random augmentation or another transform, the network was trained,
+                features are in half precision, the targets do not tell an image's experience
+                (``unlabelled_as_negative``), the images cannot be those that were trained on, one of them
+                would remain in another experience, or none would remain. Nothing is removed then.
         """
-        self._exact_provenance("forget")
+        provenance = self._exact_provenance("forget")
         if self.amp is not None:
             raise ValueError(
                 f"Features in {self.amp} depend on the batch that they were computed in, so forget would not "
@@ -118,6 +121,14 @@ class StreamingRidge(ClosedForm):
                 "The dataset has random augmentation, so its features cannot be removed exactly: give one "
                 "whose transform draws no random numbers."
             )
+        transformed, features = digest_inputs(dataset)
+        name = provenance.find_difference(provenance._replace(transformed=transformed, features=features))
+        if name is not None:
+            raise ValueError(
+                f"The images are not transformed as they were in training (different {name}), so their "
+                "features are not those in the sums: give a dataset of the train stream, not of its .eval()."
+            )
+        self._check_no_copy_remains(dataset)
         removed = FeatureStatistics()
         for size in self.statistics.block_sizes:
             removed.begin(size)
@@ -128,8 +139,28 @@ class StreamingRidge(ClosedForm):
                 features = model.features(images)
                 for t in range(removed.n_experiences):
                     removed.update(features, targets[:, removed.columns(t)], experience=t)
-        self.statistics.subtract(removed)
+        counts = [(removed.count(t), self.statistics.count(t)) for t in range(removed.n_experiences)]
+        if all(n_removed == n_counted for n_removed, n_counted in counts):
+            raise ValueError("No image would remain to solve classifiers from: make a new strategy instead.")
+        self.collector.forget(removed, dataset)
         self.solve()
+
+    def _check_no_copy_remains(self, dataset: AvalancheDataset) -> None:
+        """Check that no image stays in the sums of another experience than those it is given with."""
+        names = list(getattr(dataset, "image_names", []))
+        targets: Tensor = dataset.targets[:]  # type: ignore[attr-defined]
+        removed = []
+        for t in range(self.statistics.n_experiences):
+            labelled = ~targets[:, self.statistics.columns(t)].isnan().all(dim=1)
+            removed += [(names[row], t) for row in labelled.nonzero().flatten().tolist() if names]
+        remaining = self.collector.remaining_places(removed)
+        if remaining:
+            name, experiences = next(iter(remaining.items()))
+            raise ValueError(
+                f"{len(remaining)} of the images would remain in other experiences, such as {name!r} in "
+                f"{experiences}: give them with their targets of all experiences that they were trained in, "
+                "joined by avalanche.benchmarks.utils.concat_datasets."
+            )
 
     def _exact_provenance(self, operation: str) -> Provenance:
         """The provenance of the sums; a ValueError if their features cannot be computed again."""

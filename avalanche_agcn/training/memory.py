@@ -11,7 +11,7 @@ from avalanche_agcn.benchmarks.experience import count_seen, origin_of
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.training.buffers import OnlineBuffer
 from avalanche_agcn.training.loader import make_train_loader
-from avalanche_agcn.training.plugin import MultiLabelPlugin
+from avalanche_agcn.training.plugin import MultiLabelPlugin, check_owner
 
 
 class MemoryPlugin(MultiLabelPlugin):
@@ -35,6 +35,11 @@ class MemoryPlugin(MultiLabelPlugin):
         self._batch = 0  # next batch of the epoch
         self._sampler: Any = None
         self._state_at_epoch_start: dict[str, Any] | None = None
+
+    def before_training(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Reject a plugin or a memory of another strategy."""
+        super().before_training(strategy, **kwargs)
+        check_owner(self.storage_policy, strategy)
 
     def after_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience in the memory, before the loader is made."""

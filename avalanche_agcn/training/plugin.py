@@ -3,13 +3,34 @@
 from typing import Any
 
 from avalanche.core import SupervisedPlugin
+from avalanche.training.templates import SupervisedTemplate
 
 
 class MultiLabelPlugin(SupervisedPlugin):
     """A plugin for multi-hot targets that works with several processes.
 
-    Losses that it adds are means over the global batch if they are computed by `mean_of`.
+    Losses that it adds are means over the global batch if they are computed by `mean_of`. A plugin with a
+    ``state_dict`` belongs to the first strategy that trains with it.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**{"supports_distributed": True, **kwargs})
+
+    def before_training(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Reject a plugin that has learned from another strategy."""
+        if hasattr(self, "state_dict"):
+            check_owner(self, strategy)
+
+
+def check_owner(part: Any, strategy: Any) -> None:
+    """Raise a ValueError if a part with a state, such as a plugin or a memory, is of another strategy.
+
+    Both are marked with the same object. Copies of a strategy share a copy of it, so they can be trained.
+    """
+    mark = vars(strategy).setdefault("_mark_of_parts", object())
+    if vars(part).setdefault("_mark_of_strategy", mark) is not mark:
+        raise ValueError(
+            f"This {type(part).__name__} has the state of another strategy, which would mix with that of the "
+            f"{type(strategy).__name__}: make a new one for each strategy, and load_state_dict(...) to take "
+            "over a state."
+        )

@@ -266,9 +266,9 @@ def test_training_again_continues_the_counts_and_evaluation_does_not(benchmark, 
     assert acm.acm.state_dict()["hard"].sum() == 2 * once.state_dict()["hard"].sum()
 
 
-@pytest.mark.parametrize("beside", [[], [AGCNPlugin()]])
+@pytest.mark.parametrize("beside", [[], [AGCNPlugin]])
 def test_a_model_that_learned_classes_which_were_not_counted_is_rejected(stream, train, beside):
     model = train(stream=stream[:1]).model
     message = "4 classes were seen so far, 2 of them in this experience, but .* has counted 0"
     with pytest.raises(ValueError, match=message):
-        train(*beside, ACMPlugin(), model=model, stream=stream[1:2])
+        train(*[kind() for kind in beside], ACMPlugin(), model=model, stream=stream[1:2])

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
 from avalanche_agcn.evaluation.functional import mean_average_precision
+from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.methods.l3a import L3AStatistics
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed, RandomFeatures, create_backbone
 from avalanche_agcn.training import L3A, FineTuning, StreamingRidge
@@ -289,4 +290,149 @@ def test_interrupted_solution_leaves_the_classifiers_and_is_repeated(features, m
     assert torch.equal(scores(strategy, features)[:, :2], before)
     strategy.eval(features.test_stream[:2])  # solves first
     strategy.train(features.train_stream[2], eval_streams=[])
+    assert_same_scores(strategy, train(make(), features.train_stream), features)
+
+
+class Scale(torch.nn.Module):
+    """A transform whose description does not tell its factor."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, image):
+        return image * self.factor
+
+
+def images_of(seed, n=20, **settings):
+    """Two experiences of one class."""
+    data = TensorDataset(torch.rand(n, 3, 8, 8, generator=torch.Generator().manual_seed(seed)))
+    data.targets = torch.eye(2).repeat(n // 2, 1).int()
+    return multilabel_benchmark(data, data, n_experiences=2, **settings)
+
+
+def test_features_of_two_networks_are_not_merged_nor_forgotten(tmp_path, make_model):
+    def of_network(seed, factor=1.0):
+        images = images_of(0, eval_transform=Scale(factor))
+        return feature_benchmark(images, make_model(seed=seed).backbone, tmp_path, log=lambda text: None)
+
+    def trained(benchmark):
+        model = MultiLabelClassifier(Precomputed(16), 2)
+        return train(StreamingRidge(model=model, evaluator=EvaluationPlugin()), benchmark.train_stream)
+
+    one, again, other, scaled = of_network(0), of_network(0), of_network(1), of_network(0, 2.0)
+    for unlike in (other, scaled):
+        with pytest.raises(ValueError, match="trained with different features"):
+            trained(one).merge(trained(unlike))
+        with pytest.raises(
+            ValueError, match=r"not transformed as they were in training \(different features\)"
+        ):
+            trained(one).forget(unlike.train_stream[0].dataset.subset([0]))
+    strategy = trained(one)
+    strategy.merge(trained(again))
+    strategy.forget(again.train_stream[0].dataset)
+    assert strategy.statistics.count(0) == 10
+
+
+def test_transforms_are_compared_by_what_they_compute(make_model):
+    backbone, settings = make_model().backbone, {"n_classes": 2}
+    one, same, other = (images_of(0, train_transform=Scale(factor)) for factor in (1.0, 1.0, 2.0))
+    strategy = train(make(backbone=backbone, **settings), one.train_stream)
+    assert repr(one.plan.train_transform) == repr(other.plan.train_transform)
+    with pytest.raises(ValueError, match="trained with different transformed"):
+        strategy.merge(train(make(backbone=backbone, **settings), other.train_stream))
+    evaluated = (
+        images_of(0, train_transform=Scale(1.0), eval_transform=Scale(2.0)).train_stream[0].dataset.eval()
+    )
+    for dataset in (evaluated, other.train_stream[0].dataset):
+        with pytest.raises(ValueError, match=r"not transformed as they were.*not of its \.eval"):
+            strategy.forget(dataset.subset([0]))
+    strategy.forget(same.train_stream[0].dataset.subset([0, 3]))
+    strategy.merge(train(make(backbone=backbone, **settings), same.train_stream))
+    assert strategy.statistics.count(0) == 18
+
+
+def test_states_of_the_earlier_version_are_read(features):
+    strategy, resumed = train(make(), features.train_stream[:2]), make()
+    state = strategy.collector.state_dict()
+    del state["places"]
+    state["counted"], state["provenance"] = [[0, 0], [1, 1]], state["provenance"][:5]
+    resumed.collector.load_state_dict(state)
+    resumed.train(features.train_stream[1], eval_streams=[])  # counted already
+    train(resumed, features.train_stream[2:])
+    assert_same_scores(resumed, train(make(), features.train_stream), features)
+    resumed.forget(features.train_stream[0].dataset.subset([0]))
+    assert resumed.statistics.count(0) == len(features.train_stream[0].dataset) - 1
+
+
+def parts_of(benchmark):
+    """Two streams that share the images of each experience."""
+    return half(benchmark, 0), half(benchmark, 1)
+
+
+def test_other_images_of_an_experience_are_added_to_it(features, recwarn):
+    first, second = parts_of(features)
+    for order in ([*first, *second], [first[0], second[0], *first[1:], second[2], second[1]]):
+        strategy = train(make(), order)
+        assert_same_scores(strategy, train(make(), features.train_stream), features)
+    assert not [warning for warning in recwarn if "in the sums already" in str(warning.message)]
+    with pytest.warns(UserWarning, match="images of experience 0 are in the sums already"):
+        train(strategy, second[:1])
+
+
+def test_images_of_another_benchmark_with_the_same_names_and_labels_are_added(make_model):
+    strategy = make(backbone=make_model().backbone, n_classes=2)
+    train(strategy, images_of(0).train_stream)
+    strategy.train(images_of(1).train_stream[0], eval_streams=[])
+    assert strategy.statistics.count(0) == 20
+
+
+def test_l3a_rejects_other_images_of_an_experience(features):
+    first, second = parts_of(features)
+    strategy = train(make(L3A), first)
+    for experience in second:
+        with pytest.raises(ValueError, match=r"no others can be added to it.*use StreamingRidge"):
+            strategy.train(experience, eval_streams=[])
+
+
+def test_merged_images_are_not_added_again(features):
+    first, second = parts_of(features)
+    strategy = train(make(), first)
+    strategy.merge(train(make(), second))
+    with pytest.warns(UserWarning, match="images of experience 2 are in the sums already"):
+        train(strategy, second[2:])
+    assert_same_scores(strategy, train(make(), features.train_stream), features)
+
+
+def test_a_repeated_image_is_forgotten_everywhere_or_not_at_all():
+    repeated = make_benchmark(repeat_images=True)
+    strategy = train(make(), repeated.train_stream)
+    saved = make()
+    saved.collector.load_state_dict(copy.deepcopy(strategy.collector.state_dict()))
+    datasets = [experience.dataset for experience in repeated.train_stream]
+    names = [list(dataset.image_names) for dataset in datasets]
+    name = next(name for name in names[0] if name in names[2])
+    places = [t for t in range(3) if name in names[t]]
+    copies = [datasets[t].subset([names[t].index(name)]) for t in places]
+    for one in (strategy, saved):
+        with pytest.raises(
+            ValueError, match=rf"such as '{name}' in \[{str(places[1:])[1:-1]}\]: give them with"
+        ):
+            one.forget(copies[0])
+        assert one.statistics.count(0) == len(datasets[0])
+    strategy.forget(concat_datasets(copies))
+    kept = [
+        part_of(e, [k for k, own in enumerate(names[t]) if own != name])
+        for t, e in enumerate(repeated.train_stream)
+    ]
+    assert_same_scores(strategy, train(make(), kept), repeated)
+
+
+def test_forgetting_every_image_is_an_error_and_forgotten_ones_can_be_added_again(features):
+    strategy = train(make(), features.train_stream)
+    with pytest.raises(ValueError, match="No image would remain"):
+        strategy.forget(concat_datasets([experience.dataset for experience in features.train_stream]))
+    strategy.forget(features.train_stream[2].dataset)
+    assert scores(strategy, features).isfinite().all()
+    train(strategy, features.train_stream[2:])
     assert_same_scores(strategy, train(make(), features.train_stream), features)

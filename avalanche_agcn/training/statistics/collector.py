@@ -1,63 +1,35 @@
-"""Plugins that add the features and labels of the stream to sums, and where these features come from."""
+"""Plugins that add the features and labels of the stream to sums."""
 
-import hashlib
 import warnings
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
-import torch
 from avalanche.training.templates import SupervisedTemplate
-from torch import Tensor, nn
+from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import check_no_skipped_experience, count_seen, origin_of
-from avalanche_agcn.models.forward import OutputRecorder, digest_weights, unwrap
-from avalanche_agcn.training.loader import Key, StreamDataset
-from avalanche_agcn.training.memory import check_replay_is_known
-from avalanche_agcn.training.plugin import MultiLabelPlugin
+from avalanche_agcn.benchmarks.experience import origin_of
+from avalanche_agcn.models.forward import OutputRecorder, unwrap
+from avalanche_agcn.training.statistics.counter import Fingerprint, StreamCounter, fingerprint
 from avalanche_agcn.training.statistics.features import FeatureStatistics
+from avalanche_agcn.training.statistics.provenance import Provenance
 from avalanche_agcn.training.teacher import FrozenTeacher
 
 
-class FeatureCollector(MultiLabelPlugin):
+class FeatureCollector(StreamCounter):
     """Base of plugins that add the features and labels of each image of the stream to sums, once.
 
     Features are those that the model computed for its logits. Replayed images, further views and later epochs
     do not count.
     """
 
-    statistics: Any
-    """The sums."""
-
     def __init__(self) -> None:
         super().__init__()
         self.teacher: FrozenTeacher | None = None  # its features, if any, are added instead of the model's
         self.features: Tensor | None = None  # of the current batch, [B, D]
         self._recorder = OutputRecorder()
-        # Experiences, or pieces of online streams, by `number_of`:
-        self._counted: list[tuple[int, int]] = []  # whose images are all in the sums
-        self.started: tuple[int, int] | None = None  # the last one that this process started
-        self.ended: set[tuple[int, int]] = set()  # those that this process finished
-
-    @property
-    def own_columns(self) -> slice:
-        """Columns of the last experience in the sums; its end is the number of classes counted."""
-        return slice(self.statistics.n_old, self.statistics.n_seen)
-
-    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Open the experience, unless it is open already; one that was interrupted starts again."""
-        check_replay_is_known(strategy)
-        experience = strategy.experience
-        number, n_counted = number_of(experience), self.own_columns.stop
-        if count_seen(experience) > n_counted:
-            check_no_skipped_experience(experience, n_counted, type(self).__name__)
-            self._open(experience, n_counted)
-        elif number in self.ended:
-            warnings.warn(
-                f"The images of experience {number[0]} are in the sums already; they are not added again.",
-                stacklevel=2,
-            )
-        elif number == self.started and number not in self._counted and origin_of(experience) is experience:
-            self.statistics.restart()
-        self.started = number
+        # Experiences, or pieces of online streams, whose images are all in the sums. In states of earlier
+        # versions, the number of the experience and that of the piece are in place of a fingerprint.
+        self._counted: list[Fingerprint] = []
 
     def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Record the features of the batch."""
@@ -69,47 +41,57 @@ class FeatureCollector(MultiLabelPlugin):
 
     def after_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the batch to the sums."""
-        if number_of(strategy.experience) not in self._counted:
+        if self.counting:
             features = self.features if self.teacher is None else self.teacher.features(strategy)
-            self.statistics.update(features, strategy.mb_y[:, self.own_columns])
+            self._add(features, strategy.mb_y[:, self.columns])
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Note that all images of the experience are counted."""
         self.features = None
-        number = number_of(strategy.experience)
-        if number not in self._counted:
-            self._counted.append(number)
+        if self.counting and self._running is not None:
+            self._counted.append(self._running)
+            self.counting = False
             self.synchronize(strategy)
             self.statistics.flush()
-
-    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Note that the experience has ended."""
-        self.ended.add(number_of(strategy.experience))
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
         """Collective: add up the sums of all processes."""
         self.statistics.synchronize()
 
-    def _open(self, experience: Any, n_old: int) -> None:
-        """Open an experience in the sums, which have the first ``n_old`` classes."""
-        raise NotImplementedError
+    def _add(self, features: Any, targets: Tensor) -> None:
+        """Add images of the current experience, with its columns of the targets."""
+        self.statistics.update(features, targets)
 
+    def _start_again(self, images: Fingerprint) -> None:
+        if images in self._counted:  # it was interrupted in a later epoch
+            self._counted.remove(images)
+        super()._start_again(images)
 
-def number_of(experience: Any) -> tuple[int, int]:
-    """Number of an experience, and of its piece: pieces of online streams may be counted from 0 each time."""
-    return origin_of(experience).current_experience, experience.current_experience
+    def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
+        number = origin_of(experience).current_experience
+        if images not in self._counted and (number, experience.current_experience) not in self._counted:
+            return True
+        if not self.resumed:  # it may have been interrupted in a later epoch
+            warnings.warn(
+                f"The images of experience {number} are in the sums already; they are not added again.",
+                stacklevel=4,
+            )
+        return False
 
 
 class FeatureStatisticsPlugin(FeatureCollector):
     """Adds features and labels to `FeatureStatistics`.
 
-    A `DriftCompensationPlugin` replaces the model's features by those of its teacher.
+    Other images of classes that were counted before, as of another benchmark, are added to their sums. A
+    `DriftCompensationPlugin` replaces the model's features by those of its teacher.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.statistics = FeatureStatistics()
         self.provenance: Provenance | None = None  # of the features; None before training
+        # Experiences of each image by name, where images may return in later experiences (`repeat_images`):
+        self._places: dict[str, list[int]] = {}
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, and note where its features come from."""
@@ -120,60 +102,61 @@ class FeatureStatisticsPlugin(FeatureCollector):
                 f"{type(model).__name__}: use MultiLabelClassifier or AGCNModel."
             )
         super().before_training_exp(strategy, **kwargs)
-        if self.provenance is None:
-            amp = getattr(strategy, "amp", None)
-            self.provenance = Provenance.of(model.backbone, strategy.experience, amp)
+        experience = strategy.experience
+        is_whole = origin_of(experience) is experience
+        if self.provenance is None or (self.counting and is_whole):
+            found = Provenance.of(model.backbone, experience, getattr(strategy, "amp", None))
+            self.provenance = found if self.provenance is None else self.provenance.joined(found)
 
-    def _open(self, experience: Any, n_old: int) -> None:
-        self.statistics.begin(count_seen(experience) - n_old)
+    def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Note that all images of the experience are counted, and their names if they may return."""
+        stream = getattr(origin_of(strategy.experience), "origin_stream", None)
+        protocol = getattr(getattr(stream, "benchmark", None), "protocol", None)
+        if self.counting and getattr(protocol, "repeat_images", False):
+            for name in strategy.experience.dataset.image_names:
+                places = self._places.setdefault(name, [])
+                places += [self.block] if self.block not in places else []
+        super().after_training_epoch(strategy, **kwargs)
+
+    def merge(self, other: "FeatureStatisticsPlugin") -> None:
+        """Add the images of another plugin, whose provenance must be the same."""
+        self.statistics.merge(other.statistics)
+        self._counted += other._counted
+        for name, experiences in other._places.items():
+            self._places.setdefault(name, []).extend(experiences)
+
+    def remaining_places(self, removed: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+        """Where images are still after a removal, given by name and experience: experiences by name."""
+        places = {name: self._places[name].copy() for name, _ in removed if name in self._places}
+        for name, experience in removed:
+            if experience in places.get(name, []):
+                places[name].remove(experience)
+        return {name: experiences for name, experiences in places.items() if experiences}
+
+    def forget(self, removed: FeatureStatistics, dataset: Any) -> None:
+        """Subtract the sums of a dataset's images, all or none of them."""
+        self.statistics.subtract(removed)
+        for name in getattr(dataset, "image_names", []):
+            self._places.pop(name, None)
+        images = fingerprint(dataset, contents=True)
+        if images in self._counted:  # they may be added again
+            self._counted.remove(images)
 
     def state_dict(self) -> dict[str, Any]:
         """The sums, see `FeatureStatistics`, and where they come from."""
         return {
             "statistics": self.statistics.state_dict(),
-            "counted": [list(number) for number in self._counted],
+            "counted": [list(images) for images in self._counted],
             "provenance": None if self.provenance is None else list(self.provenance),
+            "places": {name: list(experiences) for name, experiences in self._places.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the sums."""
-        self._counted = [(origin, piece) for origin, piece in state["counted"]]
+        super().load_state_dict(state["statistics"])
+        self._counted = [(first, second) for first, second in state["counted"]]
         self.provenance = None if state["provenance"] is None else Provenance(*state["provenance"])
-        self.statistics.load_state_dict(state["statistics"])
+        self._places = dict(state.get("places", {}))  # states of earlier versions have none
 
-
-class Provenance(NamedTuple):
-    """What sums of features were computed with, as plain values."""
-
-    network: str  # digest of the backbone's structure and weights
-    transform: str  # description of the transform of training images
-    classes: str  # their names in order of appearance
-    precision: str  # type of half precision, or None
-    random: bool  # whether the transform draws random numbers
-
-    @classmethod
-    def of(cls, backbone: nn.Module, experience: Any, amp: torch.dtype | None) -> "Provenance":
-        """The provenance of features of an experience's images."""
-        benchmark = getattr(getattr(origin_of(experience), "origin_stream", None), "benchmark", None)
-        return cls(
-            network=digest_module(backbone),
-            transform=repr(getattr(getattr(benchmark, "plan", None), "train_transform", None)),
-            classes=", ".join(getattr(benchmark, "class_names", None) or ["unnamed"]),
-            precision=str(amp),
-            random=is_random(experience.dataset.train()),
-        )
-
-
-def digest_module(module: nn.Module) -> str:
-    """Digest of a module's structure, weights and buffers."""
-    return hashlib.sha256(f"{module!r}\n{digest_weights(module)}".encode()).hexdigest()[:16]
-
-
-def is_random(dataset: Any) -> bool:
-    """Whether the images of a dataset depend on random numbers, judged by its first images."""
-    loader = StreamDataset({0: dataset})
-    for index in range(min(8, len(dataset))):
-        first, *others = (loader.__getitems__([Key(0, index, seed)])[0][0] for seed in range(4))
-        if any(not torch.equal(torch.as_tensor(first), torch.as_tensor(other)) for other in others):
-            return True
-    return False
+    def _add(self, features: Any, targets: Tensor) -> None:
+        self.statistics.update(features, targets, experience=self.block)

@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.experience import check_whole_experience
+from avalanche_agcn.benchmarks.experience import check_whole_experience, count_seen
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.forward import OutputRecorder, evaluation_mode, unwrap
 from avalanche_agcn.training.distributed import mean_of, own_share
 from avalanche_agcn.training.loader import load_batches, make_generator
 from avalanche_agcn.training.losses import at_least_float32
-from avalanche_agcn.training.statistics.collector import FeatureStatisticsPlugin, number_of
+from avalanche_agcn.training.statistics.collector import FeatureStatisticsPlugin
 from avalanche_agcn.training.statistics.drift_map import DriftMap
 from avalanche_agcn.training.teacher import FrozenTeacher, TeacherPlugin
 
@@ -107,13 +107,13 @@ class DriftCompensationPlugin(TeacherPlugin):
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher, whose features the sums are of."""
         check_whole_experience(strategy.experience, "Drift compensation")
-        collector, number = find_statistics(strategy), number_of(strategy.experience)
-        if number in collector.ended:  # its sums are in the space of the current network, not of the teacher
+        collector, experience = find_statistics(strategy), strategy.experience
+        if count_seen(experience) <= collector.n_finished:  # the sums are no longer in the teacher's space
             raise ValueError(
-                f"Experience {number[0]} was trained on before, and drift compensation needs each once: use "
-                "train_epochs for several passes."
+                f"Experience {experience.current_experience} was trained on before, and drift compensation "
+                "needs each once: use train_epochs for several passes."
             )
-        if number == collector.started:  # it was interrupted, and its sums start again, too
+        if not collector.resumed:  # if it was interrupted, its sums start again, too
             self.drift = DriftMap()
         collector.teacher = self.teacher
         super().before_train_dataset_adaptation(strategy)

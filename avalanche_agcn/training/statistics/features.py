@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -44,6 +45,7 @@ class FeatureStatistics(ClassBlocks):
     def __init__(self) -> None:
         super().__init__()
         self._sums: list[MomentSums] = []
+        self._changed: set[int] = set()  # experiences with rows that were added since the last synchronize()
 
     @property
     def n_experiences(self) -> int:
@@ -75,6 +77,14 @@ class FeatureStatistics(ClassBlocks):
         """Discard the images of the open experience."""
         self._sums[-1] = MomentSums(self._sizes[-1])
 
+    def copy_block(self, block: int) -> MomentSums:
+        """Copy of the sums of an experience."""
+        return copy.deepcopy(self._sums[block])
+
+    def restore_block(self, block: int, copied: MomentSums) -> None:
+        """Make the sums of an experience what they were when they were copied."""
+        self._sums[block] = copy.deepcopy(copied)
+
     def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
         """Add images; a ValueError, and no change, if a shape does not fit or a value is not allowed.
 
@@ -84,6 +94,7 @@ class FeatureStatistics(ClassBlocks):
         """
         t = self._index(experience)
         self._sums[t].add(*self._labelled_rows(features, targets_new, t))
+        self._changed.add(t)
 
     def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
         """Subtract images that were added; errors as in `update`, or if a count or variance fell below 0."""
@@ -133,9 +144,11 @@ class FeatureStatistics(ClassBlocks):
             sums.total()
 
     def synchronize(self) -> None:
-        """Collective: add up the open experience over all processes, each image once."""
-        if self._sums:
-            self._sums[-1].synchronize()
+        """Collective: add up the sums over all processes, each image once."""
+        last = [self.n_experiences - 1] if self._sums else []
+        for t in sorted(self._changed.union(last)):
+            self._sums[t].synchronize()
+        self._changed = set()
 
     def count(self, t: int) -> int:
         """Number of images of experience ``t``."""
@@ -198,6 +211,7 @@ class FeatureStatistics(ClassBlocks):
                 "it is damaged or of another version."
             )
         self._sizes, self._sums = sizes, [MomentSums(size) for size in sizes]
+        self._changed = set()
         for t, sums in enumerate(self._sums):
             sums.load_state_dict(state, f"{t}.")
 

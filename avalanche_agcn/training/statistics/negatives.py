@@ -48,7 +48,7 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin):
         """Add the expected loss of the new classifiers."""
         if self._older and self.weight:
             weight, bias = unwrap(strategy.model).classifiers()
-            new = self.own_columns
+            new = slice(self.statistics.n_old, self.statistics.n_seen)
             loss = statistical_negative_loss(weight[new], None if bias is None else bias[new], *self._older)
             strategy.loss = strategy.loss + self.weight * loss
 

@@ -7,7 +7,9 @@ One matrix per set of images holds all sums, with f the features of an image and
 Its blocks are n, Σf, Σffᵀ, Σf yᵀ, Σy and Σy yᵀ. They do not depend on the order or split of the images.
 """
 
+import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -171,6 +173,14 @@ class ClassBlocks:
     def device(self) -> torch.device:
         """Device of the sums: that of the last batch."""
         return getattr(self, self._tensors[0]).device
+
+    def copy_block(self, block: int) -> Any:
+        """Copy of what `restore_block` needs to remove what was added to a block since."""
+        return copy.deepcopy(self.state_dict())
+
+    def restore_block(self, block: int, copied: Any) -> None:
+        """Make a block what it was when it was copied."""
+        self.load_state_dict(copied)
 
     def _move_to(self, device: torch.device) -> None:
         for name in self._tensors:
