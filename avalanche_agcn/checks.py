@@ -164,7 +164,7 @@ def check_fields(value: Any, hints: Mapping[str, Any], place: str) -> None:
         place: the file and the path in it, such as ``"results.json: nested"``.
     """
     if not isinstance(value, dict):
-        fail(place, _WANTED["dict_type"], value)
+        reject_value(place, _WANTED["dict_type"], value)
     for name, hint in hints.items():
         if name not in value:
             raise ValueError(f"{place} has no {name!r}, which is required.")
@@ -173,10 +173,10 @@ def check_fields(value: Any, hints: Mapping[str, Any], place: str) -> None:
         except ValidationError as error:
             problem = first_problem(error, value[name])
             separator = "" if problem.place.startswith("[") or not problem.place else "."
-            fail(f"{place}.{name}{separator}{problem.place}", problem.wanted, problem.value)
+            reject_value(f"{place}.{name}{separator}{problem.place}", problem.wanted, problem.value)
 
 
-def fail(place: str, wanted: str, value: Any) -> NoReturn:
+def reject_value(place: str, wanted: str, value: Any) -> NoReturn:
     """Raise a ValueError about a value, on one line and cut if it is long."""
     raise ValueError(f"{place} must be {wanted}, but is {shown(value)}.")
 

@@ -65,7 +65,7 @@ def test_methods_and_arguments_that_callers_rely_on_are_kept():
         ),
     ],
 )
-def test_what_takes_long_to_import_is_not_imported_before_it_is_used(statement, unwanted):
+def test_slow_modules_are_imported_only_when_used(statement, unwanted):
     code = f"{statement}\nimport sys\nprint([name for name in {unwanted} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"

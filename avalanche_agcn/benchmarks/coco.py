@@ -18,7 +18,7 @@ from avalanche_agcn.benchmarks.protocols import Conventions, Crowds, resolve_pro
 from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
 from avalanche_agcn.benchmarks.split_lists import DataSet, SplitLists, benchmark_from_lists, load_split_lists
 from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
-from avalanche_agcn.checks import check_choice, check_fields, fail, read_json
+from avalanche_agcn.checks import check_choice, check_fields, read_json, reject_value
 
 PAPER_SIZES = (40, 10)
 """Classes and experiences, in the paper and in the published lists."""
@@ -214,9 +214,9 @@ def _check_content(content: Any, path: Path) -> None:
     category_ids = {category["id"] for category in content["categories"]}
     for k, box in enumerate(content["annotations"]):
         if box["image_id"] not in image_ids:
-            fail(f"{path}: annotations[{k}].image_id", "the id of an image", box["image_id"])
+            reject_value(f"{path}: annotations[{k}].image_id", "the id of an image", box["image_id"])
         if box["category_id"] not in category_ids:
-            fail(f"{path}: annotations[{k}].category_id", "the id of a category", box["category_id"])
+            reject_value(f"{path}: annotations[{k}].category_id", "the id of a category", box["category_id"])
 
 
 def _has_types(entry: Any, types: dict[str, type]) -> bool:

@@ -231,7 +231,7 @@ def check_whole_experience(experience: Any, method: str) -> None:
         raise ValueError(
             f"{method} sums up each experience at its end, but this is a piece of one, of "
             f"{len(experience.dataset)} images, from an online stream. Train on the benchmark's own "
-            "train_stream with train_epochs=1: that is online too, batch by batch."
+            "train_stream with train_epochs=1: this is also online, batch by batch."
         )
 
 

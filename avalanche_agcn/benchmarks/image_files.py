@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from avalanche_agcn.checks import check_choice, check_fields, check_range, fail
+from avalanche_agcn.checks import check_choice, check_fields, check_range, reject_value
 
 Transform = Callable[[Any], Any]
 RGB = tuple[float, float, float]
@@ -193,7 +193,7 @@ def check_inside(file: str, place: str) -> None:
     """
     absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or file.startswith("\\")
     if not file or absolute or ".." in re.split(r"[/\\]", file) or "\0" in file:
-        fail(place, "a file within the folder of images, by its name relative to that folder", file)
+        reject_value(place, "a file within the folder of images, by its name relative to that folder", file)
 
 
 def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:

@@ -166,7 +166,7 @@ def read_photos(
 def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> Tensor:
     """Draw test photos, [N] bool, as nearly as possible the same share of each class.
 
-    Classes are divided one after the other, the rarest first, so that these have train and test photos too.
+    Classes are divided one after the other, the rarest first, so that these also have train and test photos.
     """
     check_range("test_size", test_size, above=0, below=1)
     generator = torch.Generator().manual_seed(seed)

@@ -186,27 +186,34 @@ def _summarise(
     The precision at a positive is the number of positives at or above it, over the number of images at or
     above it. Positives are in ascending order, so those at or above one are all from the first of its ties
     to the end of its class.
+
+    Args:
+        ranked: scores of the positives, class after class, in ascending order within each, [positives].
+        enters: the first nested set that each positive is in, [positives].
+        above: number of images at or above each positive, [sets, positives].
+        bounds: class c has the positives ``bounds[c] : bounds[c + 1]``, [classes + 1].
+        limit: least score of a predicted label.
     """
     ends = np.repeat(bounds[1:], np.diff(bounds))  # for each positive, the end of its class
     first = _first_of_ties(ranked, ends)
-    found = (ranked >= limit)[None]
+    predicted = (ranked >= limit)[None]
     if len(above) == 1:
         precision = (ends - first) / above
-        true = np.diff(bounds)[None]
+        n_positive = np.diff(bounds)[None]
     else:
         # Set i has only the positives of increments 0..i, so they are counted with cumulative sums from the
-        # right: upwards[i, k] is the number of members among the positives k, k + 1, … of the whole block.
+        # right: n_from[i, k] is the number of members of set i among the positives k, k + 1, … of the block.
         member = enters <= np.arange(len(above))[:, None]  # [sets, positives]
-        upwards = np.zeros((len(above), len(ranked) + 1), dtype=np.int64)
-        np.cumsum(member[:, ::-1], axis=1, out=upwards[:, -2::-1])
-        true = upwards[:, bounds[:-1]] - upwards[:, bounds[1:]]
-        hits = upwards.take(first, axis=1) - upwards.take(ends, axis=1)
+        n_from = np.zeros((len(above), len(ranked) + 1), dtype=np.int64)  # the last column stays 0
+        np.cumsum(member[:, ::-1], axis=1, out=n_from[:, -2::-1])
+        n_positive = n_from[:, bounds[:-1]] - n_from[:, bounds[1:]]
+        hits = n_from.take(first, axis=1) - n_from.take(ends, axis=1)
         # A positive that is not in the set yet may have no image above it: avoid 0 / 0, it counts 0 anyway.
         precision = member * hits / np.maximum(above, 1)
-        found = found & member
+        predicted = predicted & member
     with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: a class without positives
-        ap = _sum_by_class(precision, bounds) / true
-    return ap, _sum_by_class(found, bounds), true
+        ap = _sum_by_class(precision, bounds) / n_positive
+    return ap, _sum_by_class(predicted, bounds), n_positive
 
 
 def _roc_auc(

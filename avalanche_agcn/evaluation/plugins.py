@@ -326,7 +326,7 @@ class NestedPluginMetric(BatchReader):
         self.history: dict[str, dict[str, list[list[float]]]] = {}
         self.average_precision: dict[str, Tensor] = {}
         self.stages: dict[str, list[functional.StageScores | None]] = {}
-        self._n_trained: int | None = None  # classes trained on; None if there was no training
+        self._n_classes_trained: int | None = None  # classes trained on; None if there was no training
 
     def start_history(self) -> None:
         """Discard the matrices of another strategy."""
@@ -348,7 +348,7 @@ class NestedPluginMetric(BatchReader):
             "history": self.history,
             "average_precision": self.average_precision,
             "stages": plain_stages,
-            "n_trained": self._n_trained,
+            "n_trained": self._n_classes_trained,
         }
         return copy.deepcopy(state)
 
@@ -356,7 +356,7 @@ class NestedPluginMetric(BatchReader):
         """Continue from `state_dict`, with the strategy that is used next."""
         state = copy.deepcopy(state)
         self._strategy = None
-        self._n_trained = state["n_trained"]
+        self._n_classes_trained = state["n_trained"]
         self.history = state["history"]
         self.average_precision = state["average_precision"]
         self.stages = {}
@@ -366,14 +366,14 @@ class NestedPluginMetric(BatchReader):
     def before_training(self, strategy: SupervisedTemplate) -> None:
         """Discard evaluations of the untrained model."""
         super().before_training(strategy)
-        if self._n_trained is None:
+        if self._n_classes_trained is None:
             self.reset()
-            self._n_trained = 0
+            self._n_classes_trained = 0
 
     def before_training_exp(self, strategy: SupervisedTemplate) -> None:
         """Count the classes trained on."""
         super().before_training_exp(strategy)
-        self._n_trained = max(self._n_trained or 0, count_seen(strategy.experience))
+        self._n_classes_trained = max(self._n_classes_trained or 0, count_seen(strategy.experience))
 
     def before_eval(self, strategy: SupervisedTemplate) -> None:
         """Find the nested sets that the evaluation covers."""
@@ -406,7 +406,7 @@ class NestedPluginMetric(BatchReader):
         n_classes = self._set_classes[-1]
         ap = scored.average_precision[-1, :n_classes]
         self.average_precision[self._stream] = ap
-        is_complete = self._n_trained in (None, n_classes)  # the sets have all classes trained on
+        is_complete = self._n_classes_trained in (None, n_classes)  # the sets have all classes trained on
         values: Values = {}
         for name in NESTED_METRICS:
             row = getattr(scored, name)
@@ -426,13 +426,16 @@ class NestedPluginMetric(BatchReader):
         return metric_values(self, strategy, values, stream=self._stream)
 
     def _count_set_classes(self, experiences: Sequence[Any]) -> list[int]:
-        """Number of classes of each nested set that the first evaluated experiences form."""
+        """Number of classes of each nested set.
+
+        Stops at the first experience that is not the next of the stream, or has untrained classes.
+        """
         class_counts: list[int] = []
         for t, experience in enumerate(experiences):
-            if (experience.origin_stream.name, experience.current_experience) != (self._stream, t):
+            if experience.origin_stream.name != self._stream or experience.current_experience != t:
                 break
             n_classes = count_seen(experience)
-            if self._n_trained is not None and n_classes > self._n_trained:
+            if self._n_classes_trained is not None and n_classes > self._n_classes_trained:
                 break
             class_counts.append(n_classes)
         return class_counts

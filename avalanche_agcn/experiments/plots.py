@@ -261,17 +261,18 @@ def labelled_pictures(
     All must have been evaluated after the same experiences. Experiences that are not shown are named below
     the pictures.
     """
-    evaluated = [t for t, row in enumerate(pictures[0][2]) if len(row)] if pictures else []
+    first_scores = pictures[0][2] if pictures else []  # by experience
+    evaluated = [t for t, row in enumerate(first_scores) if len(row)]
     if not evaluated:
         raise ValueError("There is no picture to draw; pass at least one that was evaluated.")
     spaced = np.linspace(0, len(evaluated) - 1, min(MAX_COLUMNS, len(evaluated))).round()
-    columns = [evaluated[int(k)] for k in spaced]
-    skipped = [str(t + 1) for t in range(len(pictures[0][2])) if t not in columns]
+    columns = [evaluated[int(k)] for k in spaced]  # the experience that each column shows
+    skipped = [str(t + 1) for t in range(len(first_scores)) if t not in columns]
     plot, grid = _picture_grid(len(pictures), len(columns), longest=max(map(len, class_names)))
     _add_legend(plot, describe_rule(thresholds), skipped)
     plot.suptitle(title, fontsize=10)
     for axes, t in zip(grid[0, 1:], columns, strict=True):
-        n_classes = count_of(len(pictures[0][2][t]), "class")
+        n_classes = count_of(len(first_scores[t]), "class")
         axes.set_title(f"after experience {t + 1}\n{n_classes}", fontsize=8.5, loc="left")
     at_end: Counter[str] = Counter()
     for (image_axes, *text_axes), (image, labels, scores) in zip(grid, pictures, strict=True):
@@ -280,7 +281,8 @@ def labelled_pictures(
         for axes, t in zip(text_axes, columns, strict=True):
             found = found_labels(scores[t], labels, class_names, thresholds)
             _write_labels(axes, found)
-        at_end.update(kind for kind, _ in found)
+        found_at_end = found_labels(scores[columns[-1]], labels, class_names, thresholds)
+        at_end.update(kind for kind, _ in found_at_end)
     after = ", ".join(str(t + 1) for t in columns)
     counts = ", ".join(f"{at_end[kind]} {kind}" for kind in SIGNS)
     where = f"in {count_of(len(pictures), 'image')} after experiences {after}"

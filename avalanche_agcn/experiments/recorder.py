@@ -136,7 +136,8 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
 
         Names of files are relative to the folder ``root``.
         """
-        found, right = self._counts.tolist()
+        found, right = self._counts.tolist()  # [thresholds, classes] each
+        class_ap = _rows_by_experience(self._class_ap, missing=torch.empty(0))
         return {
             "pictures": self._pictures(root),
             "worst": list(self._worst(root)),
@@ -146,11 +147,11 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
                 "found": found,
                 "right": right,
             },
-            "class_ap": [_percent(row) for row in _as_list(self._class_ap, torch.empty(0))],
+            "class_ap": [_percent(row) for row in class_ap],
         }
 
     def _pictures(self, root: str | None) -> list[dict[str, Any]]:
-        rows = _as_list(self._rows, torch.empty(len(self.positions), 0))
+        rows = _rows_by_experience(self._rows, missing=torch.empty(len(self.positions), 0))
         pictures = []
         for k, number in enumerate(self._images.positions[0][self.positions].tolist()):
             picture = self._describe(number, root)
@@ -179,9 +180,9 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         return {"image": image, "labels": labels}
 
 
-def _as_list(rows: Mapping[int, Tensor], empty: Tensor) -> list[Tensor]:
-    """Rows by experience, with ``empty`` where there was no evaluation."""
-    return [rows.get(t, empty) for t in range(max(rows, default=-1) + 1)]
+def _rows_by_experience(rows: Mapping[int, Tensor], missing: Tensor) -> list[Tensor]:
+    """The row of each experience up to the last, with ``missing`` where there was no evaluation."""
+    return [rows.get(t, missing) for t in range(max(rows, default=-1) + 1)]
 
 
 def _percent(fractions: Tensor) -> list[float | None]:

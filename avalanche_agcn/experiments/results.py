@@ -28,7 +28,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from avalanche_agcn.benchmarks.image_files import check_inside
-from avalanche_agcn.checks import STRICT, fail, first_problem, read_json
+from avalanche_agcn.checks import STRICT, first_problem, read_json, reject_value
 from avalanche_agcn.evaluation.functional import StageScores, nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
@@ -233,15 +233,19 @@ def none_if_nan(value: float) -> float | None:
 
 
 def read_results(path: str | os.PathLike) -> Results:
-    """Read a ``results.json``; a ValueError names one that is damaged, foreign or of another format."""
+    """Read a ``results.json``, and look for its data set if the run was given a relative path.
+
+    Raises:
+        ValueError: if the file is damaged, has another format, or is not a result of this package.
+    """
     results = _parse(path, read_json(path))
     root = results.settings.get("dataset_root")
     if root is not None:
-        results.settings["dataset_root"] = _find_data(root, Path(path).resolve().parent)
+        results.settings["dataset_root"] = _find_dataset_root(root, Path(path).resolve().parent)
     return results
 
 
-def _find_data(root: str, folder: Path) -> str:
+def _find_dataset_root(root: str, folder: Path) -> str:
     """The folder of the images of a run in ``folder``, which may have been given relative to its parents.
 
     Commands store the name that was given to them, and write below the folder where they were started. A name
@@ -269,7 +273,7 @@ def _parse(path: str | os.PathLike, content: Any) -> Results:
 def _validate(content: Any) -> Results:
     """Results with this content; a ValueError names the first place of a wrong type or out of range."""
     if not isinstance(content, dict):
-        fail("content", "an object with names", content)
+        reject_value("content", "an object with names", content)
     try:
         # The summary is computed again: a file might have another one.
         return Results(**{name: value for name, value in content.items() if name != "summary"})
@@ -282,7 +286,7 @@ def _validate(content: Any) -> Results:
         raise ValueError(
             f"it has {problem.unknown}, which results do not have: check that the file is from a run."
         )
-    fail(place, problem.wanted, problem.value)
+    reject_value(place, problem.wanted, problem.value)
 
 
 # Fields that most runs of a study share, which its table has once; and fields that the table does not have.
@@ -349,10 +353,16 @@ def find_results(folders: Iterable[str | os.PathLike]) -> list[Results]:
     for folder in below:
         if not folder.is_dir():
             raise FileNotFoundError(f"there is no folder {folder} with results; check its name.")
-    files = {(path, folder) for folder in below for path in folder.rglob(RESULTS_FILE)}
-    runs = {path for path, folder in files if path.relative_to(folder).parts[-3:-2] != (TRIALS_FOLDER,)}
+    runs: set[Path] = set()
+    tables: set[Path] = set()
+    for folder in below:
+        tables.update(folder.rglob(TABLE_FILE))
+        for path in folder.rglob(RESULTS_FILE):
+            is_trial = path.relative_to(folder).parts[-3:-2] == (TRIALS_FOLDER,)  # trials/<run>/results.json
+            if not is_trial:
+                runs.add(path)
     found = {path.parent: read_results(path) for path in sorted(runs)}
-    for table in sorted({path for folder in below for path in folder.rglob(TABLE_FILE)}):
+    for table in sorted(tables):
         for result in read_table(table):
             found.setdefault(table.parent / result.name, result)
     if not found:
@@ -433,7 +443,7 @@ def _require_rows(place: str, rows: Sequence[Sequence[Any]] | None, n_rows: int,
 
 def _require(place: str, fits: bool, wanted: str, value: Any) -> None:
     if not fits:
-        fail(place, wanted, value)
+        reject_value(place, wanted, value)
 
 
 MAY_DIFFER = DATA_PATHS | {"seed", "class_order", "device"}
@@ -463,14 +473,18 @@ def _check_comparable(label: str, group: Sequence[Results]) -> None:
     if len({result.name for result in group}) != len(group):
         seeds = sorted(result.seed for result in group)
         raise ValueError(f"{label!r} has several results of one seed (seeds {seeds}); give one of each.")
-    first, *others = (
-        {name: value for name, value in result.settings.items() if name not in MAY_DIFFER} for result in group
-    )
-    if changed := dict.fromkeys(change for other in others for change in differences(first, other)):
+    changed: dict[str, None] = {}  # a set in order
+    for other in group[1:]:
+        changed |= dict.fromkeys(differences(_compared_settings(group[0]), _compared_settings(other)))
+    if changed:
         raise ValueError(
-            f"the results of {label!r} have different settings ({'; '.join(changed)}) and no common mean: "
-            "report their folders one by one, or run them with labels of their own (--label NAME)."
+            f"the results of {label!r} have different settings ({'; '.join(changed)}), so their mean is "
+            "meaningless: report their folders one by one, or run each with its own --label."
         )
+
+
+def _compared_settings(result: Results) -> dict[str, Any]:
+    return {name: value for name, value in result.settings.items() if name not in MAY_DIFFER}
 
 
 def known(values: Iterable[float | None]) -> list[float]:

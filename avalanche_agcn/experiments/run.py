@@ -115,12 +115,12 @@ class Run:
         self.experience = 0
         self.trained = False  # on the current experience, which is then only to be evaluated
         self._started = time.monotonic()
-        self.images = self.benchmark
+        self.image_benchmark = self.benchmark  # with a frozen backbone, self.benchmark becomes its features
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
         network: Any = self.backbone
         if settings.freeze_backbone:
             self.benchmark = feature_benchmark(
-                self.images,
+                self.image_benchmark,
                 self.backbone,
                 settings.cache,
                 batch_size=settings.eval_mb_size,
@@ -323,7 +323,7 @@ class Run:
             self.backbone,
             network={"name": settings.backbone, **settings.select(*BACKBONE_SETTINGS)},
             by_name=settings.freeze_backbone and settings.pretrained,
-            transform=self.images.plan.eval_transform,
+            transform=self.image_benchmark.plan.eval_transform,
             class_names=self.benchmark.class_names,
             thresholds=self._thresholds,
             about={

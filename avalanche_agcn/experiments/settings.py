@@ -438,9 +438,7 @@ def _check_data(settings: Settings) -> None:
     if benchmark == "photos" and settings.dataset_root is None:
         raise ValueError("own photos need --images, their folder.")
     if (benchmark == "photos") != (settings.labels is not None):
-        raise ValueError(
-            "own photos need --labels, and other data have their own: give --labels with own photos only."
-        )
+        raise ValueError("--labels is for own photos: give it with them, and leave it out with other data.")
 
 
 def change_settings(settings: Settings, **changes: Any) -> Settings:

@@ -64,10 +64,11 @@ class AGEMPlugin(MemoryPlugin):
     def before_training_iteration(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Remove the reference rows from the batch and compute their gradient."""
         super().before_training_iteration(strategy, **kwargs)
-        batch, n = strategy.mbatch, self.n_stream
-        n_reference = 0 if is_padding(batch) else len(batch[0]) - n
-        reference_x, reference_y, *_ = _rows_or_padding(batch, slice(n, None))
-        strategy.mbatch, strategy.is_padding = _rows_or_padding(batch, slice(n)), n == 0
+        batch = strategy.mbatch
+        n_reference = 0 if is_padding(batch) else len(batch[0]) - self.n_stream
+        reference_x, reference_y, *_ = _rows_or_padding(batch, slice(self.n_stream, None))
+        strategy.mbatch = _rows_or_padding(batch, slice(self.n_stream))
+        strategy.is_padding = self.n_stream == 0
         if distributed.largest_of_processes(n_reference) == 0:
             self._reference = None
             return

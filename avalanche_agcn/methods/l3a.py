@@ -124,13 +124,13 @@ class L3AStatistics(ClassBlocks):
         super().__init__()
         self.ridge, self.threshold = ridge, threshold
         self.counts = torch.zeros(0, dtype=torch.float64)  # n_c, images with a true label of each class
-        self._closed: Tensor | None = None  # A and C of earlier experiences, side by side
-        self._open = MomentSums(0, target_products=False)  # of √ω z and √ω y
+        self._earlier_sums: Tensor | None = None  # A and C of earlier experiences, side by side
+        self._open_sums = MomentSums(0, target_products=False)  # √ω z and √ω y of the open experience
         self._old_classifiers: Tensor | None = None  # [D, n_old], solved when first needed
 
     def begin(self, counts_new: Tensor) -> None:
         """Open an experience whose new classes have ``counts_new`` images each, ``[n_new]``."""
-        self._closed = self._sums()
+        self._earlier_sums = self._sums()
         self.counts = torch.cat([self.counts, counts_new.detach().double().to(self.counts.device)])
         self._sizes.append(len(counts_new))
         self.restart()
@@ -138,7 +138,7 @@ class L3AStatistics(ClassBlocks):
 
     def restart(self) -> None:
         """Discard the images of the open experience."""
-        self._open = MomentSums(self.n_seen, target_products=False)
+        self._open_sums = MomentSums(self.n_seen, target_products=False)
 
     def copy_block(self, block: int) -> MomentSums:
         """Copy of the sums of the open experience."""
@@ -157,14 +157,14 @@ class L3AStatistics(ClassBlocks):
         y = torch.cat([self._pseudo_labels(z), targets_new[labelled].double()], dim=1)
         self.counts = self.counts.to(z.device)
         root = sample_weights(y, class_weights(self.counts)).sqrt()[:, None]
-        self._open.add(root * z, root * y)
+        self._open_sums.add(root * z, root * y)
 
     def _pseudo_labels(self, features: Tensor) -> Tensor:
         """Predicted labels of the old classes, 0 or 1, ``[B, n_old]``."""
-        if self._closed is None:
+        if self._earlier_sums is None:
             return features.new_zeros(len(features), self.n_old)
         if self._old_classifiers is None:
-            self._old_classifiers = solve_classifiers(self._closed, self.ridge)
+            self._old_classifiers = solve_classifiers(self._earlier_sums, self.ridge)
         scores = features @ self._old_classifiers.to(features.device)
         return (scores > math.log(self.threshold / (1 - self.threshold))).double()
 
@@ -177,32 +177,34 @@ class L3AStatistics(ClassBlocks):
 
     def flush(self) -> None:
         """Add waiting rows to the sums."""
-        self._open.total()
+        self._open_sums.total()
 
     def synchronize(self) -> None:
         """Collective: add up the open experience over all processes."""
-        self._open.synchronize()
+        self._open_sums.synchronize()
 
     def state_dict(self) -> dict[str, Tensor]:
         """All sums as tensors."""
         state = {"sizes": torch.tensor(self._sizes, dtype=torch.long), "counts": self.counts}
-        if self._closed is not None:
-            width = len(self._closed)
-            state |= {"gram": self._closed[:, :width].clone(), "cross": self._closed[:, width:].clone()}
-        return state | self._open.state_dict("open.")
+        if self._earlier_sums is not None:
+            n_features = len(self._earlier_sums)
+            state["gram"] = self._earlier_sums[:, :n_features].clone()  # A
+            state["cross"] = self._earlier_sums[:, n_features:].clone()  # C
+        state.update(self._open_sums.state_dict("open."))
+        return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the result of `state_dict`."""
         self._sizes, self.counts = state["sizes"].tolist(), state["counts"].clone()
-        self._closed, self._old_classifiers = None, None
+        self._earlier_sums, self._old_classifiers = None, None
         if "gram" in state:
-            self._closed = torch.cat([state["gram"], state["cross"]], dim=1)
+            self._earlier_sums = torch.cat([state["gram"], state["cross"]], dim=1)
         self.restart()
-        self._open.load_state_dict(state, "open.")
+        self._open_sums.load_state_dict(state, "open.")
 
     def _sums(self) -> Tensor | None:
         """A and C over all images, C with a column for every class seen."""
-        total, closed = self._open.total(), self._closed
+        total, closed = self._open_sums.total(), self._earlier_sums
         if closed is not None:  # old images are negatives of later classes
             closed = torch.nn.functional.pad(closed, (0, len(closed) + self.n_seen - closed.shape[1]))
         return add_moments(None if total is None else total[1:, 1:], closed)

@@ -188,26 +188,26 @@ class OCDMBuffer(OnlineBuffer):
 def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> list[int]:
     """Positions of images to remove, each time the one that leaves the smallest KL(memory ‖ target).
 
-    With l the class counts, N their sum and q the target, KL = Σ l_i log(l_i / q_i) / N − log N. A removal of
-    image k lowers l_i by one for its classes, so that the sum after it is the sum before less Σ_{i∈k} d_i,
-    with d_i = f_i(l_i) − f_i(l_i − 1) and f_i(l) = l log(l / q_i). One product of ``labels`` and ``d`` gives
-    this for all images.
+    With l the class counts, N their sum and q the target, KL = Σ l_i log(l_i / q_i) / N − log N. Removing
+    image k lowers l_i by one for each of its classes, and so the sum by Σ_{i∈k} d_i, with
+    d_i = f_i(l_i) − f_i(l_i − 1) and f_i(l) = l log(l / q_i). ``labels @ d`` has this for all images.
 
     ``labels`` are ``[n, n_classes]`` of 0 and 1, float64; ``shares`` are q, above 0 for every class that
     appears; ``tie_draws`` has one number in [0, 1) per removal, to choose among equally good images.
     """
-    counts, sizes = labels.sum(0), labels.sum(1)
+    counts = labels.sum(0)  # images of each class, [n_classes]
+    labels_per_image = labels.sum(1)  # [n]
     removed = torch.zeros(len(labels), dtype=torch.bool)
     order = []
     for draw in tie_draws:
-        # KL after removing image k is (Σ terms − labels_k · decrease) / n_left_k − log n_left_k.
+        # KL after removing image k is (Σ terms − labels_k · decrease) / labels_left_k − log labels_left_k.
         terms = _terms(counts, shares)
         decrease = terms - _terms((counts - 1).clamp(min=0), shares)  # d
-        n_left = counts.sum() - sizes
-        divergence = (terms.sum() - labels @ decrease) / n_left - n_left.log()
+        labels_left = counts.sum() - labels_per_image  # in the memory, after removing each image, [n]
+        divergence = (terms.sum() - labels @ decrease) / labels_left - labels_left.log()
         # Without any remaining label there is no distribution: worse than every other removal, but still
         # possible. Images already removed are not.
-        divergence = divergence.masked_fill(n_left == 0, torch.finfo(divergence.dtype).max)
+        divergence = divergence.masked_fill(labels_left == 0, torch.finfo(divergence.dtype).max)
         divergence = divergence.masked_fill(removed, torch.inf)
         best = (divergence <= divergence.min() + DIVERGENCE_ROUNDING).nonzero().flatten()
         chosen = int(best[int(draw * len(best))])

@@ -137,7 +137,7 @@ class StreamingRidge(ClosedForm):
             for images, targets in load_batches(self, dataset, batch_size=self.eval_mb_size):
                 _check_one_experience(targets, removed)
                 features = model.features(images)
-                for t in range(removed.n_experiences):
+                for t in range(removed.n_experiences):  # skips images that have no label of experience t
                     removed.update(features, targets[:, removed.columns(t)], experience=t)
         counts = [(removed.count(t), self.statistics.count(t)) for t in range(removed.n_experiences)]
         if all(n_removed == n_counted for n_removed, n_counted in counts):

@@ -101,19 +101,19 @@ def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any])
     stem = (network._conv_stem, network._bn0, network._swish)
     head = (network._conv_head, network._bn1, network._swish)
     layers = nn.Sequential(*stem, *network._blocks, *head)
-    _save_copies(layers)
+    _avoid_copies(layers)
     return layers, LITE_MEAN, LITE_STD
 
 
-def _save_copies(layers: nn.Module) -> None:
-    """Let convolutions that pad all sides equally do so themselves, and activations work in place."""
+def _avoid_copies(layers: nn.Module) -> None:
+    """Save memory: pad within the convolution where all sides are equal, and activate in place."""
     for module in layers.modules():
         if isinstance(module, nn.ReLU6):
             module.inplace = True
         elif isinstance(module, nn.Conv2d):
-            before = module.static_padding
-            if isinstance(before, nn.ZeroPad2d) and len(set(before.padding)) == 1:
-                module.padding = before.padding[:2]
+            pad = module.static_padding  # of EfficientNet: runs before the convolution, and copies its input
+            if isinstance(pad, nn.ZeroPad2d) and len(set(pad.padding)) == 1:
+                module.padding = pad.padding[:2]
                 module.static_padding = nn.Identity()
 
 

@@ -222,18 +222,20 @@ class ExperienceReservoirBuffer(OnlineBuffer):
 
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
         self.class_counts += labels.sum(0)
-        experience, draws = int(keys[0, 0]), self._uniform(len(keys), 2).tolist()
-        n_before = int(self._offered[experience].sum()) - len(keys)  # of this experience
-        rows = enumerate(zip(keys, labels, draws, strict=True), n_before + 1)
-        for n_own, (key, row, (entry, choice)) in rows:
+        experience = int(keys[0, 0])
+        draws = self._uniform(len(keys), 2).tolist()
+        n_offered = int(self._offered[experience].sum()) - len(keys)  # images of this experience so far
+        for key, row, (entry, choice) in zip(keys, labels, draws, strict=True):
+            n_offered += 1
             if self._size < self.max_size:
                 self._put(self._size, key, row)
                 continue
-            own, largest = self._positions(experience), self._largest()
-            if len(own) < len(largest):
-                self._put(_pick(largest, choice), key, row)
-            elif entry * n_own < len(own):
-                self._put(_pick(own, choice), key, row)
+            same_experience = self._positions(experience)
+            largest_experience = self._largest()
+            if len(same_experience) < len(largest_experience):
+                self._put(_pick(largest_experience, choice), key, row)
+            elif entry * n_offered < len(same_experience):
+                self._put(_pick(same_experience, choice), key, row)
 
     def _select_removal(self) -> int:
         return _pick(self._largest(), float(self._uniform(1)))

@@ -5,6 +5,8 @@ from typing import Any
 from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 
+from avalanche_agcn.benchmarks.experience import check_strategy
+
 
 class MultiLabelPlugin(SupervisedPlugin):
     """A plugin for multi-hot targets that works with several processes.
@@ -20,6 +22,14 @@ class MultiLabelPlugin(SupervisedPlugin):
         """Reject a plugin that has learned from another strategy."""
         if hasattr(self, "state_dict"):
             check_owner(self, strategy)
+
+    def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Check metrics, criterion and normalisation, also of a strategy that is not this package's."""
+        check_strategy(strategy)
+
+    def before_eval(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Check the metrics."""
+        check_strategy(strategy)
 
 
 def check_owner(part: Any, strategy: Any) -> None:

@@ -39,16 +39,19 @@ class FrozenTeacher:
 
     def begin_experience(self, strategy: Any) -> None:
         """Copy the model; call this in ``before_train_dataset_adaptation``, before the model grows."""
-        model, n_seen = unwrap(strategy.model), count_seen(strategy.experience)
+        model = unwrap(strategy.model)
+        n_seen = count_seen(strategy.experience)
         n_trained = getattr(model, "n_seen", self._n_seen)
         first = self.from_first and self._n_seen == 0 and not self._saved
         if first or 0 < n_trained < n_seen:
             self.model = None  # free its memory before the copy
-            self.model, self.n_old = frozen_copy(model), 0 if first else n_trained
+            self.model = frozen_copy(model)
+            self.n_old = 0 if first else n_trained
         elif self._saved:
             self.model = frozen_copy(model)
             self.model.load_state_dict(self._saved)
-        self._n_seen, self._saved = max(n_seen, self._n_seen), {}
+        self._n_seen = max(n_seen, self._n_seen)
+        self._saved = {}
         self._classifiers = None
         self._batch = self._features = self._logits = None
 
@@ -62,7 +65,8 @@ class FrozenTeacher:
     def features(self, strategy: Any) -> Tensor:
         """Features of the current batch, ``[B, D]``; computed once per batch."""
         if self._batch is not strategy.mb_x:
-            self._batch, self._features = strategy.mb_x, self._forward(self.model.features, strategy)
+            self._features = self._forward(self.model.features, strategy)
+            self._batch = strategy.mb_x
             self._logits = None
         return self._features
 
@@ -106,6 +110,7 @@ class TeacherPlugin(MultiLabelPlugin):
 
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Copy the teacher before the model grows."""
+        super().before_train_dataset_adaptation(strategy, **kwargs)
         if self.owns_teacher:
             self.teacher.begin_experience(strategy)
 

@@ -25,7 +25,7 @@ Plugins = Sequence[BasePlugin] | None
 
 
 class MultiLabelTemplate(SupervisedTemplate):
-    """Avalanche's supervised template with defaults for multi-hot targets, which every strategy takes too.
+    """Avalanche's supervised template with defaults for multi-hot targets; base of all strategies.
 
     In a process group of `torch.distributed` (`process_group`) several processes train as one: each global
     batch is divided among them, losses are means over all of it, and every image is evaluated once. The model
@@ -101,7 +101,8 @@ class MultiLabelTemplate(SupervisedTemplate):
     def make_train_dataloader(self, *args: Any, **kwargs: Any) -> None:
         """Make the loader of the experience, with the memory of a plugin if there is one."""
         loader: Any = make_train_loader(self, memory=find_memory(self), **kwargs)
-        self.dataloader, self.seed = loader, loader.batch_sampler.seed  # which was drawn if it was None
+        self.dataloader = loader
+        self.seed = loader.batch_sampler.seed  # drawn if it was None
 
     def make_eval_dataloader(self, num_workers: int = 0, **kwargs: Any) -> None:
         """Make the loader of an evaluated experience; each of n processes gets every n-th image."""
@@ -143,7 +144,8 @@ class MultiLabelTemplate(SupervisedTemplate):
     def check_model_and_optimizer(self, reset_optimizer_state: bool | None = None, **kwargs: Any) -> None:
         """Reset the optimizer; ``train(reset_optimizer_state=…)`` takes precedence."""
         self._unwrap_model()  # if an experience was interrupted
-        origin, is_whole = origin_of(self.experience), origin_of(self.experience) is self.experience
+        origin = origin_of(self.experience)
+        is_whole = origin is self.experience
         if reset_optimizer_state is None:
             reset_optimizer_state = self.reset_optimizer_state and (is_whole or origin is not self._origin)
         self._origin = None if is_whole else origin

@@ -134,7 +134,7 @@ def test_state_resumes_in_the_middle_of_an_experience_and_shares_no_memory(tmp_p
     assert torch.equal(half.matrix(), before)
 
 
-def test_what_does_not_fit_is_rejected():
+def test_wrong_shapes_and_missing_calls_are_rejected():
     acm = AugmentedCorrelationMatrix()
     with pytest.raises(RuntimeError, match="begin"):
         acm.update(torch.ones(1, 1))

@@ -99,7 +99,7 @@ def test_photos_are_divided_into_train_and_test_and_classes_into_experiences(fol
         ({"n_experiences": 9}, "n_experiences=9 must be between 1 and the number of classes, 5"),
     ],
 )
-def test_what_does_not_fit_is_named(folder, change, message):
+def test_wrong_labels_or_options_are_named(folder, change, message):
     given = {"labels": "labels.csv", **change}
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         SplitPhotos(folder / "images", **{**given, "labels": folder / given["labels"]})

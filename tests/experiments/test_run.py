@@ -113,8 +113,8 @@ def test_a_run_makes_each_benchmark_once(tmp_path, monkeypatch, cache, frozen, n
     monkeypatch.setattr(MultiLabelBenchmark, "__init__", record)
     run = make_run(smoke("finetuning", freeze_backbone=frozen, cache=cache), tmp_path)
     assert len(made) == n_benchmarks
-    assert made[0] is run.images.plan
-    assert max(len(experience.dataset) for experience in run.images.train_stream) <= SMOKE["limit"]
+    assert made[0] is run.image_benchmark.plan
+    assert max(len(experience.dataset) for experience in run.image_benchmark.train_stream) <= SMOKE["limit"]
 
 
 @pytest.mark.parametrize(("n_bytes", "reason"), [(0, "not a saved state"), (-10, "damaged")])
@@ -253,8 +253,8 @@ def test_own_photos_run_from_a_csv_to_a_prediction(tmp_path):
     results = run.run()
     assert "names of classes, separated by ';'; 40 images, 4 classes" in lines[0]
     assert (results.benchmark, results.class_names) == ("SplitPhotos", ["car", "cat", "dog", "person"])
-    assert (run.images.protocol.image_size, run.images.protocol.flip) == (32, True)
-    step = find_normalisation(run.images.plan.eval_transform)
+    assert (run.image_benchmark.protocol.image_size, run.image_benchmark.protocol.flip) == (32, True)
+    step = find_normalisation(run.image_benchmark.plan.eval_transform)
     assert (tuple(step.mean), tuple(step.std)) == (run.backbone.mean, run.backbone.std)
     for picture in results.pictures:
         assert set(picture["labels"]) == set(labels[picture["image"]])

@@ -86,7 +86,7 @@ ONE_PASS = ["multitask", "multitask_ridge", "streaming_ridge", "l3a", "csc"]
 REJECTED = [
     ("voc", {"split_lists": "lists.zip"}, "voc has no published split lists: leave split_lists out"),
     ("wide", {"crowds": "labels"}, "crowds are boxes of COCO: leave the setting out for wide"),
-    ("coco", {"labels": "a.csv"}, "own photos need --labels, and other data have their own: .*"),
+    ("coco", {"labels": "a.csv"}, "--labels is for own photos: .*"),
 ]
 for given in ({"learning_rate": 1}, {"method": "er", "lambda_gph": 1.0}, {"newer_as_negative": True}):
     message = rf"unknown settings \['{[*given][-1]}'\]; known are .*'lr'.*'mem_size'.*"

@@ -48,7 +48,7 @@ def make_run(out, method, **settings):
 
 def images_of(run):
     """Images of the test stream, before any transform."""
-    source, _, positions = run.images.plan.evaluation["test"]
+    source, _, positions = run.image_benchmark.plan.evaluation["test"]
     return [source[int(k)][0] for own in positions for k in own]
 
 
@@ -243,7 +243,7 @@ def test_truncated_foreign_and_malicious_files_give_one_sentence_and_execute_not
     assert not (Path(__file__).parent / "executed").exists()
 
 
-def test_what_is_missing_is_named(finished, tmp_path, capsys):
+def test_missing_model_or_photo_is_named(finished, tmp_path, capsys):
     run, _ = finished
     with pytest.raises(FileNotFoundError, match=r"after9.json; there are model-after1.json, model-after2"):
         load_model(run.folder, after=9)

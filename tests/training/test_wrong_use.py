@@ -1,5 +1,7 @@
 """Mistakes that would silently give wrong results are rejected at once, with the fix."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -17,8 +19,22 @@ from avalanche_agcn.benchmarks.image_files import ImageOptions, find_normalisati
 from avalanche_agcn.evaluation import mean_average_precision_metrics, multilabel_evaluator
 from avalanche_agcn.evaluation.functional import average_precision
 from avalanche_agcn.models import Backbone, MultiLabelClassifier
-from avalanche_agcn.training import ER, FineTuning, MultiTask, PartialBCEWithLogitsLoss, StreamingRidge
-from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, FeatureStatisticsPlugin
+from avalanche_agcn.training import (
+    ER,
+    FineTuning,
+    MultiTask,
+    PartialBCEWithLogitsLoss,
+    ReservoirBuffer,
+    StreamingRidge,
+)
+from avalanche_agcn.training.plugins import (
+    ACMPlugin,
+    AGCNPlugin,
+    FeatureStatisticsPlugin,
+    LwFPlugin,
+    OnlineReplayPlugin,
+    StatisticalNegativesPlugin,
+)
 from avalanche_agcn.training.statistics.features import FeatureStatistics
 
 NAN = float("nan")
@@ -145,12 +161,22 @@ def test_accuracy_is_rejected(train, benchmark, kind):
         train(kind=kind, evaluator=evaluator, n=0).eval(benchmark.test_stream)
 
 
+def test_a_plugin_of_this_package_checks_any_strategy(train, benchmark):
+    plugins = (LwFPlugin, StatisticalNegativesPlugin, partial(OnlineReplayPlugin, ReservoirBuffer(4)))
+    for make in plugins:
+        with pytest.raises(ValueError, match=r"pass criterion=PartialBCEWithLogitsLoss\(\)"):
+            train(make(), kind=Naive, criterion=nn.BCEWithLogitsLoss())
+        strategy = train(make(), kind=Naive, evaluator=EvaluationPlugin(accuracy_metrics(stream=True)), n=0)
+        with pytest.raises(ValueError, match="argmax of multi-hot targets"):
+            strategy.eval(benchmark.test_stream)
+
+
 def test_agcn_without_its_graph_is_rejected(train, make_model):
     with pytest.raises(ValueError, match=r"AGCNPlugin needs the label graph that ACMPlugin counts"):
         train(AGCNPlugin(), kind=Naive, model=make_model())
 
 
-def test_what_must_know_the_experience_of_an_image_is_rejected_where_unlabelled_is_0(zeros, train):
+def test_methods_that_need_unlabelled_cells_reject_unlabelled_as_negative(zeros, train):
     stream = zeros.train_stream
     with pytest.raises(ValueError, match="needs all labels of every image"):
         train(kind=MultiTask, stream=stream)

@@ -36,7 +36,8 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin):
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience and compute the Gaussians of the earlier ones, in float32."""
         super().before_training_exp(strategy, **kwargs)
-        self._older, sums = [], self.statistics
+        self._older = []
+        sums = self.statistics
         older = [t for t in range(sums.n_experiences - 1) if sums.count(t)]
         if older:
             means = torch.stack([sums.mean(t).float() for t in older])
@@ -64,7 +65,7 @@ def statistical_negative_loss(
     """Expected loss of classifiers on negatives of which only mean and covariance are known, a scalar.
 
     Features of an earlier experience s are modelled as a Gaussian N(μ_s, Σ_s). The score of a classifier w
-    with bias b is then Gaussian too, with mean m = w·μ_s + b and variance v = wᵀΣ_s w, and its expected loss
+    with bias b is then also Gaussian, with mean m = w·μ_s + b and variance v = wᵀΣ_s w, and its expected loss
     on images without its class is E softplus(a), a ~ N(m, v). No image and no sampling is needed.
 
     The result is the mean over the K classifiers, ``weight [K, D]`` and ``bias [K]``, and over the T
@@ -72,7 +73,8 @@ def statistical_negative_loss(
     images; 0 with no classifier or no image. It can be differentiated once. The dtype of the covariances is
     that of the product, which takes most of the time: float32 is enough.
     """
-    (classes, width), n = weight.shape, len(counts)
+    classes, width = weight.shape
+    n = len(counts)
     reason = f" for {classes} classifiers of {width} features and {n} experiences"
     check_shape("means", means, (n, width), reason)
     check_shape("covariances", covariances, (n, width, width), reason)

@@ -88,17 +88,26 @@ def solve_ridge(
     check_ridge(gamma, ridge)
     total = sum_of_moments(statistics)
     inverse_std = inverse_deviations(total)
-    parts = []
+    weights = []
+    biases = []
+    calibrations = []
+    ridges = []
     for t in range(statistics.n_experiences):
         moments = statistics.moments(t)
-        problem = pose(moments, total, inverse_std, gamma)
-        weight, used_ridge, freedom = solve_by_gcv(problem) if ridge is None else solve_given(problem, ridge)
+        problem = make_problem(moments, total, inverse_std, gamma)
+        if ridge is None:
+            weight, used_ridge, freedom = solve_by_gcv(problem)
+        else:
+            weight, used_ridge, freedom = solve_given(problem, ridge)
         weight = (weight * inverse_std[:, None]).T  # for features that are not standardised
         bias = problem.positives / problem.n - weight @ problem.mean
         calibration = calibrate(weight, bias, moments, total, leverage=freedom / problem.n)
-        parts.append((weight, bias, *calibration, weight.new_tensor([used_ridge])))
-    weight, bias, *calibrations, ridges = (torch.cat(part) for part in zip(*parts, strict=True))
-    return RidgeClassifiers(weight, bias, Calibration(*calibrations), ridges)
+        weights.append(weight)
+        biases.append(bias)
+        calibrations.append(calibration)
+        ridges.append(weight.new_tensor([used_ridge]))
+    calibration = Calibration(*map(torch.cat, zip(*calibrations, strict=True)))
+    return RidgeClassifiers(torch.cat(weights), torch.cat(biases), calibration, torch.cat(ridges))
 
 
 def check_ridge(gamma: float, ridge: float | None) -> None:
@@ -136,17 +145,27 @@ def inverse_deviations(total: Tensor) -> Tensor:
     return torch.where(variance > CONSTANT_FEATURE * squares, variance.rsqrt(), 0.0)
 
 
-def pose(moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float) -> Problem:
-    """Least squares of one experience, from its sums, ``[1 + D + K, 1 + D + K]``, and ``total`` of all."""
-    width = len(total)
+def make_problem(moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float) -> Problem:
+    """Make the least-squares problem of one experience.
+
+    Args:
+        moments: Σ [1, f, y]ᵀ [1, f, y] over its images, ``[1 + D + K, 1 + D + K]``.
+        total: Σ [1, f]ᵀ [1, f] over the images of all experiences, ``[1 + D, 1 + D]``.
+        inverse_std: 1 / standard deviation of each feature, ``[D]``.
+        gamma: weight of the images of other experiences.
+    """
+    width = len(total)  # 1 + D
     weighted = torch.lerp(moments[:width, :width], total, gamma)  # (1−γ) G_t + γ Σ_s G_s
     n = max(weighted[0, 0].item(), 1.0)
-    mean, positives = weighted[0, 1:] / n, moments[0, width:]
-    # The best constant is not regularised and removes the weighted means.
+    mean = weighted[0, 1:] / n
+    positives = moments[0, width:]
+    # The constant is not regularised: solving for it first subtracts the weighted mean from the features.
     gram = weighted[1:, 1:].addr(mean, mean, alpha=-n)
     cross = moments[1:width, width:] - torch.outer(mean, positives)
+    # Standardise the features.
     gram.mul_(inverse_std).mul_(inverse_std[:, None])
-    return Problem(n, mean, gram, cross * inverse_std[:, None], positives)
+    cross = cross * inverse_std[:, None]
+    return Problem(n, mean, gram, cross, positives)
 
 
 def solve_given(problem: Problem, ridge: float) -> tuple[Tensor, float, float]:
@@ -156,42 +175,51 @@ def solve_given(problem: Problem, ridge: float) -> tuple[Tensor, float, float]:
 
 
 def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> tuple[Tensor, float, float]:
-    """The same with the λ of smallest generalised cross-validation error n·RSS / (n − df)², over all classes.
+    """Choose λ by generalised cross-validation: weights, λ and degrees of freedom, as of `solve_given`.
 
-    One eigendecomposition serves all L values of the grid.
+    The λ with the smallest n·RSS / (n − df)², RSS summed over classes, is chosen from the L values of the
+    grid. One eigendecomposition serves all of them.
     """
-    n, positives = problem.n, problem.positives
-    values, vectors = torch.linalg.eigh(problem.gram)
-    values, grid = values.clamp(min=0), grid.to(values)  # rounding leaves eigenvalues just below 0
+    n = problem.n
+    positives = problem.positives
+    eigenvalues, vectors = torch.linalg.eigh(problem.gram)
+    eigenvalues = eigenvalues.clamp(min=0)  # rounding leaves some just below 0
+    grid = grid.to(eigenvalues)
     rotated = vectors.T @ problem.cross  # [D, K]
-    shrunk = values + grid[:, None]  # [L, D]
-    spread = (positives - positives**2 / n).sum()  # Σ(y − mean)²
-    explained = rotated.square().sum(dim=1)  # [D]
-    rss = spread - (explained * (values + 2 * grid[:, None]) / shrunk**2).sum(dim=1)
-    left = n - 1 - (values / shrunk).sum(dim=1)  # n − df, [L]
+    regularised = eigenvalues + grid[:, None]  # eigenvalues of G + λI, [L, D]
+    total_squares = (positives - positives**2 / n).sum()  # Σ(y − mean)²
+    rotated_squares = rotated.square().sum(dim=1)  # [D]
+    explained = rotated_squares * (eigenvalues + 2 * grid[:, None]) / regularised**2  # [L, D]
+    rss = total_squares - explained.sum(dim=1)
+    freedom_left = n - 1 - (eigenvalues / regularised).sum(dim=1)  # n − df, [L]
     # Infinite where the solution has as many degrees of freedom as there are images.
-    errors = torch.where(left > 1e-9 * n, n * rss.clamp(min=0) / left**2, torch.inf)
-    ridge = grid[errors <= errors.min()].max().item()  # the strongest where all are equal
-    weight = vectors @ (rotated / (values + ridge)[:, None])
-    return weight, ridge, 1 + (values / (values + ridge)).sum().item()
+    errors = torch.where(freedom_left > 1e-9 * n, n * rss.clamp(min=0) / freedom_left**2, torch.inf)
+    ridge = grid[errors <= errors.min()].max().item()  # the largest λ in a tie
+    weight = vectors @ (rotated / (eigenvalues + ridge)[:, None])
+    freedom = 1 + (eigenvalues / (eigenvalues + ridge)).sum().item()
+    return weight, ridge, freedom
 
 
 def calibrate(
     weight: Tensor, bias: Tensor, moments: Tensor, total: Tensor, *, leverage: float
 ) -> Calibration:
-    """Calibration of an experience's classifiers, weight ``[K, D]`` and bias ``[K]``, from sums as in `pose`.
+    """Calibration of the classifiers ``weight [K, D]``, ``bias [K]`` from sums as in `make_problem`.
 
     An image's own label pulls its score: by leave-one-out, its score without itself is (s − h·y) / (1 − h),
     with h its leverage, here the mean over images: degrees of freedom / number of images, or 0 if the images
     were not used to fit the weights. Without this step probabilities are too confident.
     """
-    width, h = len(total), min(leverage, MOST_LEVERAGE)
+    width = len(total)  # 1 + D
+    h = min(leverage, MOST_LEVERAGE)
     population = torch.lerp(moments[:width, :width], total, OTHERS_WEIGHT)
-    count, positives = population[0, 0].clamp(min=1), moments[0, width:]
-    share, prior = positives / count, (positives + 0.5) / (count + 1)
+    count = population[0, 0].clamp(min=1)
+    positives = moments[0, width:]
+    share = positives / count
+    prior = (positives + 0.5) / (count + 1)  # never 0 or 1, so that its logit is finite
     classifiers = torch.cat([bias[:, None], weight], dim=1)  # [K, 1 + D]: scores are [1, f] · classifiers
     summed = classifiers @ population
-    mean, square = summed[:, 0] / count, (summed * classifiers).sum(dim=1) / count
+    mean = summed[:, 0] / count
+    square = (summed * classifiers).sum(dim=1) / count
     of_positives = (classifiers * moments[:width, width:].T).sum(dim=1) / positives
     positive_mean = torch.where(positives > 0, of_positives, mean)
     # The same moments of (s − h·y) / (1 − h):
@@ -242,18 +270,29 @@ def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, be
 
 def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifiers) -> LabelRelations:
     """Relations between all classes, from the statistics that the classifiers were solved from."""
-    parts = []
+    image_counts = []
+    positive_counts = []
+    priors = []  # P(i) among the images of each experience, [C]
+    conditionals = []  # P(i | j) for the new classes j of each experience, [C, n_new]
     for t in range(statistics.n_experiences):
-        own, n, positives = statistics.columns(t), statistics.moments(t)[0, 0], statistics.label_sum(t)
-        among_all = _shares(classifiers, statistics.feature_sum(t)[None] / n.clamp(min=1))[0]  # [C]
-        among_all[own] = positives / n.clamp(min=1)
-        given = _shares(classifiers, (statistics.cross(t) / positives).T).T  # P(i | j), [C, n_new]
-        given[own] = statistics.label_products(t) / positives
-        parts.append((n, among_all, given, positives))
-    counts, of_experiences, conditionals, all_positives = zip(*parts, strict=True)
-    prior = torch.stack(of_experiences, dim=1) @ torch.stack(counts) / torch.stack(counts).sum()
-    # Nothing is known about the company of a class without positives.
-    conditional = torch.where(torch.cat(all_positives) > 0, torch.cat(conditionals, dim=1), prior[:, None])
+        own_columns = statistics.columns(t)  # where labels are known; other shares follow from scores
+        n_images = statistics.moments(t)[0, 0]
+        n_positives = statistics.label_sum(t)
+        mean_feature = statistics.feature_sum(t) / n_images.clamp(min=1)
+        prior_here = _shares(classifiers, mean_feature[None])[0]
+        prior_here[own_columns] = n_positives / n_images.clamp(min=1)
+        means_of_positives = (statistics.cross(t) / n_positives).T  # [n_new, D]
+        conditional_here = _shares(classifiers, means_of_positives).T
+        conditional_here[own_columns] = statistics.label_products(t) / n_positives
+        image_counts.append(n_images)
+        positive_counts.append(n_positives)
+        priors.append(prior_here)
+        conditionals.append(conditional_here)
+    weights = torch.stack(image_counts)
+    prior = torch.stack(priors, dim=1) @ weights / weights.sum()
+    conditional = torch.cat(conditionals, dim=1)
+    # P(i | j) is unknown for a class j without positives: use P(i).
+    conditional = torch.where(torch.cat(positive_counts) > 0, conditional, prior[:, None])
     return LabelRelations(conditional.fill_diagonal_(1.0), prior)
 
 

@@ -159,7 +159,7 @@ def test_removing_other_images_than_were_added_is_rejected_and_nothing_is_lost(d
     assert_same(statistics, feed(draw()))
 
 
-def test_what_does_not_fit_the_statistics_is_rejected(draw, feed, feature_stream):
+def test_statistics_of_other_shape_are_rejected(draw, feed, feature_stream):
     statistics = feed(draw())
     with pytest.raises(ValueError, match=r"\(2, 3\) classes .* \(3, 2\)"):
         statistics.merge(feed(feature_stream(0, sizes=(3, 2))))
@@ -223,7 +223,7 @@ def test_features_may_change_after_they_were_added_and_get_no_gradient(draw, fee
     assert not statistics.moments(0).requires_grad
 
 
-def test_what_was_read_does_not_change_with_later_images(draw, feed):
+def test_read_sums_do_not_change_with_later_images(draw, feed):
     stream = draw()
     statistics, merged = feed(stream), FeatureStatistics()
     for size in statistics.block_sizes:

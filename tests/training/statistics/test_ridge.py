@@ -89,7 +89,7 @@ def test_scores_do_not_depend_on_the_units_of_features(feature_stream, feed):
 def test_given_ridge_and_grid_of_one_agree(feature_stream, feed):
     statistics = feed(feature_stream(0))
     total = R.sum_of_moments(statistics)
-    problem = R.pose(statistics.moments(1), total, R.inverse_deviations(total), 0.3)
+    problem = R.make_problem(statistics.moments(1), total, R.inverse_deviations(total), 0.3)
     weight, *others = R.solve_given(problem, 20.0)
     same_weight, *same_others = R.solve_by_gcv(problem, torch.tensor([20.0]))
     torch.testing.assert_close(weight, same_weight, rtol=1e-9, atol=1e-12)
@@ -97,7 +97,7 @@ def test_given_ridge_and_grid_of_one_agree(feature_stream, feed):
 
 
 @pytest.mark.parametrize("ridge", [None, 10.0])
-def test_what_carries_no_information_gets_no_weight_and_changes_nothing_else(feature_stream, feed, ridge):
+def test_uninformative_features_and_classes_get_no_weight(feature_stream, feed, ridge):
     """A constant feature, a class without positives, an experience without images."""
     stream = feature_stream(0)
     constant = [(F.pad(f, (0, 1), value=0.1), y) for f, y in stream]

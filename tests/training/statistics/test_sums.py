@@ -75,7 +75,7 @@ def test_order_batches_and_saving_do_not_matter(seed, batch_size, cut):
     assert_map(drift, *make_map(teacher, student).solve(10.0))
 
 
-def test_what_does_not_fit_is_rejected_and_nothing_is_lost():
+def test_wrong_pairs_are_rejected_and_change_nothing():
     drift = make_map(*random_pairs())
     for pair, message in [
         (((2, 4), (2, 4)), r"teacher must be \[images, 5\], not \[2, 4\]"),
