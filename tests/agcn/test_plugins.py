@@ -14,8 +14,10 @@ from torch import nn
 
 from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix
 from avalanche_agcn.agcn.graph import adjacency
+from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 from avalanche_agcn.training.plugins import ACMPlugin, AGCNPlugin, OnlineReplayPlugin
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
+from avalanche_agcn.training.teacher import PseudoLabelPlugin
 
 
 @pytest.fixture
@@ -96,6 +98,27 @@ def test_sum_is_over_all_labelled_classes_if_unlabelled_is_negative(zeros, recor
     for step in record(plugin, stream=zeros.train_stream):
         cells = F.binary_cross_entropy_with_logits(step["logits"], step["y"], reduction="none")
         torch.testing.assert_close(step["loss"], cells.sum(1).mean())
+
+
+@pytest.mark.parametrize("replay", [False, True])
+@pytest.mark.parametrize("pseudo_labels", [False, True])
+def test_sum_is_over_the_labelled_cells_of_each_image(benchmark, train, watch, pseudo_labels, replay):
+    """Pseudo-labels add cells to images of the stream, replayed images have those of their experience."""
+    agcn = AGCNPlugin(lambda_cls=1.0, lambda_dst=0.0, lambda_gph=0.0, reduction="sum")
+    others = [PseudoLabelPlugin(threshold=0.5)] if pseudo_labels else []
+    others += [OnlineReplayPlugin(ReservoirBuffer(20), batch_size_mem=4)] if replay else []
+    steps = watch(before_backward=lambda s: (s.mb_output.detach(), s.mb_y.clone(), s.loss.item()))
+    train(
+        agcn, ACMPlugin(), *others, steps, stream=benchmark.train_stream, criterion=PartialBCEWithLogitsLoss()
+    )
+    n_labels = set()
+    for logits, targets, loss in steps.seen["before_backward"]:
+        targets = targets[:, : logits.shape[1]]
+        known = ~targets.isnan()
+        cells = F.binary_cross_entropy_with_logits(logits, targets.nan_to_num(0), reduction="none")
+        assert loss == pytest.approx(cells[known].sum().item() / len(logits), rel=1e-5)
+        n_labels |= set(known.sum(1).tolist())
+    assert n_labels == ({2, 4, 6} if pseudo_labels else {2})
 
 
 @pytest.fixture
