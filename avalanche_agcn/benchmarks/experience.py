@@ -336,5 +336,5 @@ def check_normalisation(model: Any, transform: Transform | None) -> None:
             f"Images are normalised with mean and std {used}, but the network was trained with {expected}: "
             "make the benchmark with backbone=backbone, or transforms with mean=backbone.mean and "
             "std=backbone.std.",
-            stacklevel=4,
+            stacklevel=1,  # one place for all that check, so that Python shows it once
         )

@@ -222,7 +222,9 @@ def _check_early_stopping(strategy: SupervisedTemplate) -> None:
 class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):
     """Passes batches to a standalone metric and emits its values over all processes, if there were images.
 
-    ``scope`` is one of `SCOPES`; ``name_values(result, strategy)`` returns the values of a result by name.
+    ``scope`` is one of `SCOPES`; ``name_values(result, strategy)`` returns the values of a result by name:
+    ``{"mAP": 0.5}`` is emitted as ``mAP_Stream`` in the scope ``"stream"``. It is a function of a module or a
+    `partial` of one, so that an evaluator can be pickled.
     """
 
     def __init__(self, metric: metrics.MultiLabelMetric, scope: str, name_values: Callable[..., Any]) -> None:

@@ -1,6 +1,7 @@
 """The registry of methods and variants: strategy, name, line style and search space of each.
 
-To add a method: its strategy file and export, one entry in `METHODS`, and one line in ``speed/methods.py``.
+To add a method: its strategy file and export, one entry in `METHODS`, limits of its new settings in `LIMITS`,
+and one line in ``speed/methods.py``.
 Strategies are given by name and imported when needed, since Avalanche takes seconds to import.
 """
 

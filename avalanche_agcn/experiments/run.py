@@ -98,6 +98,9 @@ class Run:
     def _open_data(self, benchmark: MultiLabelBenchmark | None) -> None:
         check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
+        root = self.settings.dataset_root
+        if root is not None and not Path(root).is_dir():
+            raise FileNotFoundError(f"There is no folder {root} with the data: check --data.")
         # The network comes first, because photos are normalised for it. A finished run needs none.
         self.backbone: Any = build.make_backbone(self.settings) if self.kept is None else None
         if benchmark is None:

@@ -437,8 +437,10 @@ def _check_data(settings: Settings) -> None:
         raise ValueError(f"{benchmark} has no published split lists: leave split_lists out.")
     if benchmark == "photos" and settings.dataset_root is None:
         raise ValueError("own photos need --images, their folder.")
-    if (benchmark == "photos") != (settings.labels is not None):
-        raise ValueError("--labels is for own photos: give it with them, and leave it out with other data.")
+    if benchmark == "photos" and settings.labels is None:
+        raise ValueError("own photos need --labels, a file or folder with their labels.")
+    if benchmark != "photos" and settings.labels is not None:
+        raise ValueError("--labels is for own photos: leave it out with other data.")
 
 
 def change_settings(settings: Settings, **changes: Any) -> Settings:

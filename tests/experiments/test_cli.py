@@ -211,7 +211,7 @@ def test_variants_of_the_ablations_are_runs_of_their_own():
         wanted("--label mine", variants=ABLATIONS)
 
 
-def test_data_are_opened_before_weights_and_a_run_without_them_says_why(tmp_path, capsys, monkeypatch):
+def test_a_missing_folder_of_data_is_named_before_weights_are_loaded(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(build, "make_backbone", lambda settings: pytest.fail("loaded"))
     options = ["--data", str(tmp_path / "absent"), "--backbone", "small", "--out", str(tmp_path)]
     assert main("coco", None, options) == 1
