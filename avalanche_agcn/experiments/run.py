@@ -329,6 +329,8 @@ class Run:
             about={
                 "benchmark": build.BENCHMARK_NAMES[settings.benchmark],
                 "experience": self.experience,
+                "n_experiences": self.n_experiences,
+                "amp": settings.amp,
                 **settings.select("method", "label", "seed"),
             },
         )
