@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from avalanche_agcn.models.saved import Prediction
 
 PROG = "avalanche-agcn"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -66,7 +67,10 @@ def predict(argv: Sequence[str]) -> int:
     text = "the model after this experience, from 1, of a run with --keep-models (default: the last)"
     parser.add_argument("--after", type=int, metavar="N", help=text)
     form = parser.add_mutually_exclusive_group()
-    for name, words in {"json": "JSON", "csv": "CSV, a column per class"}.items():
+    for name, words in {
+        "json": "JSON",
+        "csv": "CSV, a column per class; a quote precedes cells that begin with = + - @",
+    }.items():
         text = f"print {words} (default: a table)"
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=text)
     parser.add_argument("--device", default="cpu", metavar="TEXT", help="where to compute (default: cpu)")
@@ -74,6 +78,10 @@ def predict(argv: Sequence[str]) -> int:
     from avalanche_agcn.models import load_model
 
     model = load_model(arguments.run, after=arguments.after, device=arguments.device)
+    done, planned = (model.description.get(name, 0) for name in ("experience", "n_experiences"))
+    if arguments.after is None and done < planned:
+        known = f"the model knows {len(model.class_names)} classes, after {done} of {planned} experiences"
+        print(f"This run is not finished: {known}.", file=sys.stderr)
     found = model.predict(arguments.photos)
     print(format_predictions(arguments.photos, found, arguments.form), end="")
     return 0
@@ -90,11 +98,17 @@ def format_predictions(
     if form == "csv":
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["image", "labels", *found[0].probabilities])
-        writer.writerows([photo, ";".join(own.names), *own.probabilities.values()] for photo, own in pairs)
+        writer.writerow(["image", "labels", *map(_as_text, found[0].probabilities)])
+        for photo, own in pairs:
+            writer.writerow([_as_text(photo), _as_text(";".join(own.names)), *own.probabilities.values()])
         return text.getvalue()
     width = max(map(len, photos))
     return "".join(f"{photo:{width}}  {_labels(own)}\n" for photo, own in pairs)
+
+
+def _as_text(cell: str) -> str:
+    """A cell that spreadsheets do not take for a formula: with a quote before = + - @ at its beginning."""
+    return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
 def _labels(found: Prediction) -> str:

@@ -9,9 +9,9 @@ import difflib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -67,7 +67,10 @@ def check_shape(name: str, tensor: Any, shape: tuple[int | str, ...], reason: st
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 """How values are checked: no conversion except from whole to other numbers, and no unknown names."""
+MAX_BYTES = 2**30
+"""Size of the largest file that is read, unless its reader has another limit."""
 SHOWN_CHARACTERS = 60
+SHOWN_NAMES = 20
 _WANTED = {
     "bool_type": "true or false",
     "int_type": "a whole number",
@@ -122,7 +125,7 @@ def _problem(details: Any, content: Any) -> Problem:
     if kind == "missing":
         return Problem(_follow(path[:-1], content)[0], words, None, missing=str(path[-1]))
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return Problem(_follow(path[:-1], content)[0], words, None, unknown=_cut(repr(path[-1])))
+        return Problem(_follow(path[:-1], content)[0], words, None, unknown=cut(repr(path[-1])))
     return Problem(*_follow(path, content, words))
 
 
@@ -133,7 +136,7 @@ def _follow(path: Sequence[str | int], content: Any, wanted: str = "") -> tuple[
         if isinstance(content, (list, tuple)) and isinstance(step, int):
             place += f"[{step}]"
         elif isinstance(content, Mapping) and step in content:
-            name = _cut(repr(step)[1:-1])
+            name = cut(repr(step)[1:-1])
             place += f".{name}" if place else name
         else:
             break
@@ -141,14 +144,50 @@ def _follow(path: Sequence[str | int], content: Any, wanted: str = "") -> tuple[
     return place, wanted, content
 
 
-def read_json(path: str | os.PathLike) -> Any:
-    """Content of a JSON file; a ValueError names one that is not JSON."""
+def read_file(path: str | os.PathLike, *, most: int = MAX_BYTES) -> bytes:
+    """Content of a file; a ValueError names one that has more than ``most`` bytes."""
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    check_size(path, len(content), most)
+    return content
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """Content of a text file in UTF-8; a ValueError names one that is something else."""
+    try:
+        return read_file(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8: save or download it again.") from None
+
+
+@contextmanager
+def naming_file(path: str | os.PathLike) -> Iterator[None]:
+    """Add the file to an OSError that does not name it, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
+
+
+def check_size(path: str | os.PathLike, n_bytes: int, most: int) -> None:
+    """Raise a ValueError if a file has too many bytes to be what is expected."""
+    if n_bytes > most:
+        raise ValueError(
+            f"{path} has more than {most / 2**20:,.0f} MiB, the most that is read: is it the right file?"
+        )
+
+
+def read_json(path: str | os.PathLike, *, most: int = MAX_BYTES) -> Any:
+    """Content of a JSON file; a ValueError names one that is not JSON, or has more than ``most`` bytes."""
 
     def reject(constant: str) -> NoReturn:
         raise ValueError(f"it has the number {constant}, which is not JSON")
 
+    content = read_file(path, most=most)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=reject)
+        return json.loads(content.decode("utf-8"), parse_constant=reject)
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply: give the file of a run or data set.") from None
     except ValueError as error:
@@ -187,10 +226,29 @@ def shown(value: Any) -> str:
         return f"a list of {len(value)}"
     if isinstance(value, dict):
         return f"an object with {len(value)} names"
-    return _cut(repr(value))
+    if isinstance(value, str) and len(value) > SHOWN_CHARACTERS:
+        return repr(value[: SHOWN_CHARACTERS - 1] + "…")
+    return cut(repr(value))
 
 
-def _cut(text: str) -> str:
+def listed(names: Iterable[Any]) -> str:
+    """Names for a message, separated by commas: the first ones, each cut if it is long, and how many more."""
+    names = list(names)
+    first = ", ".join(cut(str(name)) for name in names[:SHOWN_NAMES])
+    n_more = len(names) - SHOWN_NAMES
+    return f"{first} and {n_more} more" if n_more > 0 else first
+
+
+def shorten(message: str, most: int = 1000) -> str:
+    """A message without its middle if it is long: its beginning says what is wrong, its end what to do."""
+    if len(message) <= most:
+        return message
+    half = most // 2
+    return f"{message[:half]} … {message[-half:]}"
+
+
+def cut(text: str) -> str:
+    """The beginning of a text that is too long for a message."""
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 

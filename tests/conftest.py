@@ -170,7 +170,8 @@ def make_strategy():
     def make(*plugins, kind=FineTuning, model=None, optimizer=None, lr=0.1, **settings):
         torch.manual_seed(0)
         layers = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU())
-        model = model or MultiLabelClassifier(Backbone(layers, num_features=8, pool="avg"), N_CLASSES)
+        if model is None:
+            model = MultiLabelClassifier(Backbone(layers, num_features=8, pool="avg"), N_CLASSES)
         optimizer = optimizer or torch.optim.SGD(model.parameters(), lr)
         settings = {"criterion": PartialBCEWithLogitsLoss(), "train_mb_size": 8} | settings
         settings = {"evaluator": EvaluationPlugin(), "plugins": list(plugins)} | settings

@@ -54,7 +54,8 @@ class AGCNModel(MultiLabelModel):
         check_shape("word_vectors", word_vectors, ("classes", "d"), ", as load_word_vectors returns them")
         super().__init__(backbone, n_auxiliary=len(word_vectors) if decoupled else 0)
         self.gcn = GCN(word_vectors.shape[1], count_features(backbone), hidden_features=hidden_features)
-        self.register_buffer("word_vectors", word_vectors.detach().clone().float())
+        weights = next(self.gcn.parameters())  # of torch's default type
+        self.register_buffer("word_vectors", word_vectors.detach().clone().to(weights.dtype))
         self.register_buffer("adjacency", torch.zeros(0, 0))
 
     @classmethod

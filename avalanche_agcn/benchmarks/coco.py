@@ -17,8 +17,8 @@ from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Conventions, Crowds, resolve_protocol
 from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
 from avalanche_agcn.benchmarks.split_lists import DataSet, SplitLists, benchmark_from_lists, load_split_lists
-from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
-from avalanche_agcn.checks import check_choice, check_fields, read_json, reject_value
+from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables, same_spelling
+from avalanche_agcn.checks import check_choice, check_fields, read_json, reject_value, shown
 
 PAPER_SIZES = (40, 10)
 """Classes and experiences, in the paper and in the published lists."""
@@ -167,7 +167,7 @@ def read_instances(path: Path, *, folder: str = "", crowds: Crowds | None = "lab
     if not path.is_file():
         raise FileNotFoundError(f"There is no annotation file {path}; download it, or correct its name.")
     coco = COCO()
-    coco.dataset = read_json(path)
+    coco.dataset = read_json(path, most=MAX_ANNOTATION_BYTES)
     _check_content(coco.dataset, path)
     with contextlib.redirect_stdout(io.StringIO()):  # createIndex prints its progress
         coco.createIndex()
@@ -185,10 +185,11 @@ def read_instances(path: Path, *, folder: str = "", crowds: Crowds | None = "lab
     counted = boxes if crowds == "labels" else [box for box in boxes if not box.get("iscrowd", 0)]
     membership = label_matrix(boxes) if crowds == "membership" else None
     files = [f"{folder}{image['file_name']}" for image in coco.imgs.values()]
-    class_names = [coco.cats[category]["name"] for category in column_of]
+    class_names = [same_spelling(coco.cats[category]["name"]) for category in column_of]
     return LabelTable(files, label_matrix(counted), class_names, membership)
 
 
+MAX_ANNOTATION_BYTES = 2**33  # COCO has 0.5 GB; other data sets in its format have several
 ENTRIES: dict[str, dict[str, Any]] = {
     "images": {"id": int, "file_name": str},
     "annotations": {"id": int, "image_id": int, "category_id": int},
@@ -266,5 +267,7 @@ def _image_number(file: str) -> str:
 def _file_2014(image: str) -> str:
     match = re.fullmatch(r"COCO_(train2014|val2014)_\d{12}\.jpg", image)
     if match is None:
-        raise ValueError(f"The split lists do not fit COCO: {image!r} is not a file of its 2014 release.")
+        raise ValueError(
+            f"The split lists do not fit COCO: {shown(image)} is not a file of its 2014 release."
+        )
     return f"{match[1]}/{image}"

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import posixpath
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,14 +13,14 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated, check_inside, check_readable
-from avalanche_agcn.benchmarks.tables import LabelTable
+from avalanche_agcn.benchmarks.tables import LabelTable, same_spelling
+from avalanche_agcn.checks import listed, read_file, shown
 
 FILE_COLUMNS = {"file", "files", "filename", "file_name", "image", "images", "image_name", "path", "photo"}
 LABEL_COLUMNS = re.compile(r"(label|tag|class|classe|category|categorie)s?[ _]?\d*")
 """Headers such as ``labels`` or ``label2``, of a column with names of classes instead of a class."""
 IMAGE_FILE = re.compile(r".+\.(jpe?g|png|gif|bmp|tiff?|webp)", re.IGNORECASE)
 VALUES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
-MAX_LISTED = 20  # classes that an error lists
 MAX_NAME = 200  # characters of a label; a longer one is a cell that was not split
 Log = Callable[[str], None]
 EACH_CELL = ""
@@ -64,8 +65,8 @@ def multilabel_csv(
 
     The file has one row per photo, in one of two layouts, recognised by the header:
 
-    - ``file,labels`` and rows such as ``beach.jpg,person;dog``: names separated by semicolons, pipes, commas
-      or spaces;
+    - ``file,labels`` and rows such as ``beach.jpg,person;dog``: names separated by semicolons, pipes or
+      commas; they may contain spaces, as in ``hot dog``;
     - ``file,person,dog,car`` and rows such as ``beach.jpg,1,1,0``: a column of 0 and 1 for each class.
 
     Args:
@@ -73,7 +74,8 @@ def multilabel_csv(
         images: folder that the file names are relative to.
         class_names: classes in the order of the columns of ``targets``, such as those of the train file for
             the test file. By default names in alphabetical order, or the columns of the file.
-        separator: between the names in a cell; detected if None.
+        separator: between the names in a cell, such as ``" "``; by default the first of ``;|,`` that a
+            cell has.
         truncated: what to do with a truncated photo; see `ImageFiles`.
         check_images: whether to open all photos now, so that broken ones are found before training.
         log: receives one line about the layout that was recognised.
@@ -111,7 +113,7 @@ def read_csv(
         rows = [header, *rows]
         header = header._replace(cells=["file", "labels"])
     if len(header.cells) < 2:
-        name = _short(header.cells[0])
+        name = shown(header.cells[0])
         raise header.error(f"{name} is the only column; separate file and labels by commas")
     if not rows:
         raise header.error("there is a header but no image; add a row for each image")
@@ -119,7 +121,7 @@ def read_csv(
     files = _file_names(rows, file_column)
     header = header.without(file_column)
     rows = [row.without(file_column) for row in rows]
-    known = None if class_names is None else list(class_names)
+    known = None if class_names is None else [same_spelling(name) for name in class_names]
     if _has_names(header, rows):
         labels, names, layout = _from_names(rows, known, separator)
     else:
@@ -157,11 +159,11 @@ def _file_names(rows: Sequence[Row], column: int) -> list[str]:
     for row in rows:
         file = row.cells[column] if column < len(row.cells) else ""
         if not file or not file.isprintable():
-            raise row.error(f"expected the name of an image file, got {_short(file)}")
+            raise row.error(f"expected the name of an image file, got {shown(file)}")
         check_inside(file, f"{row.place}: the file")
-        file = file.replace("\\", "/")
+        file = posixpath.normpath(file.replace("\\", "/"))  # ./a.jpg is a.jpg
         if file in found:
-            raise row.error(f"{_short(file)} is already in row {found[file]}; write all labels in one row")
+            raise row.error(f"{shown(file)} is already in row {found[file]}; write all labels in one row")
         found[file] = row.number
     return list(found)
 
@@ -179,20 +181,23 @@ def _from_names(
     for k, (row, names) in enumerate(zip(rows, names_of_rows, strict=True)):
         for name in names:
             if name not in column_of:
-                raise row.error(f"unknown label {_short(name)}; known are {_list(classes)}")
+                raise row.error(f"unknown label {shown(name)}; known are {listed(classes)}")
             labels[k, column_of[name]] = 1
     separated = SEPARATOR_NAMES.get(separator, f"separated by {separator!r}")
-    return labels, classes, f"names of classes, {separated}"
+    spaced = next((name for name in classes if " " in name), None)
+    layout = f"names of classes, {separated}"
+    if separator == EACH_CELL and spaced is not None:
+        layout += f' ({shown(spaced)} is one name: --separator " " would split it)'
+    return labels, classes, layout
 
 
 def _detect_separator(rows: Sequence[Row]) -> str:
-    """The first of ``;|,`` that a cell has; else a space, or a cell per name if rows have several cells."""
+    """The first of ``;|,`` that a cell has, else one name per cell; a space may be part of a name."""
     cells = _all_cells(rows)
     for sign in ";|,":
         if any(sign in cell for cell in cells):
             return sign
-    has_several_cells = any(len(row.cells) > 1 for row in rows)
-    return EACH_CELL if has_several_cells else " "
+    return EACH_CELL
 
 
 def _names(row: Row, separator: str) -> list[str]:
@@ -203,23 +208,24 @@ def _names(row: Row, separator: str) -> list[str]:
     else:
         joined = separator.join(row.cells).strip(separator + " \t")
         names = [name.strip() for name in joined.split(separator)]
+    names = [same_spelling(name) for name in names]
     if not any(names):
         raise row.error("there is no label; add one, or remove the row")
     for name in names:
         if not _is_name(name):
-            raise row.error(f"{_short(name)} cannot be a label; write names such as person;dog")
+            raise row.error(f"{shown(name)} cannot be a label; write names such as person;dog")
     return names
 
 
 def _from_columns(
     header: Row, rows: Sequence[Row], classes: list[str] | None
 ) -> tuple[Tensor, list[str], str]:
-    names = header.cells
+    names = [same_spelling(name) for name in header.cells]
     for name in names:
         if names.count(name) > 1 or not _is_name(name):
-            raise header.error(f"the column {_short(name)} is empty, repeated or not a name; rename it")
+            raise header.error(f"the column {shown(name)} is empty, repeated or not a name; rename it")
     classes = names if classes is None else classes
-    differing = _list(sorted(set(names) ^ set(classes)))
+    differing = listed(sorted(set(names) ^ set(classes)))
     if differing:
         raise header.error(f"only one of train and test labels has {differing}; give both the same columns")
     labels = torch.tensor([_values(row, header) for row in rows], dtype=torch.int8)
@@ -235,7 +241,7 @@ def _values(row: Row, header: Row) -> list[int]:
         )
     for name, cell in zip(header.cells, row.cells, strict=True):
         if cell.lower() not in VALUES:
-            raise row.error(f"expected 0 or 1 for {_short(name)}, got {_short(cell)}")
+            raise row.error(f"expected 0 or 1 for {shown(name)}, got {shown(cell)}")
     return [VALUES[cell.lower()] for cell in row.cells]
 
 
@@ -269,7 +275,7 @@ def _read_rows(path: Path) -> list[Row]:
 def _read_text(path: Path) -> str:
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path} with labels.")
-    content = path.read_bytes()
+    content = read_file(path)
     try:
         text = content.decode("utf-8-sig")
         position = content.find(b"\0")
@@ -279,13 +285,3 @@ def _read_text(path: Path) -> str:
         position = error.start
     row = content[:position].count(b"\n") + 1
     raise ValueError(f"{path}, row {row}: this is not text in UTF-8; save the file as CSV in UTF-8.")
-
-
-def _short(value: str) -> str:
-    return repr(value if len(value) <= 60 else value[:57] + "…")
-
-
-def _list(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:MAX_LISTED])
-    n_more = len(names) - MAX_LISTED
-    return f"{listed} and {n_more} more" if n_more > 0 else listed

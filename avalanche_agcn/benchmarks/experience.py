@@ -20,33 +20,68 @@ from avalanche.benchmarks.utils.data_attribute import DataAttribute
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.image_files import Transform, find_normalisation
+from avalanche_agcn.benchmarks.split import row_blocks
+from avalanche_agcn.checks import cut, shorten
 
 UNLABELLED = -1
 """Code of a cell whose label is unknown; read as NaN."""
 
 
-def encode(targets: Tensor | np.ndarray | Sequence[Sequence[float]]) -> Tensor:
-    """Targets of 0, 1 and NaN as int8 codes."""
-    try:
-        matrix = torch.as_tensor(targets)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"targets must be a matrix [images, classes] of 0 and 1, not lists of labels such as "
-            f"{list(targets[0])!r} ({error}): set targets[image, class] = 1 in torch.zeros(n_images, "
-            "n_classes), or write a CSV file for multilabel_csv."
-        ) from None
+def encode(targets: Any) -> Tensor:
+    """Targets of 0, 1 and NaN, [images, classes], as int8 codes: of a tensor, an array, or rows of either."""
+    matrix = _as_matrix(targets)
     if matrix.ndim != 2:
         raise ValueError(
             f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
             f"{tuple(matrix.shape)}; torch.nn.functional.one_hot makes one of class indices."
         )
-    unlabelled, positive = matrix.isnan(), matrix == 1
-    wrong = ~(positive | (matrix == 0) | unlabelled)
+    codes = torch.empty(matrix.shape, dtype=torch.int8)
+    for rows in row_blocks(matrix):
+        codes[rows] = _encode_block(matrix[rows], rows.start)
+    return codes
+
+
+def _encode_block(cells: Tensor, first_row: int) -> Tensor:
+    unlabelled, positive = cells.isnan(), cells == 1
+    wrong = ~(positive | (cells == 0) | unlabelled)
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
-        cell = f"{matrix[row, column].item()} for image {row}, class {column}"
+        cell = f"{cells[row, column].item()} for image {first_row + row}, class {column}"
         raise ValueError(f"targets must be 0 or 1 (NaN where unlabelled), but are {cell}.")
     return positive.to(torch.int8).masked_fill_(unlabelled, UNLABELLED)
+
+
+def _as_matrix(targets: Any) -> Tensor:
+    """Targets as one dense tensor; a ValueError says what else they are."""
+    if isinstance(targets, np.ma.MaskedArray) or hasattr(targets, "get_mask"):  # torch's MaskedTensor
+        raise ValueError(
+            f"targets must be a matrix [images, classes] of 0 and 1, not a {type(targets).__name__}, whose "
+            "mask would be lost: write NaN where a label is unknown."
+        )
+    try:
+        if isinstance(targets, (list, tuple)) and targets and isinstance(targets[0], Tensor):
+            matrix = torch.stack(list(targets))
+        elif hasattr(targets, "toarray"):  # SciPy's sparse matrices
+            matrix = torch.as_tensor(targets.toarray())
+        else:
+            matrix = torch.as_tensor(targets)
+        return matrix.to_dense() if matrix.layout is not torch.strided else matrix
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = shorten(" ".join(str(error).split()), 200).rstrip(".")
+        raise ValueError(
+            f"targets must be a matrix [images, classes] of 0 and 1, not {_describe_targets(targets)} "
+            f"({reason}): set targets[image, class] = 1 in torch.zeros(n_images, n_classes), or write a CSV "
+            "file for multilabel_csv."
+        ) from None
+
+
+def _describe_targets(targets: Any) -> str:
+    """What targets are that are not a matrix."""
+    if isinstance(targets, (list, tuple)) and targets:
+        first = targets[0]
+        example = list(first) if isinstance(first, (list, tuple, set)) else first
+        return f"lists of labels such as {cut(repr(example))}"
+    return "None" if targets is None else f"a {type(targets).__name__}"
 
 
 def decode(codes: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from avalanche.benchmarks.utils.data_attribute import DataAttribute, TaskLabels
 from avalanche.benchmarks.utils.flat_data import ConstantSequence
 from avalanche.benchmarks.utils.transform_groups import TransformGroups
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from avalanche_agcn.benchmarks import split
 from avalanche_agcn.benchmarks.experience import (
@@ -29,7 +29,7 @@ from avalanche_agcn.benchmarks.experience import (
 )
 from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.checks import check_whole_number
+from avalanche_agcn.checks import check_whole_number, listed
 
 
 class MultiLabelSource(Interface):
@@ -282,20 +282,21 @@ def make_plan(
     # From here on, columns are in order of appearance.
     order = split.resolve_class_order(protocol.class_order, names)
     names = [names[column] for column in order]
-    train_members = (train_labels if train_membership is None else train_membership)[:, order]
-    test_members = (test_labels if test_membership is None else test_membership)[:, order]
-    train_labels, test_labels = train_labels[:, order], test_labels[:, order]
+    train_labels = _reorder(train_labels, order)
+    test_labels = _reorder(test_labels, order)
+    train_members = train_labels if train_membership is None else _reorder(train_membership, order)
+    test_members = test_labels if test_membership is None else _reorder(test_membership, order)
 
     if protocol.test_images == "all":
         test_members = torch.ones_like(test_members)  # all are relevant from the first experience on
     evaluation = {"test": Images(test_dataset, test_labels, split.assign_first(test_members, sizes))}
     held_out = _draw_held_out(train_members, validation_size, seed)
-    split.check_classes_present(train_labels[~held_out], names)
+    split.check_classes_present(train_labels, names, except_images=held_out)
     if held_out.any():
-        valid_members = train_members.masked_fill(~held_out[:, None], 0)
-        valid_positions = split.assign_first(valid_members, sizes)
+        positions = split.assign_first(train_members, sizes)
+        valid_positions = [part[held_out[part]] for part in positions]
         evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
-    train_positions = _assign_train(train_members.masked_fill(held_out[:, None], 0), protocol, sizes, seed)
+    train_positions = _assign_train(train_members, held_out, protocol, sizes, seed)
     return Plan(
         train=Images(train_dataset, train_labels, train_positions),
         evaluation=evaluation,
@@ -306,11 +307,19 @@ def make_plan(
     )
 
 
-def _assign_train(members: Tensor, protocol: Protocol, sizes: Sequence[int], seed: int) -> list[Tensor]:
-    """Train images of each experience, by the rule of the protocol."""
+def _reorder(labels: Tensor, order: list[int]) -> Tensor:
+    """The columns in another order, without a copy if it is the same."""
+    return labels if order == list(range(labels.shape[1])) else labels[:, order]
+
+
+def _assign_train(
+    members: Tensor, held_out: Tensor, protocol: Protocol, sizes: Sequence[int], seed: int
+) -> list[Tensor]:
+    """Train images of each experience, by the rule of the protocol; ``held_out``, [N], are in none."""
     if protocol.repeat_images:
-        return split.assign_repeatedly(members, sizes)
-    return split.assign_once(members, sizes, assignment=protocol.assignment or "rarest", seed=seed)
+        return [part[~held_out[part]] for part in split.assign_repeatedly(members, sizes)]
+    assignment = protocol.assignment or "rarest"
+    return split.assign_once(members, sizes, assignment=assignment, seed=seed, except_images=held_out)
 
 
 def _class_names(
@@ -321,12 +330,16 @@ def _class_names(
         given = getattr(train, "class_names", None)
         others = getattr(test, "class_names", None)
         if given is not None and others is not None and list(given) != list(others):
-            raise ValueError(f"train has the classes {given} and test {others}; give both the same list.")
+            raise ValueError(
+                f"train has the classes {listed(given)} and test {listed(others)}; give both the same list."
+            )
     if given is None:
         return [f"class {column}" for column in range(n_classes)]
     names = [str(name) for name in given]
     if len(names) != n_classes or len(set(names)) != n_classes:
-        raise ValueError(f"class_names must be {n_classes} different names, one per column, but are {names}.")
+        raise ValueError(
+            f"class_names must be {n_classes} different names, one per column, but are {listed(names)}."
+        )
     return names
 
 
@@ -393,11 +406,17 @@ def _make_dataset(
 
 def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
     """The source's targets as int8 codes of 0 and 1, checked."""
+    name = f"The {which} dataset ({type(source).__name__})"
     if not hasattr(source, "targets"):
-        name = f"The {which} dataset ({type(source).__name__})"
         raise ValueError(f"{name} has no `targets`, [images, classes] of 0 and 1; add it.")
+    is_indexed = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    if not is_indexed or isinstance(source, IterableDataset):
+        raise ValueError(
+            f"{name} cannot be indexed, but its images are read in another order: give it `__len__` and "
+            "`__getitem__`, or pass ImageFiles or a TensorDataset of its images."
+        )
     codes = encode(source.targets)
-    if (codes == UNLABELLED).any():
+    if codes.numel() and codes.amin() == UNLABELLED:
         raise ValueError(
             f"The {which} targets have unlabelled cells (NaN); the benchmark masks the labels of other "
             "experiences itself and needs complete ones."
@@ -411,7 +430,7 @@ def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
 
 def _draw_held_out(labels: Tensor, validation_size: float | int, seed: int) -> Tensor:
     """[N] bool: the validation images, drawn among those with a label."""
-    labelled = labels.any(1).nonzero().flatten()
+    labelled = split.has_label(labels).nonzero().flatten()
     n_held_out = _count_held_out(validation_size, len(labelled))
     shuffled = labelled[torch.randperm(len(labelled), generator=torch.Generator().manual_seed(seed))]
     held_out = torch.zeros(len(labels), dtype=torch.bool)

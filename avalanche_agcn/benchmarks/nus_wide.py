@@ -23,6 +23,7 @@ from avalanche_agcn.benchmarks.split_lists import (
     load_split_lists,
 )
 from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
+from avalanche_agcn.checks import read_file, read_text, shown
 
 PAPER_SIZES = (21, 7)
 """Classes and experiences, in the paper and in the published lists."""
@@ -112,7 +113,7 @@ def read_image_list(path: Path) -> list[str]:
     """Files of one of NUS-WIDE's image lists, relative to its folder: ``Flickr/<folder>/<file>``."""
     if not path.is_file():
         raise FileNotFoundError(f"There is no image list {path}; unpack NUS-WIDE's ImageList there.")
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = read_text(path).split("\n")
     return ["Flickr/" + line.strip().replace("\\", "/") for line in lines if line.strip()]
 
 
@@ -130,7 +131,7 @@ def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
 
 
 def _read_labels(path: Path, n_images: int) -> Tensor:
-    content = path.read_bytes()
+    content = read_file(path)
     text = np.frombuffer(content, dtype=np.uint8)
     labels = text[text > ord(" ")] - ord("0")
     if (labels > 1).any():
@@ -149,7 +150,7 @@ def _describe_wrong_line(content: bytes) -> str:
     """The first line with anything but 0 and 1, and its number."""
     for number, line in enumerate(content.split(b"\n"), 1):
         if line.strip(b"01 \r\t"):
-            return f"line {number} is {line.decode(errors='replace').strip()!r}"
+            return f"line {number} is {shown(line.decode(errors='replace').strip())}"
     raise AssertionError("all lines have 0 and 1 only")
 
 

@@ -22,7 +22,7 @@ from avalanche_agcn.benchmarks.split import (
 )
 from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
 from avalanche_agcn.benchmarks.voc import read_objects
-from avalanche_agcn.checks import check_range
+from avalanche_agcn.checks import check_range, listed
 
 N_EXPERIENCES = 5
 SPLIT_SEED = 0  # not the run's: runs with any seed are scored on the same test photos
@@ -69,7 +69,7 @@ def SplitPhotos(
         test_labels: the same for test photos, in the same folder of photos.
         test_size: without ``test_labels``, share of the photos of each class to test on; the same photos for
             any seed.
-        separator: between the names in a cell of a CSV file; detected if None.
+        separator: between the names in a cell of a CSV file; see `multilabel_csv`.
         protocol: ``"paper"`` or ``"B<n>-C<m>"``; this and all arguments below are those of `SplitCOCO`.
         n_classes: number of classes, the most frequent ones; all if None.
         n_experiences: number of experiences; by default 5, or fewer if there are less than ten classes.
@@ -227,7 +227,9 @@ def _read_annotations(path: Path, images: Path, class_names: Sequence[str] | Non
     if class_names is not None:
         unknown = sorted(set(table.class_names) - set(class_names))
         if unknown:
-            raise ValueError(f"{path} has classes that the train labels do not have: {unknown}; remove them.")
+            raise ValueError(
+                f"{path} has classes that the train labels do not have: {listed(unknown)}; remove them."
+            )
         columns = [list(class_names).index(name) for name in table.class_names]
         labels = torch.zeros(len(table.files), len(class_names), dtype=torch.int8)
         labels[:, columns] = table.labels

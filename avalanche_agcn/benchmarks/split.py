@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from types import NoneType
 from typing import Literal
@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_choice
+from avalanche_agcn.checks import check_choice, listed
 
 Assignment = Literal["rarest", "random"]
 ClassOrder = str | Sequence[int | str]
@@ -19,9 +19,34 @@ TestImages = Literal["seen", "all"]
 UNKNOWN = -1  # in place of the column of a name that no class has
 
 
-def check_classes_present(labels: Tensor, class_names: Sequence[str]) -> None:
-    """Raise a ValueError that names the classes without a positive, if there are any."""
-    shown = labels.any(0).tolist()
+BLOCK_CELLS = 2**20
+"""Cells that are converted at a time, so that no matrix of another type exists as a whole."""
+
+
+def row_blocks(matrix: Tensor) -> Iterator[slice]:
+    """The rows of a matrix, about `BLOCK_CELLS` of its cells at a time."""
+    n_rows = max(1, BLOCK_CELLS // max(1, matrix.shape[1]))
+    for start in range(0, len(matrix), n_rows):
+        yield slice(start, start + n_rows)
+
+
+def count_positives(labels: Tensor) -> Tensor:
+    """Number of positives of each class, from [N, C] of 0 and 1; torch would first convert all to int64."""
+    counts = torch.zeros(labels.shape[1], dtype=torch.long)
+    for rows in row_blocks(labels):
+        counts += labels[rows].sum(0).long()
+    return counts
+
+
+def has_label(labels: Tensor) -> Tensor:
+    """Whether each image has a label, [N] bool, from [N, C] of 0 and 1; like `count_positives`, in blocks."""
+    return _relevance(labels, [labels.shape[1]]).flatten()
+
+
+def check_classes_present(labels: Tensor, class_names: Sequence[str], *, except_images: Tensor) -> None:
+    """Raise a ValueError that names the classes without a positive; ``except_images``, [N], do not count."""
+    n_others = count_positives(labels[except_images])
+    shown = (count_positives(labels) > n_others).tolist()
     absent = [name for name, is_shown in zip(class_names, shown, strict=True) if not is_shown]
     if absent:
         raise ValueError(
@@ -77,7 +102,7 @@ def choose_classes(
         return sorted(torch.sort(counts, descending=True, stable=True).indices[:n_classes].tolist())
     unknown = sorted(str(c) for c in class_order if c not in names)
     if unknown:
-        raise ValueError(f"class_order has unknown classes {unknown}; known are {list(names)}.")
+        raise ValueError(f"class_order has unknown classes {unknown}; known are {listed(names)}.")
     if len(class_order) != n_classes:
         raise ValueError(f"class_order names {len(class_order)} classes, but n_classes={n_classes}.")
     return [position for position, name in enumerate(names) if name in class_order]
@@ -134,8 +159,9 @@ def own_columns(sizes: Sequence[int]) -> list[range]:
 
 def assign_first(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Give each image to the first experience that owns one of its labels."""
-    first = _relevance(labels, sizes).to(torch.int8).argmax(1)
-    return _positions(first.masked_fill(~labels.any(1), -1), len(sizes))
+    relevant = _relevance(labels, sizes)
+    first = relevant.to(torch.int8).argmax(1)
+    return _positions(first.masked_fill(~relevant.any(1), -1), len(sizes))
 
 
 def assign_repeatedly(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -144,9 +170,14 @@ def assign_repeatedly(labels: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def assign_once(
-    labels: Tensor, sizes: Sequence[int], *, assignment: Assignment = "rarest", seed: int = 0
+    labels: Tensor,
+    sizes: Sequence[int],
+    *,
+    assignment: Assignment = "rarest",
+    seed: int = 0,
+    except_images: Tensor | None = None,
 ) -> list[Tensor]:
-    """Give each image to exactly one experience that owns one of its labels.
+    """Give each image to exactly one experience that owns one of its labels, but not ``except_images``, [N].
 
     It is the experience of the image's rarest label, counted over all of ``labels`` (``"rarest"``; of equally
     rare ones the first column), or of one of its labels drawn at random (``"random"``). If this leaves an
@@ -154,22 +185,30 @@ def assign_once(
     """
     check_choice("assignment", assignment, Assignment)
     generator = torch.Generator().manual_seed(seed)
-    if assignment == "rarest":
-        priority = labels.sum(0).neg().float().expand(labels.shape)
-    else:
-        priority = torch.rand(labels.shape, generator=generator)
-    # The label of highest priority decides; argmax takes the first of equal ones. Images without a label
-    # have −inf everywhere and so get column 0, until the mask below removes them.
-    column = priority.masked_fill(labels == 0, -torch.inf).argmax(1)
+    left_out = torch.zeros(len(labels), dtype=torch.bool) if except_images is None else except_images
+    rarity = (count_positives(labels[left_out]) - count_positives(labels)).float()
+    column = torch.empty(len(labels), dtype=torch.long)
+    for rows in row_blocks(labels):
+        block = labels[rows]
+        is_random = assignment == "random"
+        priority = torch.rand(block.shape, generator=generator) if is_random else rarity.expand(block.shape)
+        # The label of highest priority decides; argmax takes the first of equal ones. Images without a label
+        # have −inf everywhere and so get column 0, until the mask below removes them.
+        column[rows] = priority.masked_fill(block == 0, -torch.inf).argmax(1)
     experience_of_column = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    owner = experience_of_column[column].masked_fill(~labels.any(1), -1)
-    _fill_empty(owner, _relevance(labels, sizes), generator)
+    relevant = _relevance(labels, sizes).masked_fill_(left_out[:, None], False)
+    owner = experience_of_column[column].masked_fill(~relevant.any(1), -1)
+    _fill_empty(owner, relevant, generator)
     return _positions(owner, len(sizes))
 
 
 def _relevance(labels: Tensor, sizes: Sequence[int]) -> Tensor:
     """[N, T] bool: whether an experience owns one of the image's labels."""
-    return torch.stack([labels[:, own.start : own.stop].any(1) for own in own_columns(sizes)], 1)
+    relevant = torch.empty(len(labels), len(sizes), dtype=torch.bool)
+    for rows in row_blocks(labels):
+        for t, own in enumerate(own_columns(sizes)):
+            relevant[rows, t] = labels[rows, own.start : own.stop].any(1)
+    return relevant
 
 
 def _positions(owner: Tensor, n_experiences: int) -> list[Tensor]:

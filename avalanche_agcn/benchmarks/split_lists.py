@@ -11,8 +11,9 @@ import os
 import re
 import warnings
 import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -25,11 +26,14 @@ from torch import Tensor
 from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, ImageFiles, ImageOptions
 from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelBenchmark, Plan
 from avalanche_agcn.benchmarks.protocols import Conventions, Protocol
+from avalanche_agcn.checks import check_size, cut, listed, shorten, shown
 
 MAX_DISAGREEMENT = 0.05
 """A column of a split list is a class of the data if their labels differ on fewer images than this share of
 the column's positives. (Two different classes differ on about as many images as both have positives.)"""
-LIST_FILE = re.compile(r"(?!__MACOSX/)(?:.*/)?task(\d+)/(train|test)\.csv")
+LIST_FILE = re.compile(r"(?!__MACOSX/)(?:.*/)?task(\d{1,4})/(train|test)\.csv")
+MAX_LISTS_BYTES = 2**28
+"""Size of all lists together, unpacked: a small zip file may hold very large ones."""
 
 
 class ListedImages(NamedTuple):
@@ -59,8 +63,8 @@ class SplitLists(NamedTuple):
     def image_names(self) -> list[str]:
         """All images: those of the train lists, then those of the test lists."""
         names = []
-        for listed in self.train + self.test:
-            names += listed.names
+        for images in self.train + self.test:
+            names += images.names
         return names
 
 
@@ -173,24 +177,26 @@ def _check_size(name: str, value: int | None, listed: int) -> None:
 def read_split_lists(path: str | os.PathLike) -> SplitLists:
     """Read published split lists from a folder or a zip file; a test image listed twice is kept once."""
     path = Path(path)
-    texts = _read_texts(path)
-    n_tasks = 1 + max(task for task, _ in texts)
+    files = _find_lists(path)
+    n_tasks = 1 + max(task for task, _ in files)
     train: list[ListedImages] = []
     test: list[ListedImages] = []
     missing = []
     for task in range(n_tasks):
         for part, lists in (("train", train), ("test", test)):
             name = f"task{task}/{part}.csv"
-            if (task, part) in texts:
-                lists.append(_parse(texts[task, part], f"{path}: {name}"))
+            if (task, part) in files:
+                lists.append(_read_list(files[task, part], f"{path}: {name}"))
             else:
                 missing.append(name)
     if missing:
-        raise FileNotFoundError(f"{path} lacks {missing}; every task needs a train.csv and a test.csv.")
-    n_seen = accumulate(listed.labels.shape[1] for listed in train)
-    for task, (listed, seen) in enumerate(zip(test, n_seen, strict=True)):
-        if listed.labels.shape[1] != seen:
-            found = f"{path}: task{task}/test.csv has {listed.labels.shape[1]} classes"
+        raise FileNotFoundError(
+            f"{path} lacks [{listed(map(repr, missing))}]; every task needs a train.csv and a test.csv."
+        )
+    n_seen = accumulate(images.labels.shape[1] for images in train)
+    for task, (images, seen) in enumerate(zip(test, n_seen, strict=True)):
+        if images.labels.shape[1] != seen:
+            found = f"{path}: task{task}/test.csv has {images.labels.shape[1]} classes"
             raise ValueError(f"{found}, but the train lists up to it have {seen}.")
     train_names = SplitLists(train, []).image_names
     n_repeated = len(train_names) - len(set(train_names))
@@ -199,14 +205,17 @@ def read_split_lists(path: str | os.PathLike) -> SplitLists:
     return SplitLists(train, _increments(test, path))
 
 
-def _read_texts(path: Path) -> dict[tuple[int, str], str]:
-    """Text of each list, by task and part."""
+def _find_lists(path: Path) -> dict[tuple[int, str], Path | zipfile.Path]:
+    """The file of each list, by task and part."""
     files: Mapping[str, Path | zipfile.Path]
     if path.is_dir():
-        files = {file.relative_to(path).as_posix(): file for file in path.rglob("*.csv")}
+        found = {file.relative_to(path).as_posix(): file for file in path.rglob("*.csv")}
+        files = found
+        sizes = {name: file.stat().st_size for name, file in found.items()}
     elif zipfile.is_zipfile(path):
         archive = zipfile.ZipFile(path)
         files = {name: zipfile.Path(archive, name) for name in archive.namelist()}
+        sizes = {member.filename: member.file_size for member in archive.infolist()}
     else:
         raise FileNotFoundError(f"{path} is neither a folder nor a zip file of split lists.")
     names: dict[tuple[int, str], str] = {}
@@ -214,16 +223,27 @@ def _read_texts(path: Path) -> dict[tuple[int, str], str]:
         if match := LIST_FILE.fullmatch(name):
             other = names.setdefault((int(match[1]), match[2]), name)
             if other != name:
-                raise ValueError(f"{path} has two lists of one task, {other} and {name}; remove one.")
+                both = f"{cut(other)} and {cut(name)}"
+                raise ValueError(f"{path} has two lists of one task, {both}; remove one.")
     if not names:
         raise FileNotFoundError(f"{path} has no split lists; expected task0/train.csv, task0/test.csv, ….")
-    return {key: files[name].read_text(encoding="utf-8") for key, name in names.items()}
+    check_size(path, sum(sizes[name] for name in names.values()), MAX_LISTS_BYTES)
+    return {key: files[name] for key, name in names.items()}
 
 
-def _parse(text: str, where: str) -> ListedImages:
+def _read_list(file: Path | zipfile.Path, where: str) -> ListedImages:
     """Images and labels of one csv file."""
+    try:
+        with file.open("r", encoding="utf-8") as lines:
+            return _parse(lines, where)
+    # Of a zip file that is damaged, encrypted or compressed by an unknown method.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where} cannot be read ({error}); download it again.") from None
+
+
+def _parse(lines: Iterable[str], where: str) -> ListedImages:
     names, cells = [], []  # cells of a row: "0,1,0"
-    for line in text.splitlines():
+    for line in lines:
         if line.strip():
             name, _, label_cells = line.partition(",")
             names.append(name.strip())
@@ -233,13 +253,16 @@ def _parse(text: str, where: str) -> ListedImages:
     width = len(cells[0])  # an odd number of characters
     for number, cell in enumerate(cells, 1):
         if len(cell) != width or width % 2 == 0:
-            raise ValueError(f"{where}, row {number}: expected as many 0/1 columns as row 1, got {cell!r}.")
-    characters = np.frombuffer("".join(cells).encode(), dtype=np.uint8).reshape(len(cells), width)
+            raise ValueError(
+                f"{where}, row {number}: expected as many 0/1 columns as row 1, got {shown(cell)}."
+            )
+    text = "".join(cells).encode("ascii", "replace")  # a byte for each character
+    characters = np.frombuffer(text, dtype=np.uint8).reshape(len(cells), width)
     labels, commas = characters[:, ::2] - ord("0"), characters[:, 1::2]
     wrong = (labels > 1).any(1) | (commas != ord(",")).any(1)
     if wrong.any():
         row = int(wrong.argmax())
-        raise ValueError(f"{where}, row {row + 1}: labels must be 0 or 1, got {cells[row]!r}.")
+        raise ValueError(f"{where}, row {row + 1}: labels must be 0 or 1, got {shown(cells[row])}.")
     return ListedImages(names, torch.from_numpy(labels.astype(np.int8)))
 
 
@@ -253,18 +276,21 @@ def _increments(nested: list[ListedImages], path: Path) -> list[ListedImages]:
         where = f"{path}: task{task}/test.csv"
         dropped = seen.difference(names) | set(names).difference(position)
         if dropped:
-            raise ValueError(f"{where}: lists must be cumulative, but {min(dropped)} is not in a later one.")
+            raise ValueError(
+                f"{where}: lists must be cumulative, but {cut(min(dropped))} is not in a later one."
+            )
         rows = torch.tensor([position[name] for name in names])
         contradicted = (final_labels[rows, : labels.shape[1]] != labels).any(1)
         if contradicted.any():
             name = names[int(contradicted.int().argmax())]
-            raise ValueError(f"{where} contradicts the last task's list on {name}.")
+            raise ValueError(f"{where} contradicts the last task's list on {cut(name)}.")
         added = [name for name in dict.fromkeys(names) if name not in seen]
         seen.update(added)
         increments.append(ListedImages(added, final_labels[[position[name] for name in added]]))
     repeated = [name for name, n in Counter(final_names).items() if n > 1]
     if repeated:
-        message = f"{path.name} lists the test images {repeated} more than once; each is kept once."
+        names_shown = listed(map(repr, repeated))
+        message = f"{path.name} lists the test images [{names_shown}] more than once; each is kept once."
         warnings.warn(message, stacklevel=4)
     return increments
 
@@ -274,20 +300,20 @@ def _find_rows(names: Sequence[str], row_of: Callable[[str], int]) -> Tensor:
         return torch.tensor([row_of(name) for name in names], dtype=torch.long)
     except (KeyError, ValueError) as error:
         raise ValueError(
-            f"The split lists do not fit the data: one of their images is not in it ({error}); "
+            f"The split lists do not fit the data: one of their images is not in it ({shorten(str(error))}); "
             "use lists made for this data set."
         ) from None
 
 
-def _match_columns(listed: Tensor, is_known: Tensor, labels: Tensor, names: Sequence[str]) -> list[int]:
+def _match_columns(list_labels: Tensor, is_known: Tensor, labels: Tensor, names: Sequence[str]) -> list[int]:
     """For each column of the lists, the class of the data that differs from it on the fewest images.
 
-    ``listed`` and ``is_known`` are [images, columns]: 1 for a positive, and where the lists have a label at
-    all. ``labels`` are those of the data, [images, classes].
+    ``list_labels`` and ``is_known`` are [images, columns]: 1 for a positive, and where the lists have a label
+    at all. ``labels`` are those of the data, [images, classes].
     """
-    positives = listed.sum(0)
+    positives = list_labels.sum(0)
     # |a ≠ b| = Σa + Σb − 2 Σab for labels of 0 and 1, for all pairs of a column and a class at once.
-    all_differences = positives[:, None] + (is_known.float() - 2 * listed.float()).T @ labels.float()
+    all_differences = positives[:, None] + (is_known.float() - 2 * list_labels.float()).T @ labels.float()
     differences, classes = all_differences.min(1)
     share = differences / positives.clamp(min=1)
     column = int(share.argmax())
@@ -300,6 +326,6 @@ def _match_columns(listed: Tensor, is_known: Tensor, labels: Tensor, names: Sequ
     if len(classes.unique()) != len(classes):
         raise LabelsDisagree(
             "The split lists do not fit the data: two of their columns are most like the same class, among "
-            f"{[names[c] for c in classes.tolist()]}."
+            f"{listed(repr(names[c]) for c in classes.tolist())}."
         )
     return classes.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -11,7 +12,13 @@ from torch import Tensor
 from avalanche_agcn.benchmarks.image_files import ImageFiles, ImageOptions
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, plan_images
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.benchmarks.split import choose_classes
+from avalanche_agcn.benchmarks.split import choose_classes, count_positives
+from avalanche_agcn.checks import shown
+
+
+def same_spelling(name: str) -> str:
+    """A name in Unicode's form NFC: systems write é as one character or as two, which look the same."""
+    return unicodedata.normalize("NFC", name)
 
 
 class LabelTable(NamedTuple):
@@ -41,9 +48,12 @@ def benchmark_from_tables(
         if one != other:
             raise ValueError(
                 "Train and test annotations must have the same categories in the order of their ids, but "
-                f"number {number} is {one!r} in train and {other!r} in test; use annotations of one release."
+                f"number {number} is {shown(one)} in train and {shown(other)} in test; use "
+                "annotations of one release."
             )
-    chosen = choose_classes(train.class_names, train.labels.sum(0), protocol.n_classes, protocol.class_order)
+    chosen = choose_classes(
+        train.class_names, count_positives(train.labels), protocol.n_classes, protocol.class_order
+    )
     truncated = image_options.truncated
     plan = plan_images(
         ImageFiles(root, train.files, train.labels[:, chosen], truncated=truncated),

@@ -13,8 +13,8 @@ from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Trunc
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Conventions, Difficult, resolve_protocol
 from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
-from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
-from avalanche_agcn.checks import check_choice
+from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables, same_spelling
+from avalanche_agcn.checks import check_choice, listed, read_file, read_text, shown
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle",
@@ -145,7 +145,7 @@ def _read_images(path: Path) -> list[str]:
 
 
 def _read_rows(path: Path) -> list[list[str]]:
-    return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [line.split() for line in read_text(path).splitlines() if line.strip()]
 
 
 def _read_labels(path: Path, images: list[str]) -> Tensor:
@@ -153,7 +153,7 @@ def _read_labels(path: Path, images: list[str]) -> Tensor:
     rows = _read_rows(path)
     for number, row in enumerate(rows, 1):
         if len(row) != 2 or row[1] not in ("-1", "0", "1"):
-            line = f"{path}, line {number}: {' '.join(row)!r}"
+            line = f"{path}, line {number}: {shown(' '.join(row))}"
             raise ValueError(f"{line} must be an image and -1, 0 or 1; unpack VOC again.")
     if [image for image, _ in rows] != images:
         raise ValueError(
@@ -171,7 +171,9 @@ def _read_annotations(folder: Path, images: list[str]) -> Tensor:
         _, objects = read_objects(path)
         unknown = sorted({name for name, _ in objects} - set(VOC_CLASSES))
         if unknown:
-            raise ValueError(f"{path} has objects of unknown classes {unknown}; VOC's are {[*VOC_CLASSES]}.")
+            raise ValueError(
+                f"{path} has objects of unknown classes {listed(unknown)}; VOC's are {listed(VOC_CLASSES)}."
+            )
         for name, is_difficult in objects:
             column = VOC_CLASSES.index(name)
             code = 0 if is_difficult else 1
@@ -184,12 +186,12 @@ def read_objects(path: Path) -> tuple[str, list[tuple[str, bool]]]:
     if not path.is_file():
         raise FileNotFoundError(f"There is neither a label file nor an annotation {path}; unpack VOC again.")
     try:
-        root = ElementTree.parse(path).getroot()
+        root = ElementTree.fromstring(read_file(path))
     except ElementTree.ParseError as error:
         raise ValueError(f"{path} is not a complete XML file ({error}); unpack VOC again.") from None
     objects = []
     for item in root.findall("object"):
-        name = item.findtext("name", "").strip()
+        name = same_spelling(item.findtext("name", "").strip())
         is_difficult = item.findtext("difficult", "0").strip() == "1"
         objects.append((name, is_difficult))
     return root.findtext("filename", f"{path.stem}.jpg").strip(), objects

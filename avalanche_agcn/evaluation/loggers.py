@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from avalanche_agcn.benchmarks.experience import origin_of
+from avalanche_agcn.checks import naming_file
 from avalanche_agcn.evaluation.plugins import NestedPluginMetric
 
 # name/eval_phase/test_stream/Task000/Exp003/person: the rest of a name is the column.
@@ -97,7 +98,7 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
             columns |= dict.fromkeys(row)
         path = self.log_folder / f"{phase}_results.csv"
         temporary = path.with_name(path.name + ".tmp")
-        with temporary.open("w", newline="", encoding="utf-8") as file:
+        with naming_file(path), temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(columns), restval="")
             writer.writeheader()
             writer.writerows(self._rows[phase])

@@ -30,7 +30,7 @@ from avalanche_agcn.experiments.settings import CONVENTIONS, Settings
 from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.methods.streaming_ridge import StreamingRidge
 from avalanche_agcn.models.backbones import Backbone
-from avalanche_agcn.models.saved import BACKBONE_SETTINGS
+from avalanche_agcn.models.saved import AMP, BACKBONE_SETTINGS
 from avalanche_agcn.training import AsymmetricLoss
 from avalanche_agcn.training.plugins import (
     DecoupledTrainingPlugin,
@@ -71,7 +71,6 @@ FURTHER_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "scenes": ("n_train", "n_test"),
 }
 """Settings that are arguments of a single benchmark."""
-AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_benchmark(

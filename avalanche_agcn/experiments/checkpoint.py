@@ -24,6 +24,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
+from avalanche_agcn.checks import naming_file
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal
 from avalanche_agcn.experiments.recorder import EvaluationRecorder, count_bytes
@@ -313,7 +314,7 @@ def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
-        with aside.open("wb") as file:
+        with naming_file(path), aside.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from avalanche_agcn.checks import did_you_mean, read_json
+from avalanche_agcn.checks import did_you_mean, read_json, read_text, shown
 from avalanche_agcn.experiments.exit_codes import (
     handle_signals,
     is_first_by_environment,
@@ -313,7 +313,7 @@ def read_config(path: str | os.PathLike) -> dict[str, Any]:
     """Settings from a TOML or JSON file; those of a run from its ``results.json``."""
     if str(path).endswith(".toml"):
         try:
-            content: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            content: Any = tomllib.loads(read_text(path))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not TOML: {str(error).rstrip('.')}.") from None
     else:
@@ -322,7 +322,7 @@ def read_config(path: str | os.PathLike) -> dict[str, Any]:
         check_format(path, content)
         content = content["settings"]
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`, not {content!r:.60}.")
+        raise ValueError(f"{path} must have settings by name, such as `lr = 1e-4`, not {shown(content)}.")
     if "benchmark" in content:  # the script's overrides it
         check_benchmark_name(content["benchmark"])
     return content

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import multiprocessing
 import os
 import re
@@ -18,7 +19,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType, SimpleNamespace
 from typing import ParamSpec
 
+from avalanche_agcn.checks import shorten
+
 P = ParamSpec("P")
+AVALANCHE_FOLDER = ".avalanche"  # in the home directory
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -51,6 +55,7 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
+        _accept_any_character()
         try:
             return command(*args, **kwargs)
         except SystemExit as end:  # of argparse
@@ -71,12 +76,22 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
     return wrapped
 
 
+def _accept_any_character() -> None:
+    """Print characters that the terminal's encoding lacks, such as ± in ASCII, as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def one_sentence(error: BaseException) -> str:
     """The message of an error on one line; of one from a loader worker, without the worker's traceback."""
     text = str(error).strip()
+    if isinstance(error, OSError) and AVALANCHE_FOLDER in str(error.filename):
+        text = f"Avalanche writes to {error.filename} when it is imported, but cannot ({error.strerror}): "
+        text += "set HOME to a folder that can be written."
     if "\nOriginal Traceback" in text:
         text = re.sub(r"^[\w.]+: ", "", text.splitlines()[-1])
-    text = " ".join(text.split()) or type(error).__name__
+    text = shorten(" ".join(text.split())) or type(error).__name__
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 

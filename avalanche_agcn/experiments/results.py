@@ -28,7 +28,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from avalanche_agcn.benchmarks.image_files import check_inside
-from avalanche_agcn.checks import STRICT, first_problem, read_json, reject_value
+from avalanche_agcn.checks import STRICT, first_problem, read_json, read_text, reject_value
 from avalanche_agcn.evaluation.functional import StageScores, nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
@@ -333,7 +333,7 @@ def _difference(record: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[st
 def read_table(path: Path) -> list[Results]:
     """Read a file written by `write_table`; a ValueError names one that is damaged or of another format."""
     try:
-        shared, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        shared, *lines = map(json.loads, read_text(path).splitlines())
         contents = []
         for line in lines:
             settings = {**shared["settings"], **line["settings"]}

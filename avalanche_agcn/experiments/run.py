@@ -332,6 +332,8 @@ class Run:
             about={
                 "benchmark": build.BENCHMARK_NAMES[settings.benchmark],
                 "experience": self.experience,
+                "n_experiences": self.n_experiences,
+                "amp": settings.amp,
                 **settings.select("method", "label", "seed"),
             },
         )

@@ -43,6 +43,12 @@ def _check_text(value: str) -> str:
     return value
 
 
+def _check_separator(value: str) -> str:  # may be a space
+    if not value:
+        raise PydanticCustomError("empty", "text that is not empty")
+    return value
+
+
 def _check_protocol(value: str) -> str:
     if value != "paper" and not is_b_protocol(value):
         raise PydanticCustomError("protocol", "'paper' or 'B<n>-C<m>' (B0-C10)")
@@ -54,6 +60,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 Text = Annotated[str, AfterValidator(_check_text)]
+Separator = Annotated[str, AfterValidator(_check_separator)]
 ProtocolName = Annotated[str, AfterValidator(_check_protocol)]
 Negatives = Annotated[tuple[Literal["memory", "statistics"], ...], BeforeValidator(_as_tuple)]
 Rate = Annotated[float, Field(ge=0, le=1e30)]
@@ -83,7 +90,7 @@ class Settings:
     test_size: Annotated[
         float, Field(gt=0, lt=1), "share of own photos to test on, if there are no test labels"
     ] = 0.2
-    separator: Annotated[Text | None, "what separates names in a CSV; detected if none"] = None
+    separator: Annotated[Separator | None, "what separates names in a CSV; the first of ;|, if none"] = None
     split_lists: Annotated[Text | None, "published split lists, a folder or zip"] = None
     protocol: Annotated[ProtocolName | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
     n_classes: Annotated[Size | None, "number of classes; with B0-C10 and the like all"] = 40
@@ -418,6 +425,11 @@ def _check_method(settings: Settings) -> None:
         raise ValueError(
             f"{name} cannot use negatives from {unusable}: memory needs a method that replays images, or "
             "AGCN with --memory; statistics need one that trains by gradient."
+        )
+    if settings.amp is not None and settings.freeze_backbone:
+        raise ValueError(
+            f"amp={settings.amp} has no effect with freeze_backbone, whose features are computed once, in "
+            "full precision: leave out --amp, or train the network with --no-freeze-backbone."
         )
     if settings.pseudo_labels and not METHODS[name].takes_pseudo_labels:
         raise ValueError(

@@ -11,12 +11,20 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+COMPILED = "_orig_mod"
+"""Name of the model inside the module that ``torch.compile`` returns, as in the keys of its state."""
 Model = TypeVar("Model", bound=nn.Module)
 
 
 def unwrap(model: nn.Module) -> Any:
-    """Return the model inside its wrapper for distributed training, or the model itself."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    """Return the model inside its wrappers for distributed training and compilation, or the model itself."""
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif list(dict(model.named_children())) == [COMPILED]:
+            model = model.get_submodule(COMPILED)
+        else:
+            return model
 
 
 def frozen_copy(model: Model) -> Model:

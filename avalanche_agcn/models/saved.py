@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from avalanche_agcn import __version__
 from avalanche_agcn.benchmarks import image_files
-from avalanche_agcn.checks import check_fields, check_range, read_json
+from avalanche_agcn.checks import check_fields, check_range, listed, naming_file, read_json, shown
 from avalanche_agcn.models.backbones import Precomputed, RandomFeatures, WeightsUnavailable, create_backbone
 from avalanche_agcn.models.base import MultiLabelModel
 from avalanche_agcn.models.forward import check_device, digest_weights, evaluation_mode, unwrap
@@ -33,6 +33,9 @@ THRESHOLD = 0.5
 BACKBONE_SETTINGS = ("pool", "freeze_batchnorm", "fold_batchnorm", "channels_last")
 BACKBONE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 FIELDS = {"class_names": list[str], "thresholds": list[float], "backbone": dict, "tensors": str}
+AMP = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Half precision of a run's network, by its name in settings and files."""
+OPTIONAL_FIELDS = {"amp": Literal["bf16", "fp16"] | None, "experience": int, "n_experiences": int}
 BACKBONE_FIELDS = {
     "name": str,
     "pool": str,
@@ -65,6 +68,7 @@ class SavedModel(MultiLabelClassifier):
         thresholds: probability at which each class counts as found.
         transform: from an upright RGB image to an input of the network; None if it is not known.
         description: content of ``model.json``.
+        amp: half precision in which the run's network computed, and `predict` computes; None for full.
     """
 
     def __init__(self, backbone: nn.Module, description: dict[str, Any]) -> None:
@@ -72,6 +76,7 @@ class SavedModel(MultiLabelClassifier):
         self.description = description
         self.class_names = description["class_names"]
         self.thresholds = description["thresholds"]
+        self.amp = AMP[description.get("amp")]
         steps = description["transform"]
         self.transform = None if steps is None else image_files.make_transform(steps)
         self.eval()
@@ -86,10 +91,12 @@ class SavedModel(MultiLabelClassifier):
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
         inputs = map(self._input, [images] if single else images)  # type: ignore[arg-type,list-item]
         rows = []
-        with evaluation_mode(self):
+        device = self.classifier.weight.device
+        half = torch.autocast(device.type, dtype=self.amp, enabled=self.amp is not None)
+        with evaluation_mode(self), half:
             for _, group in groupby(inputs, key=lambda image: image.shape):  # only equal sizes form a batch
                 while batch := list(islice(group, batch_size)):
-                    logits = self(torch.stack(batch).to(self.classifier.weight.device))
+                    logits = self(torch.stack(batch).to(device))
                     rows += logits.double().sigmoid().tolist()
         return [self._prediction(row) for row in rows]
 
@@ -226,7 +233,8 @@ def _describe_network(network: Any) -> dict[str, Any]:
 def _write(path: Path, content: bytes) -> None:
     """Write a file under another name first, so that an existing one is replaced as a whole."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
+    with naming_file(path):
+        temporary.write_bytes(content)
     temporary.replace(path)
 
 
@@ -328,14 +336,15 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     found = read_json(path)
     is_known = isinstance(found, dict) and found.get("format") == FORMAT
     _check(is_known, f"it does not have format {FORMAT}, which this version reads")
-    check_fields(found, FIELDS, path.name)
+    optional = {name: hint for name, hint in OPTIONAL_FIELDS.items() if name in found}
+    check_fields(found, FIELDS | optional, path.name)
     check_fields(found["backbone"], BACKBONE_FIELDS, f"{path.name}: backbone")
     names = found["class_names"]
     thresholds = found["thresholds"]
     network = found["backbone"]["name"]
-    _check(len(set(names)) == len(names) > 0, f"class_names are empty or have a name twice: {names}")
+    _check(len(set(names)) == len(names) > 0, f"class_names are empty or have a name twice: {listed(names)}")
     _check(len(names) == len(thresholds), f"{len(names)} classes have {len(thresholds)} thresholds")
-    _check(BACKBONE_NAME.fullmatch(network), f"the backbone has the name {network!r}")
+    _check(BACKBONE_NAME.fullmatch(network), f"the backbone has the name {shown(network)}")
     file = path.with_suffix(TENSORS)
     _check(file.is_file(), f"there is no {file.name}")
     content = file.read_bytes()

@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_choice
+from avalanche_agcn.checks import check_choice, check_size
 
 Missing = Literal["error", "random"]
 
 EMBEDDED = Path(__file__).with_name("glove_6b_50d.npz")
 RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are rounding errors
+MAX_BYTES_OF_VECTORS = 2**32  # GloVe 840B has 2.6 GB in float32
 RANDOM_STD = 0.4  # about the standard deviation of GloVe's entries
 
 
@@ -138,6 +139,9 @@ def _read(source: str | Path, wanted: set[str]) -> dict[str, Tensor]:
 
 def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:  # its arrays may be compressed
+                check_size(path, sum(member.file_size for member in archive.infolist()), MAX_BYTES_OF_VECTORS)
         with np.load(path, allow_pickle=False) as file:
             words, vectors = file["words"], file["vectors"]
         is_matrix = words.ndim == 1 and vectors.ndim == 2 and len(words) == len(vectors) and vectors.shape[1]

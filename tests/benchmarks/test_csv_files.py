@@ -11,6 +11,8 @@ from PIL import Image
 
 from avalanche_agcn.benchmarks import multilabel_benchmark, multilabel_csv
 from avalanche_agcn.benchmarks.csv_files import read_csv
+from avalanche_agcn.benchmarks.tables import same_spelling
+from avalanche_agcn.experiments.settings import make_settings
 
 FILES = ("a.jpg", "b.jpg", "c.png")
 
@@ -46,7 +48,6 @@ ALL = [[1, 0, 1], [0, 1, 0], [0, 1, 1]]  # of the classes car, dog, person
         ("file,labels\na.jpg,person;car\nb.jpg,dog\nc.png,dog;person\n", "classes, separated by ';'"),
         ("file,labels\na.jpg,person | car\nb.jpg,dog\nc.png,dog|person|\n", "separated by '|'"),
         ('file,labels\na.jpg,"person, car"\nb.jpg,dog\nc.png,"dog,person"\n', "separated by ','"),
-        ("image,tags\na.jpg,person car\nb.jpg,dog\nc.png,dog  person\n", "separated by spaces"),
         ("file,labels\na.jpg,person,car\nb.jpg,dog,\nc.png,dog,person\n", "each in a cell"),
         ("a.jpg,person;car\nb.jpg,dog\nc.png,dog;person\n", "separated by ';'"),  # no header
         (
@@ -67,6 +68,28 @@ def test_each_layout_gives_the_same_labels_and_is_named_in_one_line(read, conten
     assert "3 images, 3 classes" in lines[0]
 
 
+def test_a_space_separates_names_only_if_the_caller_says_so(read):
+    text = "image,tags\na.jpg,hot dog\nb.jpg,dog\nc.png,traffic light\n"
+    lines = []
+    assert read(text, log=lines.append).class_names == ["dog", "hot dog", "traffic light"]
+    assert "each in a cell ('hot dog' is one name: --separator \" \" would split it)" in lines[0]
+    lines.clear()
+    text = "image,tags\na.jpg,person car\nb.jpg,dog\nc.png,dog  person\n"
+    data = read(text, separator=" ", log=lines.append)
+    assert (data.class_names, data.targets.tolist()) == (["car", "dog", "person"], ALL)
+    assert "separated by spaces;" in lines[0]
+    assert make_settings("photos", separator=" ", dataset_root="photos", labels="a.csv").separator == " "
+
+
+@pytest.mark.parametrize(
+    "layout", ["file,labels\na.jpg,caf\u00e9\nb.jpg,cafe\u0301\n", "file,cafe\u0301\na.jpg,1\n"]
+)
+def test_both_spellings_of_an_accent_are_one_class(read, layout):
+    assert read(layout).class_names == ["caf\u00e9"]
+    test = read("file,labels\nc.png,cafe\u0301\n", class_names=["cafe\u0301"])
+    assert (test.class_names, test.targets.tolist()) == (["caf\u00e9"], [[1]])
+
+
 BAD = {
     "empty file": ("", "row 1: the file is empty"),
     "header only": ("file,labels\n", "row 1: there is a header but no image"),
@@ -74,6 +97,10 @@ BAD = {
     "no header": ("a.jpg,1,0\nb.jpg,0,1\n", "row 1: there is no header"),
     "no header, files last": ("1,0,a.jpg\n0,1,b.jpg\n", "row 1: there is no header"),
     "a file twice": ("file,labels\na.jpg,dog\nb.jpg,cat\na.jpg,cat\n", "row 4: 'a.jpg' is already in row 2"),
+    "a file twice, in other words": (
+        "file,labels\na.jpg,dog\n./a.jpg,cat\n",
+        "row 3: 'a.jpg' is already in row 2",
+    ),
     "Latin-1": ("file,labels\na.jpg,dog\nb.jpg,chäise\n".encode("latin-1"), "row 3: this is not text"),
     "UTF-16": ("file,labels\na.jpg,dog\n".encode("utf-16"), "row 1: this is not text in UTF-8"),
     "NUL": ("file,labels\na.jpg,d\0og\n", "row 2: this is not text in UTF-8"),
@@ -162,4 +189,4 @@ def test_any_names_are_read_as_they_were_written(tmp_path_factory, rows, separat
         writer.writerows([f"{k}.jpg", separator.join(sorted(own))] for k, own in enumerate(rows))
     table = read_csv(path, separator=separator).table
     found = [{table.class_names[c] for c in row.nonzero()} for row in table.labels]
-    assert found == rows
+    assert found == [{same_spelling(name) for name in names} for names in rows]

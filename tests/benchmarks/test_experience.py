@@ -88,12 +88,22 @@ def test_avalanches_class_balanced_buffer_groups_images_by_their_rarest_class():
     assert len(buffer.buffer) == 8
 
 
+class Sparse:
+    """Like a sparse matrix of SciPy."""
+
+    def __init__(self, matrix):
+        self.toarray = matrix.numpy
+
+
 def test_targets_and_indices_of_any_type_are_taken_and_values_are_read_as_float_in_every_way():
     for dtype in (torch.bool, torch.uint8, torch.int64, torch.float16, torch.float64):
         targets = torch.eye(3).to(dtype)
         attribute = MultiLabelAttribute(targets)
         assert attribute.data.tolist() == targets.tolist() == torch.eye(3).tolist()
         assert attribute.codes.dtype == torch.int8
+    eye = torch.eye(3)
+    for targets in (eye.to_sparse(), eye.to_sparse_csr(), list(eye), tuple(eye), eye.tolist(), Sparse(eye)):
+        assert MultiLabelAttribute(targets).data.tolist() == eye.tolist()
     attribute = MultiLabelAttribute(torch.tensor([[1, 0, NAN], [0, 1, 0], [0, 0, 1]]))
     expected = torch.tensor([[0, 0, 1], [1, 0, NAN]])
     numbers = [[2, 0], (2, 0), torch.tensor([2, 0]), np.array([2, 0]), range(2, -1, -2), [torch.tensor(2), 0]]
@@ -108,6 +118,14 @@ def test_targets_and_indices_of_any_type_are_taken_and_values_are_read_as_float_
         (torch.tensor([0, 2, 1]), "targets", r"2-D.*shape \(3,\).*one_hot"),
         (torch.tensor([[0, 1], [2, 0]]), "targets", "are 2 for image 1, class 0"),
         (torch.eye(2).log(), "targets", "are -inf for image 0, class 1"),
+        (None, "targets", r"not None \(.*\): set targets\[image, class\] = 1"),
+        ((row for row in torch.eye(2)), "targets", r"not a generator \(.*\): set"),
+        ([{0}, {0, 1}], "targets", r"not lists of labels such as \[0\] \(.*\): set"),
+        ([[0], [0, 1]], "targets", r"not lists of labels such as \[0\] \(.*\): set"),
+        ([torch.ones(2), torch.ones(3)], "targets", r"not lists of labels such as tensor\(\[1., 1.\]\) "),
+        (["cat", "dog"], "targets", r"not lists of labels such as 'cat'"),
+        (torch.ones(2, 3, 4, 4).bool(), "targets", r"2-D.*shape \(2, 3, 4, 4\)"),
+        (np.ma.masked_array(np.eye(2), np.eye(2)), "targets", "not a MaskedArray, whose mask would be lost"),
         (torch.eye(3), "targets", r"'targets', 3 samples, 3 classes\) to .*: give both the same type, name"),
         (torch.eye(2), "other", r"'other', 2 samples, 2 classes\) to .*: give both the same type, name and"),
     ],

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -8,9 +10,9 @@ from avalanche.benchmarks.utils.data_loader import ReplayDataLoader, TaskBalance
 from avalanche.training.storage_policy import ExperienceBalancedBuffer, ReservoirSamplingBuffer
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from avalanche_agcn.benchmarks import MultiLabelAttribute, multilabel_benchmark
+from avalanche_agcn.benchmarks import MultiLabelAttribute, multilabel_benchmark, split
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, make_plan
 from avalanche_agcn.benchmarks.protocols import Protocol
 
@@ -235,6 +237,20 @@ def test_class_without_a_positive_in_its_experience_causes_a_warning():
         multilabel_benchmark(data, data, **names)
 
 
+class Streamed(IterableDataset):
+    targets = torch.eye(3)
+
+    def __iter__(self):
+        return iter([])
+
+    def __len__(self):
+        return 3
+
+
+class Unordered:
+    targets = torch.eye(3)
+
+
 THREE, MORE_TARGETS = Images(torch.eye(3)), TensorDataset(torch.zeros(2))
 MORE_TARGETS.targets = torch.eye(3)
 
@@ -249,6 +265,10 @@ MORE_TARGETS.targets = torch.eye(3)
         (Images(torch.eye(3)[:2]), THREE, {}, r"No training image shows \['class 2'\]"),
         (Images(torch.ones(2, 3)), THREE, {}, r"Experience \d \(class \d\) has no training image; use fewer"),
         (TensorDataset(torch.zeros(2)), THREE, {}, r"train dataset \(TensorDataset\) has no `targets`"),
+        (Streamed(), THREE, {}, r"train dataset \(Streamed\) cannot be indexed.*give it `__len__`"),
+        (THREE, Unordered(), {}, r"test dataset \(Unordered\) cannot be indexed"),
+        (None, THREE, {}, r"train dataset \(NoneType\) has no `targets`"),
+        (iter([]), THREE, {}, r"train dataset \(list_iterator\) has no `targets`"),
         (MORE_TARGETS, THREE, {}, "has 2 images but 3 targets"),
         (THREE, THREE, {"validation_size": 3}, "validation_size=3"),
         (THREE, THREE, {"validation_size": -0.5}, "validation_size=-0.5"),
@@ -260,3 +280,53 @@ MORE_TARGETS.targets = torch.eye(3)
 def test_input_that_does_not_fit_is_rejected(train, test, arguments, message):
     with pytest.raises(ValueError, match=message):
         multilabel_benchmark(train, test, **{"n_experiences": 3} | arguments)
+
+
+PEAK = """
+import resource, sys
+import torch
+from torch.utils.data import TensorDataset
+from avalanche_agcn.benchmarks import multilabel_benchmark
+
+def make(n, n_classes):
+    data = TensorDataset(torch.zeros(n, 1))
+    data.targets = torch.eye(n_classes, dtype=torch.int8).repeat(n // n_classes, 1)
+    return data
+
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+options = eval(sys.argv[1])
+small = make(1000, 50)
+multilabel_benchmark(small, small, n_experiences=5, **options)
+train, test = make(40_000, 1000), make(1000, 1000)
+before = peak()
+benchmark = multilabel_benchmark(train, test, n_experiences=5, **options)
+print((peak() - before) / train.targets.numel())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems measure memory in other units")
+@pytest.mark.parametrize(
+    "options", ["{}", "{'class_order': 'shuffled-1', 'validation_size': 0.2, 'assignment': 'random'}"]
+)
+def test_making_a_benchmark_takes_at_most_three_times_the_memory_of_its_labels(options):
+    done = subprocess.run([sys.executable, "-c", PEAK, options], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 3
+
+
+@pytest.mark.parametrize("assignment", ["rarest", "random"])
+def test_a_large_matrix_is_assigned_in_blocks_as_if_at_once(assignment, monkeypatch):
+    images = drawn_images(200, 6)
+    plans = []
+    for n_cells in (2**20, 42):
+        monkeypatch.setattr(split, "BLOCK_CELLS", n_cells)
+        protocol = Protocol(n_experiences=3, assignment=assignment)
+        plans.append(make_plan(images, images, protocol, class_names=None, validation_size=0.2))
+    one, other = plans
+    assert_same(other.train.labels, one.train.labels)
+    for name in ("test", "valid"):
+        for parts in zip(other.evaluation[name].positions, one.evaluation[name].positions, strict=True):
+            assert_same(*parts)
+    for parts in zip(other.train.positions, one.train.positions, strict=True):
+        assert_same(*parts)

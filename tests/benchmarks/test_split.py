@@ -69,7 +69,7 @@ def test_classes_are_chosen_by_frequency_or_by_name():
     for n_classes, order, message in (
         (0, "data", "n_classes=0 must be between 1 and the 3 classes"),
         (4, "data", "n_classes=4 must be between 1 and the 3 classes"),
-        (2, ["cat", "emu"], r"unknown classes \['emu'\]; known are \['cat'"),
+        (2, ["cat", "emu"], r"unknown classes \['emu'\]; known are cat"),
         (2, ["cat"], "names 1 classes, but n_classes=2"),
     ):
         with pytest.raises(ValueError, match=message):

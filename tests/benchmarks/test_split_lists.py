@@ -1,10 +1,11 @@
 import shutil
+import tracemalloc
 import zipfile
 from itertools import accumulate
 
 import pytest
 
-from avalanche_agcn.benchmarks.split_lists import read_split_lists
+from avalanche_agcn.benchmarks.split_lists import MAX_LISTS_BYTES, read_split_lists
 
 LISTS = {
     "Split/task0/train.csv": ["a.jpg,1,0", "b.jpg,0,1"],
@@ -45,6 +46,7 @@ def test_rows_become_tasks_with_their_labels_from_a_folder_or_a_zip(write_lists,
         ("task0/train.csv", ["a.jpg,1,0", "b.jpg,1"], r"row 2: expected as many 0/1 columns"),
         ("task0/train.csv", ["a.jpg,1,2"], r"row 1: labels must be 0 or 1, got '1,2'"),
         ("task0/train.csv", ["a.jpg,1;0"], r"row 1: labels must be 0 or 1, got '1;0'"),
+        ("task0/train.csv", ["a.jpg,1,é"], r"row 1: labels must be 0 or 1, got '1,é'"),
         ("task0/train.csv", ["a.jpg"], r"row 1: expected as many 0/1 columns"),
         ("task1/train.csv", ["a.jpg,1"], "1 train images are listed more than once"),
         ("task1/test.csv", ["y.jpg,0,0,1"], "must be cumulative, but x.jpg"),
@@ -66,6 +68,58 @@ def test_missing_lists_and_two_sets_of_lists_are_named(write_lists, tmp_path):
     for path in (folder, shutil.make_archive(str(tmp_path / "both"), "zip", folder)):
         with pytest.raises(ValueError, match=r"two lists of one task, Split/task1/train\.csv and other"):
             read_split_lists(path)
+
+
+def write_zip(path, lists):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in lists.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_a_small_zip_of_very_large_lists_is_rejected_before_it_is_unpacked(tmp_path):
+    text = "a.jpg," + "2" * (MAX_LISTS_BYTES // 4)
+    path = write_zip(tmp_path / "bomb.zip", {f"task{t}/train.csv": text for t in range(5)})
+    assert path.stat().st_size < 1e6
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"bomb.zip has more than 256 MiB, the most that is read"):
+            read_split_lists(path)
+        assert tracemalloc.get_traced_memory()[1] < 1e7
+    finally:
+        tracemalloc.stop()
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {"task0/train.csv": f"a.jpg,{LONG}", "task0/test.csv": "b.jpg,1"},
+        {"task0/train.csv": f"a.jpg,1\nb.jpg,{LONG}", "task0/test.csv": "b.jpg,1"},
+        {"task0/train.csv": f"a.jpg,{LONG[1:]}", "task0/test.csv": "b.jpg,1"},
+        {"task9999/train.csv": "a.jpg,1"},
+        {"task0/train.csv": "a.jpg,1", "task0/test.csv": f"{LONG},1", "task1/train.csv": "b.jpg,1",
+         "task1/test.csv": "b.jpg,1,1"},
+        {"task0/train.csv": "a.jpg,1", "task0/test.csv": f"{LONG},0", "task1/train.csv": "b.jpg,1",
+         "task1/test.csv": f"{LONG},1,1"},
+        {f"{LONG[:30_000]}/task0/train.csv": "a.jpg,1", f"{LONG[:30_001]}/task0/train.csv": "a.jpg,1"},
+    ],
+)  # fmt: skip
+def test_a_message_about_lists_quotes_only_a_part_of_them(tmp_path, lists):
+    with pytest.raises((ValueError, FileNotFoundError)) as raised:
+        read_split_lists(write_zip(tmp_path / "lists.zip", lists))
+    assert len(str(raised.value)) < 1000 + len(str(tmp_path))
+
+
+def test_a_damaged_zip_is_named(tmp_path):
+    path = write_zip(tmp_path / "lists.zip", {"task0/train.csv": "a.jpg,1\n" * 999})
+    content = bytearray(path.read_bytes())
+    content[50] ^= 0xFF  # within the compressed list
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"lists.zip: task0/train.csv cannot be read .*; download it again"):
+        read_split_lists(path)
 
 
 @pytest.mark.parametrize(

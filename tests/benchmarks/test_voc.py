@@ -112,7 +112,7 @@ SETS = "ImageSets/Main"
         (f"{SETS}/test.txt", "1\n1\n", "different images, but lists 1 in 2 lines"),
         ("Annotations/000001.xml", None, r"neither a label file nor an annotation .*000001\.xml"),
         ("Annotations/000001.xml", "<annotation><object>", r"000001\.xml is not a complete XML file"),
-        ("Annotations/000001.xml", annotation("1", "unicorn"), r"classes \['unicorn'\]; VOC's are \['aer"),
+        ("Annotations/000001.xml", annotation("1", "unicorn"), r"classes unicorn; VOC's are aer"),
     ],
 )
 def test_missing_or_damaged_files_are_named(tmp_path, file, content, message):

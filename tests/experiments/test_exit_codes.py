@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from avalanche_agcn.experiments import build
-from avalanche_agcn.experiments.checkpoint import Diverged, load_state
+from avalanche_agcn.experiments.checkpoint import Diverged, load_state, write_atomically
 from avalanche_agcn.experiments.cli import main
 from avalanche_agcn.experiments.exit_codes import one_sentence, returns_exit_code
 from avalanche_agcn.experiments.folder import STATE_FILE
@@ -140,3 +140,39 @@ def test_a_killed_loader_worker_and_a_too_high_learning_rate_end_in_one_sentence
     message = r"Stopped: DataLoader worker .*, perhaps for lack of memory: use fewer --workers\.\n"
     assert re.fullmatch(message, capsys.readouterr().err)
     assert one_sentence(MemoryError()) == "MemoryError."  # though it has no message
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path):
+    def write(file):
+        with open("/dev/full", "wb", buffering=0) as full:
+            full.write(b"x")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*results.json'"):
+        write_atomically(tmp_path / "results.json", write)
+
+
+def run_python(code, **environment):
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
+
+
+def test_a_terminal_without_unicode_shows_other_characters_as_escapes():
+    code = (
+        "from avalanche_agcn.experiments.exit_codes import returns_exit_code\n"
+        "print_it = returns_exit_code(lambda: print('41.3 \u00b1 0.7') or 0)\n"
+        "raise SystemExit(print_it())"
+    )
+    done = run_python(code, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "41.3 \\xb1 0.7\n", "")
+
+
+def test_a_home_directory_that_cannot_be_written_is_named_with_the_remedy():
+    done = run_python(
+        "from avalanche_agcn.__main__ import main; raise SystemExit(main(['predict', 'a', 'b']))",
+        HOME="/dev/null",
+    )
+    assert done.returncode == 1
+    assert "Stopped: Avalanche writes to /dev/null/.avalanche when it is imported" in done.stderr
+    assert "set HOME to a folder that can be written.\n" in done.stderr
+    assert "Traceback" not in done.stderr

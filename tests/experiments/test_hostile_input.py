@@ -14,18 +14,24 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from torchvision.models import VisionTransformer
 
+from avalanche_agcn import checks
 from avalanche_agcn.__main__ import main as package_main
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.benchmarks.coco import read_instances
+from avalanche_agcn.benchmarks.csv_files import read_csv
+from avalanche_agcn.benchmarks.nus_wide import read_image_list
+from avalanche_agcn.benchmarks.voc import read_objects
+from avalanche_agcn.checks import read_json
 from avalanche_agcn.experiments import build
 from avalanche_agcn.experiments.checkpoint import load_state, save_state
 from avalanche_agcn.experiments.cli import main, make_parser, settings_of
+from avalanche_agcn.experiments.exit_codes import returns_exit_code
 from avalanche_agcn.experiments.folder import STATE_FILE
 from avalanche_agcn.experiments.methods import METHODS, alternatives
-from avalanche_agcn.experiments.results import METRICS, RESULTS_FILE
+from avalanche_agcn.experiments.results import METRICS, RESULTS_FILE, read_table
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, TYPES, make_settings
-from avalanche_agcn.models import load_word_vectors
+from avalanche_agcn.models import load_word_vectors, word_vectors
 from avalanche_agcn.models.backbones import Backbone
 
 NAME = "agcn-seed0"
@@ -247,6 +253,40 @@ def test_an_image_that_a_worker_cannot_read_ends_in_one_sentence(tmp_path, capsy
     options += ["--n-classes", "2", "--n-experiences", "1", "--workers", "1", "--out", str(tmp_path / "out")]
     assert main("coco", None, options) == 1
     assert "is not an image that can be read" in sentence(capsys)
+
+
+def test_every_reader_of_text_has_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks.read_file, "__kwdefaults__", {"most": 100})
+    path = tmp_path / "long.txt"
+    path.write_text("x" * 101)
+    readers = [read_csv, read_table, read_image_list, read_objects]
+    for read in readers:
+        with pytest.raises(ValueError, match=r"long.txt has more than .* MiB, the most that is read"):
+            read(path)
+    with pytest.raises(ValueError, match=r"long.txt has more than 0 MiB"):
+        read_json(path, most=100)
+
+
+def test_word_vectors_that_are_small_only_because_they_are_compressed_are_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr(word_vectors, "MAX_BYTES_OF_VECTORS", 10_000)
+    path = tmp_path / "words.npz"
+    np.savez_compressed(path, words=np.array(["person"]), vectors=np.zeros((1, 9999)))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(ValueError, match=r"words.npz' is not an .npz .* the most that is read"):
+        load_word_vectors(["person"], path)
+
+
+@returns_exit_code
+def end_in(error):
+    raise error
+
+
+def test_a_printed_message_is_short_whatever_it_quotes(capsys):
+    assert end_in(ValueError("The file has " + "x" * 10**6 + "; download it again.")) == 1
+    text = capsys.readouterr().err
+    assert text.startswith("Stopped: The file has xxx")
+    assert text.endswith("xxx; download it again.\n")
+    assert len(text) < 1100
 
 
 @pytest.fixture(scope="module")

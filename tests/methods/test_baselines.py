@@ -4,8 +4,10 @@ import pytest
 import torch
 from avalanche.training import Naive
 from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits
+from torch.utils.data import TensorDataset
 
 from avalanche_agcn import training
+from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.methods.multi_task import multi_task_experience
 from avalanche_agcn.methods.replay import Replay
@@ -61,6 +63,44 @@ def test_the_callers_plugins_are_used_and_their_list_is_not_changed(name, make_m
     assert given == [plugin]
     assert plugin in strategy.plugins
     assert kind in (FineTuning, MultiTask) or len(strategy.plugins) > 2  # its own, and the evaluator
+
+
+@pytest.mark.parametrize("name", ["FineTuning", "AGCN", "CSC", "SCR", "StreamingRidge", "L3A", "AGEM", "LwF"])
+def test_a_compiled_model_is_trained_like_the_model_itself(name, benchmark, make_model, make_strategy):
+    states = []
+    for compiled in (False, True):
+        model = make_model()
+        if name not in ("AGCN", "CSC"):
+            model = MultiLabelClassifier(model.backbone, 6)
+        used = torch.compile(model, backend="eager") if compiled else model
+        memory = {"mem_size": 12} if name in ("SCR", "AGEM") else {}
+        strategy = make_strategy(kind=getattr(training, name), model=used, lr=1e-4, **memory)
+        for experience in benchmark.train_stream[:2]:
+            strategy.train(experience)
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
+        states.append(model.state_dict())
+    assert states[0].keys() == states[1].keys()
+    for key, value in states[0].items():
+        torch.testing.assert_close(states[1][key], value, rtol=0, atol=1e-6)
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", ["AGCN", "CSC"])
+def test_methods_with_a_graph_train_in_float64_if_it_is_torchs_default(name, make_model, make_strategy):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        data = TensorDataset(torch.rand(30, 3, 9, 9))
+        data.targets = torch.eye(6).repeat(5, 1)
+        benchmark = multilabel_benchmark(data, data, n_experiences=3)
+        model = make_model()
+        strategy = make_strategy(kind=getattr(training, name), model=model, lr=1e-4)
+        for experience in benchmark.train_stream[:2]:
+            strategy.train(experience)
+    finally:
+        torch.set_default_dtype(before)
+    assert model.word_vectors.dtype == model.adjacency.dtype == torch.float64
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
 def test_fine_tuning_is_naive_training_with_the_partial_loss(train, same_weights):

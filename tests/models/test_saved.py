@@ -18,7 +18,7 @@ from sklearn.metrics import f1_score
 from torch import nn
 from torchvision.transforms import v2
 
-from avalanche_agcn.__main__ import main
+from avalanche_agcn.__main__ import format_predictions, main
 from avalanche_agcn.agcn.strategy import PRESETS
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
@@ -34,6 +34,7 @@ from avalanche_agcn.models import (
     save_model,
 )
 from avalanche_agcn.models.linear import LogitRefinement
+from avalanche_agcn.models.saved import Prediction
 
 TINY = {**SMOKE, "n_train": 40, "n_test": 16, "limit": None, "image_size": 32}
 WHOLE = ("agcn", "streaming_ridge", "l3a", "er")
@@ -121,6 +122,41 @@ def test_a_table_has_what_is_found_the_most_probable_first(finished, capsys):
     header, row = capsys.readouterr().out.splitlines()
     assert header == "image,labels," + ",".join(run.benchmark.class_names)
     assert len(row.split(",")) == len(header.split(","))
+
+
+def test_predictions_of_an_unfinished_run_say_so_on_standard_error(copy, finished, capsys):
+    run, photo = finished
+    assert main(["predict", str(run.folder), str(photo)]) == 0
+    assert capsys.readouterr().err == ""
+    for suffix in (".json", ".safetensors"):  # a run that has ended after its first experience
+        (copy / f"model{suffix}").write_bytes((run.folder / f"model-after1{suffix}").read_bytes())
+    assert main(["predict", str(copy), str(photo), "--json"]) == 0
+    printed = capsys.readouterr()
+    n_classes = run.benchmark.classes_per_experience[0]
+    expected = f"the model knows {n_classes} classes, after 1 of {run.n_experiences} experiences."
+    assert printed.err == f"This run is not finished: {expected}\n"
+    json.loads(printed.out)
+
+
+def test_a_model_trained_in_half_precision_predicts_in_it(tmp_path):
+    run = make_run(tmp_path, "finetuning", freeze_backbone=False, amp="bf16")
+    model = load_model(run.folder)
+    data = [row[0] for experience in run.benchmark.test_stream for row in experience.dataset]
+    with run.strategy.autocast():
+        expected = probabilities(run)
+    assert not torch.equal(expected, probabilities(run))
+    rows = model.predict(torch.stack(data), batch_size=len(data))
+    found = torch.tensor([list(row.probabilities.values()) for row in rows], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, atol=1e-7, rtol=0)
+    with pytest.raises(ValueError, match=r"amp=bf16 has no effect with freeze_backbone.*leave out --amp"):
+        make_settings("scenes", TINY, method="er", freeze_backbone=True, amp="bf16")
+
+
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@"])
+def test_cells_of_a_csv_that_spreadsheets_would_compute_begin_with_a_quote(sign):
+    name = f"{sign}1+1"
+    text = format_predictions([f"{name}.jpg"], [Prediction([name], {name: 0.5, "b=1": 0.25})], "csv")
+    assert text == f"image,labels,'{name},b=1\n'{name}.jpg,'{name},0.5,0.25\n"
 
 
 def test_a_name_with_control_characters_does_not_reach_the_terminal(copy, finished, capsys):
