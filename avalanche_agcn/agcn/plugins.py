@@ -115,12 +115,12 @@ class ACMPlugin(StreamCounter):
     Args:
         preset: ``"paper"`` or ``"official"``, the authors' code: sets the initial values of the sums, and
             each of ``soft_labels``, ``graph`` and ``count_before_step`` that is None.
-        soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (the program).
+        soft_labels: ``"sigmoid"`` of the teacher's logits (the paper) or their ``"softmax"`` (authors' code).
         graph: how relations become a graph: the ``preset`` of `adjacency`.
         options: further options of the graph.
         q_counts: see `AugmentedCorrelationMatrix`.
-        count_before_step: whether a batch is counted before its own forward pass (the program), or after its
-            step, so that it changes the graph from the next step on (the paper).
+        count_before_step: whether a batch is counted before its own forward pass (authors' code), or after
+            its step, so that it changes the graph from the next step on.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class ACMPlugin(StreamCounter):
         return count_seen(experience) == self.acm.n_seen
 
     def _count(self, strategy: SupervisedTemplate) -> None:
-        """Add the batch to the sums (Eq. 1 to 4), and give the model its new graph."""
+        """Add the batch to the sums of Eq. 2 to 4, and give the model its new graph."""
         if not self.counting:
             return
         targets = stream_targets(strategy)

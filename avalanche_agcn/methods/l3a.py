@@ -142,11 +142,11 @@ class L3AStatistics(ClassBlocks):
 
     def copy_block(self, block: int) -> MomentSums:
         """Copy of the sums of the open experience."""
-        return copy.deepcopy(self._open)
+        return copy.deepcopy(self._open_sums)
 
     def restore_block(self, block: int, copied: MomentSums) -> None:
         """Make the sums of the open experience what they were when they were copied."""
-        self._open = copy.deepcopy(copied)
+        self._open_sums = copy.deepcopy(copied)
 
     def update(self, features: Tensor, targets_new: Tensor) -> None:
         """Add images, ``[B, D]`` and ``[B, n_new]``; those with unknown own labels (NaN) are skipped."""
