@@ -220,7 +220,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
         write_text(owner, f"process {os.getpid()} on {socket.gethostname()}")
         yield
     finally:
-        owner.unlink(missing_ok=True)
+        if lock.lock_counter == 1:  # this process holds the lock no longer
+            owner.unlink(missing_ok=True)
         lock.release()
 
 

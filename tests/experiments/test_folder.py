@@ -151,8 +151,12 @@ def test_the_lock_of_a_process_that_was_killed_is_free(locked, number):
 
 
 def test_a_process_may_lock_its_own_folder_again(tmp_path):
-    with run_folder.lock_folder(tmp_path), run_folder.lock_folder(tmp_path):
-        pass
+    owner = tmp_path / run_folder.OWNER_FILE
+    with run_folder.lock_folder(tmp_path):
+        with run_folder.lock_folder(tmp_path):
+            assert owner.exists()
+        assert owner.exists()  # the lock is still held
+    assert not owner.exists()
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

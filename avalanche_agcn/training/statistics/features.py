@@ -23,7 +23,7 @@ class FeatureStatistics(ClassBlocks):
     bytes: 336 MB for D = 2,048 and T = 10.
 
     **Privacy**: no image is stored, but with very few images sums reveal features: with n = 1, Σf is the
-    feature of that image. Up to `moment_sums.BLOCK_ROWS` rows of the open experience wait to be added, in
+    feature of that image. Up to `sums.BLOCK_ROWS` rows of the open experience wait to be added, in
     RAM and in `state_dict`; call `flush` to add them.
 
     **Removal**: sums cannot tell *which* images they hold. `remove` is exact for images that were added;
