@@ -1,17 +1,19 @@
 r"""AGCN (Augmented Graph Convolutional Network, Du et al., 2022), in the order of the paper's equations.
 
-=========  ==================  =====================================================================
-equation   file                function
-=========  ==================  =====================================================================
-1 to 4     ``correlation.py``  ``AugmentedCorrelationMatrix.matrix``: relations between labels
-(none)     ``graph.py``        ``adjacency``: from these relations to the graph of the GCN
-5          ``gcn.py``          ``GCN.forward``: from word vectors to one classifier per class
-6          ``model.py``        ``AGCNModel.logits``: image features times these classifiers
-7, 8       ``losses.py``       ``distillation_loss`` and ``relationship_preserving_loss``
-9          ``plugins.py``      ``AGCNPlugin.before_backward``; ``ACMPlugin`` counts the labels
-\          ``strategy.py``     `AGCN`: both plugins, and the presets
-\          ``official.py``     the authors' code where it differs from the equations
-=========  ==================  =====================================================================
+=======  ==================================  ==================  =======================================
+Eq.      paper                               file                code
+=======  ==================================  ==================  =======================================
+1        A^t = [[A^{t-1}, R], [Q, B]]        ``correlation.py``  ``AugmentedCorrelationMatrix.matrix``
+2, 3, 4  B, R, Q                             ``correlation.py``  ``new_new``, ``old_new``, ``new_old``
+\        from A^t to the GCN (not given)     ``graph.py``        ``adjacency``
+5        H^t = AGCN(A^t, H^{t,0})            ``gcn.py``          ``GCN.forward``
+6        ŷ = σ(H^t ⊗ CNN(x))                 ``model.py``        ``AGCNModel.logits``, before σ
+7        ℓ_dst(ẑ, ŷ_old)                     ``losses.py``       ``distillation_loss``
+8        ℓ_gph(G^{t-1}, H^t)                 ``losses.py``       ``relationship_preserving_loss``
+9        ℓ = λ₁ ℓ_cls + λ₂ ℓ_dst + λ₃ ℓ_gph  ``plugins.py``      ``AGCNPlugin.before_backward``
+=======  ==================================  ==================  =======================================
 
-``docs/agcn.md`` has the paper's equations beside the lines of code.
+`AGCN` in ``strategy.py`` combines the plugins and has the presets; ``official.py`` is what the authors' code
+computes where it differs from the equations. A task is an *experience* here, and the expert, which gives ẑ
+and G, a frozen *teacher*. ``docs/agcn.md`` has each equation beside its line of code.
 """

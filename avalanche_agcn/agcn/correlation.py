@@ -1,17 +1,8 @@
 """The Augmented Correlation Matrix (ACM): label relations counted batch by batch (Eq. 1 to 4).
 
-=====================  =================================================  ==========================
-symbol                 meaning                                            here
-=====================  =================================================  ==========================
-y, ẑ                   hard labels of new classes, soft labels of old     ``targets_new``, ``soft_old``
-N_ij                   Σ y_i y_j; its diagonal is N_j                     ``_hard``
-Σ ẑ_i y_j, Σ ẑ_i       sums of soft labels                                ``_cross``, ``_soft``
-A^{t-1} (Old-Old)      the matrix as the previous experience left it      ``_old``
-B, R, Q                New-New, Old-New and New-Old blocks                in ``matrix()``
-A^t                    relations among all classes seen by experience t   ``matrix()``
-=====================  =================================================  ==========================
-
-Entry [i, j] of A is P(class i | class j). `ClassBlocks` keeps the numbers of classes and saves the sums.
+With y the hard labels of the new classes of an image (``targets_new``) and ẑ the soft labels of its old
+classes, the teacher's probabilities (``soft_old``), entry [i, j] of A is P(class i | class j). `ClassBlocks`
+keeps the numbers of classes and saves the sums.
 """
 
 from typing import Literal
@@ -20,7 +11,6 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.checks import check_choice, check_range, check_shape
-from avalanche_agcn.training.distributed import sum_over_processes
 from avalanche_agcn.training.statistics.sums import ClassBlocks, in_float64
 
 QCounts = Literal["experience", "stream"]
@@ -62,22 +52,21 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         self.soft_start = soft_start
         self._old = torch.zeros(0, 0, dtype=torch.float64)  # A^{t-1}, [n_old, n_old]
         self._earlier = self._old.new_zeros(0)  # counts of old classes in earlier experiences, [n_old]
-        self._open_sums(0, 0)
+        self.restart()
 
     def begin(self, n_new: int) -> None:
         """Open an experience with ``n_new`` new classes; relations among earlier classes are frozen."""
         check_range("n_new", n_new, least=0)
         self._old = self.matrix()
         self._earlier = torch.cat([self._earlier + self._soft, self._hard.diagonal()])
-        self._open_sums(self.n_seen, n_new)
         self._sizes.append(n_new)
+        self.restart()
 
     def restart(self) -> None:
         """Discard the batches of the open experience."""
-        self._open_sums(self.n_old, self._sizes[-1])
-
-    def _open_sums(self, n_old: int, n_new: int) -> None:
-        self._hard = self._old.new_zeros(n_new, n_new)  # Σ y_i y_j, its diagonal is N_j
+        n_old = self.n_old
+        n_new = self.n_seen - n_old
+        self._hard = self._old.new_zeros(n_new, n_new)  # N_ij = Σ y_i y_j; its diagonal is N_j
         self._cross = self._old.new_zeros(n_old, n_new)  # Σ ẑ_i y_j
         self._soft = self._old.new_zeros(n_old)  # Σ ẑ_i
 
@@ -99,17 +88,11 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         self._move_to(hard.device)
         counted = ~hard.isnan().any(dim=1, keepdim=True)  # [B, 1]
         hard = hard.where(counted, 0.0)
-        sums = [hard.T @ hard]
-        if soft_old is not None:
-            check_shape("soft_old", soft_old, (len(hard), self.n_old), ", one column per old class")
-            soft = soft_old.detach().to(self.device, torch.float64).where(counted, 0.0)
-            sums += [soft.T @ hard, soft.sum(dim=0)]
-        if reduce:
-            sums = sum_over_processes(*sums)
-        self._hard += sums[0]
-        if soft_old is not None:
-            self._cross += sums[1]
-            self._soft += sums[2]
+        if soft_old is None:
+            soft_old = hard.new_zeros(len(hard), self.n_old)
+        check_shape("soft_old", soft_old, (len(hard), self.n_old), ", one column per old class")
+        soft = soft_old.detach().to(hard).where(counted, 0.0)
+        self._add(hard=hard.T @ hard, cross=soft.T @ hard, soft=soft.sum(dim=0), reduce=reduce)
 
     def matrix(self) -> Tensor:
         """Conditional probabilities ``[n_seen, n_seen]``, float64, unit diagonal (Eq. 1).
@@ -121,7 +104,7 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         count_old = count_old + self.soft_start  # Σ ẑ_i
         new_new = _divide(self._hard, count_new).fill_diagonal_(1.0)  # B, Eq. 2
         old_new = _divide(self._cross, count_new)  # R, Eq. 3
-        new_old = _divide(self._cross.T, count_old)  # Q, Eq. 4
+        new_old = _divide(self._cross.T, count_old)  # Q, Eq. 4, where R_ij N_j is Σ ẑ_i y_j
         return torch.cat([torch.cat([self._old, old_new], 1), torch.cat([new_old, new_new], 1)])  # A, Eq. 1
 
 

@@ -33,4 +33,4 @@ class GCN(nn.Module):
 
     def forward(self, adjacency: Tensor, nodes: Tensor) -> Tensor:
         """H, the classifiers ``[n, D]`` of all nodes (Eq. 5): ``adjacency [n, n]``, ``nodes [n, d]``."""
-        return self.second(adjacency, self.activation(self.first(adjacency, nodes)))
+        return self.second(adjacency, self.activation(self.first(adjacency, nodes)))  # Eq. 5

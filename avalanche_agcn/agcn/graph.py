@@ -11,30 +11,20 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix
-from avalanche_agcn.agcn.official import official_graph
+from avalanche_agcn.agcn.official import CROSS_THRESHOLD, NEW_THRESHOLD, official_graph
 from avalanche_agcn.checks import check_choice, check_range
 
 Graph = Literal["paper", "official", "plain", "identity"]
 
-NEIGHBOUR_WEIGHT = 0.25  # total weight of a node's neighbours; ML-GCN, authors' code
-
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions:
-    """Options of a graph.
+    """Options of `adjacency`."""
 
-    Attributes:
-        cross_blocks: with False, classes of different experiences have no relations (without R and Q: the
-            paper's Table 2, line 1).
-        neighbour_weight: total weight of a node's neighbours; its own weight is 1.
-        new_threshold: where ``"official"`` binarises New-New; 0.4 if None.
-        cross_threshold: where ``"official"`` binarises Old-New and New-Old; 0.3 if None.
-    """
-
-    cross_blocks: bool = True
-    neighbour_weight: float = NEIGHBOUR_WEIGHT
-    new_threshold: float | None = None
-    cross_threshold: float | None = None
+    cross_blocks: bool = True  # False: without R and Q, as in the paper's Table 2, line 1
+    neighbour_weight: float = 0.25  # of all neighbours of a node, whose own is 1; ML-GCN, authors' code
+    new_threshold: float | None = None  # where "official" binarises New-New; 0.4 if None
+    cross_threshold: float | None = None  # where "official" binarises Old-New and New-Old; 0.3 if None
 
     def check(self, graph: str) -> None:
         """Raise a ValueError for an unknown graph, or an option out of range or unused by the graph."""
@@ -67,22 +57,18 @@ def adjacency(
     options.check(preset)
     relations = acm.matrix()
     if not options.cross_blocks:
-        relations = relations.where(_same_experience(acm), 0.0)
-    if preset == "paper":
-        return _normalise(_reweight_rows(relations, options.neighbour_weight))
-    if preset == "plain":
-        return _normalise(relations)
+        same_experience = torch.block_diag(*[torch.ones(n, n) for n in acm.block_sizes])
+        relations = relations * same_experience.to(relations)
+    if preset == "official":
+        new_threshold = options.new_threshold or NEW_THRESHOLD
+        cross_threshold = options.cross_threshold or CROSS_THRESHOLD
+        weight = options.neighbour_weight
+        return official_graph(relations, acm.block_sizes, weight, new_threshold, cross_threshold)
     if preset == "identity":
         return torch.eye(len(relations)).to(relations)
-    thresholds = options.new_threshold, options.cross_threshold
-    return official_graph(relations, acm.block_sizes, options.neighbour_weight, *thresholds)
-
-
-def _same_experience(acm: AugmentedCorrelationMatrix) -> Tensor:
-    """Whether two classes belong to the same experience, ``[n_seen, n_seen]``."""
-    sizes = torch.tensor(acm.block_sizes, dtype=torch.long)
-    experience = torch.arange(len(sizes)).repeat_interleave(sizes).to(acm.device)  # of each class, [n_seen]
-    return experience[:, None] == experience
+    if preset == "paper":
+        relations = _reweight_rows(relations, options.neighbour_weight)
+    return _normalise(relations)
 
 
 def _reweight_rows(relations: Tensor, neighbour_weight: float) -> Tensor:

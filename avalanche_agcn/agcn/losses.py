@@ -20,7 +20,7 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
     n_images, n_old = teacher_logits.shape
     student = at_least_float32(logits[..., :n_old])
     check_shape("logits of the old classes", student, (n_images, n_old), " as the teacher's")
-    soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()
+    soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()  # ẑ
     total = F.binary_cross_entropy_with_logits(student, soft_labels, reduction="sum")  # Eq. 7
     return mean_of(total, student.numel() if reduction == "mean" else len(student))
 
@@ -39,5 +39,5 @@ def relationship_preserving_loss(
     n_old, width = old_embeddings.shape
     old = at_least_float32(embeddings[:n_old])
     check_shape("embeddings of the old classes", old, (n_old, width), " as before")
-    total = F.mse_loss(old, old_embeddings.detach().to(old.dtype), reduction="sum")
+    total = F.mse_loss(old, old_embeddings.detach().to(old.dtype), reduction="sum")  # Eq. 8
     return total / max(1, old.numel()) if reduction == "mean" else total

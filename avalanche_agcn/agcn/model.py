@@ -1,15 +1,4 @@
-"""AGCN's model: image features times classifiers that a GCN makes from a label graph.
-
-=========  ==================================  ============================
-symbol     meaning                             here
-=========  ==================================  ============================
-A^t        graph made from the ACM             ``adjacency``
-H^{t,0}    word vectors of the classes         ``word_vectors``
-H^t        AGCN(A^t, H^{t,0}), Eq. 5           ``embeddings()``
-CNN(x)     features of an image                ``features(x)``, inherited
-ŷ          predictions, Eq. 6                  ``logits``, before σ
-=========  ==================================  ============================
-"""
+"""AGCN's model: features of an image times classifiers that a GCN makes from a label graph (Eq. 5 and 6)."""
 
 from typing import Any
 
@@ -21,7 +10,6 @@ from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_see
 from avalanche_agcn.checks import check_shape
 from avalanche_agcn.models.backbones import count_features
 from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, Classifiers, MultiLabelModel
-from avalanche_agcn.models.forward import unwrap
 
 LR_GCN = 3e-5  # of Adam; the authors' code
 
@@ -34,14 +22,16 @@ class AGCNModel(MultiLabelModel):
     graph up to date. Without Avalanche, call `set_graph`.
 
     Args:
-        backbone: network from images to ``[B, D]``.
-        word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
+        backbone: network from images to ``[B, D]``, the paper's CNN.
+        word_vectors: H^{t,0}, one row per class, in the order of the columns of the targets, ``[n, d]``.
         hidden_features: width between the layers of the GCN.
         decoupled: whether to add an auxiliary head that trains the backbone; see `MultiLabelModel`.
     """
 
-    adjacency: Tensor
-    word_vectors: Tensor
+    adjacency: Tensor  # made from A^t, [n_seen, n_seen]
+    word_vectors: Tensor  # H^{t,0}, [n, d]
+    resized_buffers = ("adjacency",)
+    example = "AGCNModel(backbone, load_word_vectors(benchmark.class_names))"
 
     def __init__(
         self,
@@ -54,37 +44,23 @@ class AGCNModel(MultiLabelModel):
         check_shape("word_vectors", word_vectors, ("classes", "d"), ", as load_word_vectors returns them")
         super().__init__(backbone, n_auxiliary=len(word_vectors) if decoupled else 0)
         self.gcn = GCN(word_vectors.shape[1], count_features(backbone), hidden_features=hidden_features)
-        weights = next(self.gcn.parameters())  # of torch's default type
-        self.register_buffer("word_vectors", word_vectors.detach().clone().to(weights.dtype))
+        self.register_buffer("word_vectors", word_vectors.detach().clone().to(torch.get_default_dtype()))
         self.register_buffer("adjacency", torch.zeros(0, 0))
-
-    @classmethod
-    def of(cls, strategy: Any) -> "AGCNModel":
-        """Return the `AGCNModel` of a strategy; a TypeError if it has another model."""
-        model = unwrap(strategy.model)
-        if not isinstance(model, cls):
-            remedy = "AGCNModel(backbone, load_word_vectors(benchmark.class_names))"
-            raise TypeError(f"AGCN needs a model with a label graph, not {type(model).__name__}: {remedy}.")
-        return model
 
     @property
     def n_seen(self) -> int:
         """Number of classes seen so far, and of logits."""
         return len(self.adjacency)
 
-    def embeddings(self) -> Tensor:
-        """H, one classifier per class seen, ``[n_seen, D]`` (Eq. 5)."""
-        with torch.autocast(self.adjacency.device.type, enabled=False):  # small products, kept in float32
-            return self.gcn(self.adjacency, self.word_vectors[: self.n_seen])
-
     def classifiers(self) -> Classifiers:
-        """H as classifiers, without bias."""
-        return Classifiers(self.embeddings(), None)
+        """H^t, one classifier per class seen, ``[n_seen, D]``, without bias (Eq. 5)."""
+        with torch.autocast(self.adjacency.device.type, enabled=False):  # small products, kept in float32
+            return Classifiers(self.gcn(self.adjacency, self.word_vectors[: self.n_seen]), None)
 
     def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
-        """Features · Hᵀ, ``[B, n_seen]`` (Eq. 6, before σ); pass the classifiers if they are known."""
-        embeddings = self.embeddings() if classifiers is None else classifiers.weight
-        return features.to(embeddings.dtype) @ embeddings.T
+        """ŷ before σ, ``[B, n_seen]``, of features CNN(x) (Eq. 6); pass the classifiers if they are known."""
+        embeddings = (classifiers or self.classifiers()).weight  # H^t
+        return features.to(embeddings.dtype) @ embeddings.T  # Eq. 6
 
     def set_graph(self, adjacency: Tensor) -> None:
         """Set the graph ``[n, n]`` over the first n classes."""
@@ -109,17 +85,6 @@ class AGCNModel(MultiLabelModel):
 
     def adaptation(self, experience: MultiLabelExperience) -> None:
         """Add the new classes of an experience as nodes without edges, in training mode only."""
-        if self.training and (n := count_seen(experience)) > self.n_seen:
-            graph = torch.eye(n, device=self.adjacency.device)
-            graph[: self.n_seen, : self.n_seen] = self.adjacency
-            self.set_graph(graph)
-
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
-        """Take the size of the saved graph; word vectors of further classes are kept."""
-        for name in ("past_graphs", "past_sizes"):  # in states of version 0.1
-            state_dict.pop(prefix + name, None)
-        graph = state_dict.get(f"{prefix}adjacency", self.adjacency)
-        words = state_dict.get(f"{prefix}word_vectors", self.word_vectors)
-        self.adjacency = self.adjacency.new_empty(graph.shape)
-        state_dict[f"{prefix}word_vectors"] = torch.cat([words, self.word_vectors[len(words) :].to(words)])
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        n_new = count_seen(experience) - self.n_seen
+        if self.training and n_new > 0:
+            self.set_graph(torch.block_diag(self.adjacency, torch.eye(n_new).to(self.adjacency)))

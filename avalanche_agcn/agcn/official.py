@@ -30,19 +30,13 @@ FIRST_NORMALISATION_POWER = -0.8
 
 
 def official_graph(
-    relations: Tensor,
-    block_sizes: Sequence[int],
-    neighbour_weight: float,
-    new_threshold: float | None = None,
-    cross_threshold: float | None = None,
+    relations: Tensor, block_sizes: Sequence[int], weight: float, new_threshold: float, cross_threshold: float
 ) -> Tensor:
     """Make the graph ``[n, n]`` of relations ``[n, n]`` whose experiences have ``block_sizes`` new classes.
 
     As in the authors' code, one experience is added after another. Old-Old stays as the previous experience
-    left it. Each column of a binarised block is scaled to sum to ``neighbour_weight``.
+    left it. Each column of a binarised block is scaled to sum to ``weight``.
     """
-    new_threshold = new_threshold or NEW_THRESHOLD
-    cross_threshold = cross_threshold or CROSS_THRESHOLD
     graph = torch.zeros_like(relations)
     n_old = 0
     for experience, n_new in enumerate(block_sizes):
@@ -50,15 +44,13 @@ def official_graph(
         new = slice(n_old, n_old + n_new)
         if experience == 0:  # its threshold of 0 admits every entry, the diagonal included
             edges = torch.ones_like(relations[new, new])
-            weights = _reweight_columns(edges, FIRST_NEIGHBOUR_WEIGHT)
-            graph[new, new] = _add_identity_and_normalise(weights, FIRST_NORMALISATION_POWER)
+            graph[new, new] = _new_new(edges, FIRST_NEIGHBOUR_WEIGHT, FIRST_NORMALISATION_POWER)
         else:
             edges = (relations[new, new] >= new_threshold).fill_diagonal_(False)
-            weights = _reweight_columns(edges, neighbour_weight)
-            graph[new, new] = _add_identity_and_normalise(weights, NORMALISATION_POWER)
-            graph[old, new] = _reweight_columns(relations[old, new] >= cross_threshold, neighbour_weight)
+            graph[new, new] = _new_new(edges, weight, NORMALISATION_POWER)
+            graph[old, new] = _reweight_columns(relations[old, new] >= cross_threshold, weight)
             new_old = NEW_OLD_FACTOR * relations[new, old]
-            graph[new, old] = _reweight_columns(new_old >= cross_threshold, neighbour_weight)
+            graph[new, old] = _reweight_columns(new_old >= cross_threshold, weight)
         n_old += n_new
     return graph
 
@@ -68,8 +60,8 @@ def _reweight_columns(edges: Tensor, weight: float) -> Tensor:
     return edges * weight / (edges.sum(dim=0) + COLUMN_EPSILON)
 
 
-def _add_identity_and_normalise(weights: Tensor, power: float) -> Tensor:
-    """(A·D)ᵀ·D, with A the weights plus the identity, and D the power of A's row sums."""
-    weights = weights + torch.eye(len(weights)).to(weights)
+def _new_new(edges: Tensor, weight: float, power: float) -> Tensor:
+    """(A·D)ᵀ·D, with A the re-weighted edges plus the identity, and D the power of A's row sums."""
+    weights = _reweight_columns(edges, weight) + torch.eye(len(edges)).to(edges.device)
     scale = weights.sum(dim=1).pow(power)
     return scale[:, None] * weights.T * scale[None, :]

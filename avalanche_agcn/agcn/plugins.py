@@ -6,17 +6,17 @@ import torch
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.agcn import official
 from avalanche_agcn.agcn.correlation import AugmentedCorrelationMatrix, QCounts
 from avalanche_agcn.agcn.graph import Graph, GraphOptions, adjacency
 from avalanche_agcn.agcn.losses import distillation_loss, relationship_preserving_loss
 from avalanche_agcn.agcn.model import AGCNModel
-from avalanche_agcn.benchmarks.experience import count_seen
-from avalanche_agcn.checks import check_choice, check_range
+from avalanche_agcn.agcn.official import HARD_START, SOFT_START
+from avalanche_agcn.checks import check_choice
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
-from avalanche_agcn.training.losses import Reduction, labels_per_image
+from avalanche_agcn.training.losses import Reduction, check_loss_weights, labels_per_image
 from avalanche_agcn.training.memory import stream_targets
-from avalanche_agcn.training.statistics.counter import Fingerprint, StreamCounter
+from avalanche_agcn.training.plugin import find_plugin
+from avalanche_agcn.training.statistics.counter import StreamCounter
 from avalanche_agcn.training.statistics.sums import in_float64
 from avalanche_agcn.training.teacher import TeacherPlugin
 
@@ -31,8 +31,7 @@ class AGCNPlugin(TeacherPlugin):
 
     When an experience with new classes begins, a frozen copy of the model becomes the teacher (the paper's
     expert). From then on the loss is λ₁ ℓ_cls + λ₂ ℓ_dst + λ₃ ℓ_gph; in the first experience it is ℓ_cls
-    alone. ℓ_cls is the value of the strategy's criterion, so this plugin must precede others that add to the
-    loss.
+    alone. ℓ_cls is the strategy's criterion, so this plugin must precede others that add to the loss.
 
     Args:
         lambda_cls: λ₁, weight of the criterion from the second experience on.
@@ -54,11 +53,7 @@ class AGCNPlugin(TeacherPlugin):
         gph_reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
-        weights = {"lambda_cls": lambda_cls, "lambda_dst": lambda_dst, "lambda_gph": lambda_gph}
-        for name, weight in weights.items():
-            check_range(name, weight, least=0)
-        if not any(weights.values()):
-            raise ValueError(f"All of {sorted(weights)} are 0, so nothing would be learned: set one above 0.")
+        check_loss_weights(lambda_cls=lambda_cls, lambda_dst=lambda_dst, lambda_gph=lambda_gph)
         check_choice("reduction", reduction, Reduction)
         check_choice("gph_reduction", gph_reduction, Reduction)
         self.lambda_cls, self.lambda_dst, self.lambda_gph = lambda_cls, lambda_dst, lambda_gph
@@ -69,11 +64,8 @@ class AGCNPlugin(TeacherPlugin):
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Check that there is a graph; copy the teacher before the model grows."""
         AGCNModel.of(strategy)
-        if not any(isinstance(plugin, ACMPlugin) for plugin in strategy.plugins):
-            raise ValueError(
-                "AGCNPlugin needs the label graph that ACMPlugin counts: use plugins=[AGCNPlugin(...), "
-                "ACMPlugin()], or the strategy AGCN."
-            )
+        if find_plugin(strategy, ACMPlugin) is None:
+            raise ValueError("AGCNPlugin needs the label graph that ACMPlugin counts: pass both as plugins.")
         super().before_train_dataset_adaptation(strategy)
 
     def before_forward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
@@ -98,10 +90,6 @@ class AGCNPlugin(TeacherPlugin):
             old_embeddings = self.teacher.classifiers().weight
             loss_gph = relationship_preserving_loss(embeddings, old_embeddings, reduction=self.gph_reduction)
         strategy.loss = self.lambda_cls * loss_cls + self.lambda_dst * loss_dst + self.lambda_gph * loss_gph
-
-    def teacher_logits(self, strategy: SupervisedTemplate) -> Tensor | None:
-        """The teacher's logits of the current batch, ``[B, n_old]``; None in the first experience."""
-        return self.teacher.logits(strategy) if self.teacher.n_old else None
 
 
 class ACMPlugin(StreamCounter):
@@ -142,11 +130,10 @@ class ACMPlugin(StreamCounter):
         self.soft_labels = soft_labels or ("softmax" if is_official else "sigmoid")
         check_choice("soft_labels", self.soft_labels, SoftLabels)
         self.count_before_step = is_official if count_before_step is None else count_before_step
-        self.acm = self.statistics = AugmentedCorrelationMatrix(
-            q_counts=q_counts,
-            hard_start=official.HARD_START if is_official else 0.0,
-            soft_start=official.SOFT_START if is_official else 0.0,
-        )
+        hard_start = HARD_START if is_official else 0.0
+        soft_start = SOFT_START if is_official else 0.0
+        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
+        self.statistics = self.acm
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience in the sums, unless it is open already, and give the model its graph."""
@@ -163,25 +150,20 @@ class ACMPlugin(StreamCounter):
         if not self.count_before_step:
             self._count(strategy)
 
-    def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
-        return count_seen(experience) == self.acm.n_seen
-
     def _count(self, strategy: SupervisedTemplate) -> None:
         """Add the batch to the sums of Eq. 2 to 4, and give the model its new graph."""
         if not self.counting:
             return
-        targets = stream_targets(strategy)
-        targets_new = targets[:, self.acm.n_old : self.acm.n_seen]
+        targets_new = stream_targets(strategy)[:, self.columns]
         self.acm.update(targets_new, self._soft_labels(strategy), reduce=True)
         self._update_graph(strategy)
 
     def _soft_labels(self, strategy: SupervisedTemplate) -> Tensor | None:
         """ẑ, the teacher's probabilities of the old classes, ``[B, n_old]``; None without a teacher."""
-        plugins = [plugin for plugin in strategy.plugins if isinstance(plugin, AGCNPlugin)]
-        logits = plugins[0].teacher_logits(strategy) if plugins else None
-        if logits is None:
+        agcn = find_plugin(strategy, AGCNPlugin)
+        if agcn is None or agcn.teacher.n_old == 0:
             return None
-        logits = in_float64(logits)
+        logits = in_float64(agcn.teacher.logits(strategy))
         return logits.sigmoid() if self.soft_labels == "sigmoid" else logits.softmax(dim=1)
 
     def _update_graph(self, strategy: SupervisedTemplate) -> None:

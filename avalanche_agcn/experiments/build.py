@@ -125,7 +125,8 @@ def make_strategy(
 ) -> MultiLabelTemplate:
     """The method of the settings, over the backbone."""
     model, parameter_groups = _make_model(settings, backbone, class_names)
-    return METHODS[settings.method].strategy_class(
+    method = METHODS[settings.method]
+    return method.strategy_class(
         model=model,
         optimizer=torch.optim.Adam(parameter_groups, fused=True),
         amp=AMP[settings.amp],
@@ -133,7 +134,7 @@ def make_strategy(
         plugins=[*_make_plugins(settings), *plugins],
         evaluator=evaluator,
         **settings.select("train_mb_size", "eval_mb_size", "device", "seed"),
-        **settings.method_settings,
+        **method.constructor_arguments(settings.method_settings),
         **({"newer_as_negative": True} if "memory" in settings.negatives else {}),
     )
 

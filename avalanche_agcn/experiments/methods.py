@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from types import NoneType, UnionType
@@ -141,7 +141,8 @@ class Method:
     def arguments(self) -> dict[str, inspect.Parameter]:
         """Arguments of the strategy that are numbers, texts or choices, without those of all strategies.
 
-        Constructors pass ``**kwargs`` on, so the arguments of base classes are included.
+        Constructors pass ``**kwargs`` on, so the arguments of base classes are included. Fields of an
+        argument that is a dataclass, such as `GraphOptions`, are settings of their own.
         """
         from avalanche_agcn.training.template import MultiLabelTemplate
 
@@ -149,13 +150,27 @@ class Method:
         found: dict[str, inspect.Parameter] = {}
         classes: tuple[Any, ...] = self.strategy_class.__mro__
         for cls in classes[: classes.index(MultiLabelTemplate)]:
-            kinds = get_type_hints(cls.__init__)
-            for name, parameter in inspect.signature(cls.__init__).parameters.items():
-                kind = kinds.get(name, Any)
-                is_plain = all(one in PLAIN or isinstance(one, str) for one in alternatives(kind))
-                if is_plain and name not in shared:
-                    found.setdefault(name, parameter.replace(annotation=kind))
-        return found
+            for parameter in _typed_parameters(cls):
+                options = _find_dataclass(parameter.annotation)
+                declared = [parameter] if options is None else _typed_parameters(options)
+                for argument in declared:
+                    found.setdefault(argument.name, argument)
+        return {
+            name: argument
+            for name, argument in found.items()
+            if name not in shared and _is_plain(argument.annotation)
+        }
+
+    def constructor_arguments(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings as the strategy takes them: fields of a dataclass as one argument."""
+        arguments = dict(settings)
+        for parameter in _typed_parameters(self.strategy_class):
+            options = _find_dataclass(parameter.annotation)
+            if options is not None:
+                chosen = {option.name: settings[option.name] for option in fields(options)}
+                arguments = {name: value for name, value in arguments.items() if name not in chosen}
+                arguments[parameter.name] = options(**chosen)
+        return arguments
 
     @cached_property
     def settings_model(self) -> type[BaseModel]:
@@ -163,12 +178,29 @@ class Method:
 
         ``newer_as_negative`` is not among them: it follows from the setting ``negatives``.
         """
-        fields: dict[str, Any] = {}
+        declared: dict[str, Any] = {}
         for name, argument in self.arguments.items():
             kind = Annotated[argument.annotation, LIMITS[name]] if name in LIMITS else argument.annotation
             if name != "newer_as_negative":
-                fields[name] = (kind, argument.default)
-        return create_model(f"{self.strategy}Settings", __config__=STRICT, **fields)
+                declared[name] = (kind, argument.default)
+        return create_model(f"{self.strategy}Settings", __config__=STRICT, **declared)
+
+
+def _typed_parameters(cls: type[Any]) -> list[inspect.Parameter]:
+    """Parameters of a constructor, annotated with types in place of their names."""
+    hints = get_type_hints(cls.__init__)
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return [parameter.replace(annotation=hints.get(parameter.name, Any)) for parameter in parameters]
+
+
+def _find_dataclass(hint: Any) -> type[Any] | None:
+    """The dataclass among the alternatives of a type, if any."""
+    return next((kind for kind in alternatives(hint) if isinstance(kind, type) and is_dataclass(kind)), None)
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether a type has numbers, texts and choices only."""
+    return all(kind in PLAIN or isinstance(kind, str) for kind in alternatives(hint))
 
 
 # Okabe and Ito's palette without its yellow, and five of Tol's colours: safe for colour-blind readers.

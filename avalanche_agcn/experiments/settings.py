@@ -201,6 +201,8 @@ Drawn scenes need a small network trained from scratch, whose old features chang
 preserves them, but learns little from 600 images per experience, and 0.3 learns more but forgets more. GloVe
 vectors span few directions (an effective rank of 12 for 40 classes); with them AGCN learned less about new
 classes than a linear classifier."""
+STATISTICS_MODEL: dict[str, Any] = {"orthogonal_words": True, "lr_gcn": 3e-4}
+"""Settings of model and optimizer for AGCN's preset ``"statistics"``, chosen like its loss weights."""
 SMOKE: dict[str, Any] = {
     "n_classes": 4,
     "n_experiences": 2,
@@ -359,7 +361,7 @@ def method_defaults(method: str) -> dict[str, Any]:
 
 def preset_settings(preset: Any) -> dict[str, Any]:
     """Settings of a preset of AGCN, both the method's and the run's; none for an unknown preset."""
-    from avalanche_agcn.agcn.strategy import PRESETS, STATISTICS_MODEL
+    from avalanche_agcn.agcn.strategy import PRESETS
 
     if preset == "statistics":
         return {**PRESETS["statistics"], **STATISTICS_MODEL}

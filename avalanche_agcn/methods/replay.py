@@ -8,7 +8,7 @@ from avalanche.distributed.distributed_helper import DistributedHelper
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor, nn
 
-from avalanche_agcn.checks import check_range
+from avalanche_agcn.checks import check_choice, check_range
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.buffers import MEM_SIZE, OnlineBuffer, ReservoirBuffer
 from avalanche_agcn.training.distributed import process_rank
@@ -151,12 +151,6 @@ class OCDM(Replay):
         super().__init__(storage_policy=memory, seed=seed, **replay_kwargs)
 
 
-def make_memory(storage_policy: StoragePolicy, mem_size: int, *, seed: int) -> OnlineBuffer:
-    """Make the memory of the method with this name."""
-    kinds = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}
-    return kinds[storage_policy](mem_size, seed=seed)  # type: ignore[abstract]
-
-
 class OCDMBuffer(OnlineBuffer):
     """A memory whose removals bring its label distribution as near as possible to a target.
 
@@ -220,6 +214,38 @@ def greedy_removal(labels: Tensor, shares: Tensor, tie_draws: list[float]) -> li
 def _terms(counts: Tensor, shares: Tensor) -> Tensor:
     """l_i log(l_i / q_i), 0 for a class without images."""
     return torch.where(counts > 0, counts * (counts / shares).log(), 0.0)
+
+
+class OptionalReplay(MultiLabelTemplate):
+    """Base of strategies that may replay images beside what else they do.
+
+    Args:
+        mem_size: number of images in the memory; 0 for none.
+        storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
+        batch_size_mem: see `OnlineReplayPlugin`, as for ``newer_as_negative``.
+        seed: seed of the memory (0 if None) and of the stream.
+    """
+
+    def __init__(
+        self,
+        *,
+        mem_size: int = 0,
+        storage_policy: StoragePolicy = "er",
+        batch_size_mem: int | None = None,
+        newer_as_negative: bool = False,
+        seed: int | None = None,
+        plugins: Plugins = None,
+        **base_kwargs: Any,
+    ) -> None:
+        check_choice("storage_policy", storage_policy, StoragePolicy)
+        plugins = list(plugins or [])
+        if mem_size:
+            buffer_kind = {"er": ReservoirBuffer, "prs": PRSBuffer, "ocdm": OCDMBuffer}[storage_policy]
+            memory = buffer_kind(mem_size, seed=seed or 0)  # type: ignore[abstract]
+            plugins.append(
+                OnlineReplayPlugin(memory, batch_size_mem=batch_size_mem, newer_as_negative=newer_as_negative)
+            )
+        super().__init__(plugins=plugins, seed=seed, **base_kwargs)
 
 
 class SCR(ER):

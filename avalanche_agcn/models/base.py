@@ -7,11 +7,13 @@ from avalanche.models import DynamicModule
 from torch import Tensor, nn
 
 from avalanche_agcn.models.backbones import count_features
+from avalanche_agcn.models.forward import unwrap
 
 LR_BACKBONE = 1e-4  # of Adam; the authors' code
 LR_HEAD = 3e-3  # of a linear head with random initial weights
 LR_AUXILIARY = 1e-3  # chosen on held-out train photos of coco18: with 3e-3 the network oscillates
-PER_CLASS = ("auxiliary.", "classifier.")  # layers with one row per class
+PER_CLASS = ("auxiliary.", "classifier.", "word_vectors")  # layers and buffers with one row per class
+OBSOLETE = ("past_graphs", "past_sizes")  # in states of version 0.1
 
 
 class Classifiers(NamedTuple):
@@ -33,6 +35,11 @@ class MultiLabelModel(DynamicModule):
             on detached features (`DecoupledTrainingPlugin`); 0 for none.
     """
 
+    resized_buffers: tuple[str, ...] = ()
+    """Buffers of the model itself that take the size of the saved ones when a state is loaded."""
+    example = ""
+    """Code that makes such a model, for messages."""
+
     def __init__(self, backbone: nn.Module, *, n_auxiliary: int = 0) -> None:
         super().__init__()
         self.backbone = backbone
@@ -40,6 +47,15 @@ class MultiLabelModel(DynamicModule):
         if self.auxiliary is not None:  # zeros, so that rows of future classes do not affect the backbone
             nn.init.zeros_(self.auxiliary.weight)
             nn.init.zeros_(self.auxiliary.bias)
+
+    @classmethod
+    def of(cls, strategy: Any) -> Any:
+        """Return the model of a strategy; a TypeError if it is of another class."""
+        model = unwrap(strategy.model)
+        if not isinstance(model, cls):
+            found = type(model).__name__
+            raise TypeError(f"The method needs a model of class {cls.__name__}, not {found}: {cls.example}.")
+        return model
 
     @property
     def n_seen(self) -> int:
@@ -71,10 +87,16 @@ class MultiLabelModel(DynamicModule):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: object) -> None:
         """Accept a state with fewer classes: the remaining rows keep their values."""
-        for name, parameter in self.named_parameters():
+        for name in OBSOLETE:
+            state_dict.pop(prefix + name, None)
+        for name, values in [*self.named_parameters(), *self.named_buffers()]:
             saved = state_dict.get(prefix + name)
-            if name.startswith(PER_CLASS) and saved is not None and len(saved) < len(parameter):
-                remaining = parameter[len(saved) :].detach().to(saved)
+            if saved is None:
+                continue
+            if name in self.resized_buffers:
+                setattr(self, name, values.new_empty(saved.shape))
+            elif name.startswith(PER_CLASS) and len(saved) < len(values):
+                remaining = values[len(saved) :].detach().to(saved)
                 state_dict[prefix + name] = torch.cat([saved, remaining])
         super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
 

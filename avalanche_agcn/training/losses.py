@@ -95,6 +95,14 @@ class AsymmetricLoss(nn.Module):
         return weights.detach() if self.detach_weights else weights
 
 
+def check_loss_weights(**weights: float) -> None:
+    """Raise a ValueError if a weight is negative, infinite or NaN, or if all are 0."""
+    for name, weight in weights.items():
+        check_range(name, weight, least=0)
+    if not any(weights.values()):
+        raise ValueError(f"All of {sorted(weights)} are 0, so nothing would be learned: set one above 0.")
+
+
 def labels_per_image(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean number of annotated classes of an image of the global batch, among those that have a logit.
 

@@ -1,11 +1,13 @@
 """The base of this package's plugins."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 
 from avalanche_agcn.benchmarks.experience import check_strategy
+
+Kind = TypeVar("Kind")
 
 
 class MultiLabelPlugin(SupervisedPlugin):
@@ -33,6 +35,11 @@ class MultiLabelPlugin(SupervisedPlugin):
     def before_eval(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Check the metrics."""
         check_strategy(strategy)
+
+
+def find_plugin(strategy: SupervisedTemplate, kind: type[Kind]) -> Kind | None:
+    """The first plugin of a class that a strategy has, or None."""
+    return next((plugin for plugin in strategy.plugins if isinstance(plugin, kind)), None)
 
 
 def check_owner(part: Any, strategy: Any) -> None:

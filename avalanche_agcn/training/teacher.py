@@ -114,6 +114,10 @@ class TeacherPlugin(MultiLabelPlugin):
         if self.owns_teacher:
             self.teacher.begin_experience(strategy)
 
+    def teacher_logits(self, strategy: SupervisedTemplate) -> Tensor | None:
+        """The teacher's logits of the current batch, ``[B, n_old]``; None in the first experience."""
+        return self.teacher.logits(strategy) if self.teacher.n_old else None
+
     def state_dict(self) -> dict[str, Tensor]:
         """The teacher's state, unless another plugin saves it."""
         return self.teacher.state_dict() if self.owns_teacher else {}

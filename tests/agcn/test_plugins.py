@@ -38,7 +38,7 @@ def record(train, watch):
                 "y": strategy.mb_y,
                 "logits": strategy.mb_output.detach(),
                 "loss": strategy.loss.detach().clone().squeeze(),
-                "embeddings": strategy.model.embeddings().detach(),
+                "embeddings": strategy.model.classifiers().weight.detach(),
                 "teacher": copy.deepcopy(plugin.teacher.model),
             }
 
@@ -84,7 +84,7 @@ def test_loss_is_the_criterion_and_later_the_weighted_sum_of_three(record, reduc
             torch.testing.assert_close(step["loss"], cls)
             continue
         dst = F.binary_cross_entropy_with_logits(step["logits"][:, :n_old], teacher(step["x"]).sigmoid())
-        gph = (step["embeddings"][:n_old] - teacher.embeddings()).pow(2).mean()
+        gph = (step["embeddings"][:n_old] - teacher.classifiers().weight).pow(2).mean()
         if reduction == "sum":
             dst = n_old * dst
         if gph_reduction == "sum":
@@ -149,7 +149,8 @@ def test_teacher_and_student_see_the_same_batch_norm_only_if_it_is_frozen(
 
 def test_relationship_loss_pulls_old_nodes_only(record):
     def last_distance(steps):
-        return (steps[-1]["embeddings"][:2] - steps[-1]["teacher"].embeddings()).pow(2).mean()
+        step = steps[-1]
+        return (step["embeddings"][:2] - step["teacher"].classifiers().weight).pow(2).mean()
 
     # The graph changes with every batch, so the last step is compared with no pull at all.
     pulled, free = (

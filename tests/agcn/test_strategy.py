@@ -61,11 +61,11 @@ def test_a_memory_by_name_is_the_replay_plugin_after_agcns_own(train, same_weigh
         {"soft_labels": "softmax"},
         {"graph": "identity"},
         {"graph": "plain"},
-        {"cross_blocks": False},
-        {"neighbour_weight": 0.5},
+        {"graph_options": GraphOptions(cross_blocks=False)},
+        {"graph_options": GraphOptions(neighbour_weight=0.5)},
         {"q_counts": "stream"},
-        {"preset": "official", "new_threshold": 0.99},
-        {"preset": "official", "cross_threshold": 0.01},
+        {"preset": "official", "graph_options": GraphOptions(new_threshold=0.99)},
+        {"preset": "official", "graph_options": GraphOptions(cross_threshold=0.01)},
     ],
     ids=str,
 )
@@ -73,9 +73,8 @@ def test_every_setting_changes_what_is_learned_and_those_of_the_graph_reach_it(t
     preset = {"preset": settings["preset"]} if len(settings) > 1 else {}
     default, changed = train(**preset), train(**settings)
     assert not torch.equal(default.model.gcn.first.weight, changed.model.gcn.first.weight)
-    names = "cross_blocks", "neighbour_weight", "new_threshold", "cross_threshold"
-    options = GraphOptions(**{name: value for name, value in settings.items() if name in names})
-    expected = adjacency(changed.acm.acm, settings.get("graph", settings.get("preset", "paper")), options)
+    graph = settings.get("graph", settings.get("preset", "paper"))
+    expected = adjacency(changed.acm.acm, graph, settings.get("graph_options"))
     torch.testing.assert_close(changed.model.adjacency, expected.float())
 
 

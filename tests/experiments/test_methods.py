@@ -1,4 +1,5 @@
 import inspect
+from dataclasses import fields
 from itertools import combinations
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from avalanche_agcn.experiments.methods import (
 from avalanche_agcn.experiments.settings import TYPES, change_settings, make_settings
 from avalanche_agcn.experiments.tables import TABLE_1, TABLE_3
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed
+from avalanche_agcn.training import GraphOptions
 from avalanche_agcn.training.template import MultiLabelTemplate
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -52,6 +54,16 @@ def test_arguments_and_searches_are_those_the_constructor_takes(method):
             make_settings("coco", method=method, **given)
     for variant in VARIANTS.values():
         assert {*variant.settings, *variant.scale} <= {*TYPES, *METHODS[variant.method].arguments}
+
+
+def test_settings_of_the_graph_are_one_argument_of_agcn():
+    chosen = {"cross_blocks": False, "neighbour_weight": 0.5, "new_threshold": 0.3, "cross_threshold": 0.2}
+    settings = make_settings("coco", preset="official", lambda_gph=2.0, **chosen).method_settings
+    assert {field.name for field in fields(GraphOptions)} == set(chosen) <= set(settings)
+    others = {name: value for name, value in settings.items() if name not in chosen}
+    made = METHODS["agcn"].constructor_arguments(settings)
+    assert made == {**others, "graph_options": GraphOptions(**chosen)}
+    assert METHODS["er"].constructor_arguments({"mem_size": 7}) == {"mem_size": 7}
 
 
 def test_log_uniform_stays_in_its_bounds_and_is_even_in_the_logarithm():

@@ -168,7 +168,7 @@ def test_csc_is_the_sum_of_its_parts_in_plain_formulas_with_one_pass_of_the_teac
 
 def test_a_model_without_a_graph_is_named(train):
     for kind, own in ((CSC, []), (AGCN, []), (FineTuning, [plugins.AGCNPlugin()])):
-        with pytest.raises(TypeError, match="a label graph, not MultiLabelClassifier: AGCNModel"):
+        with pytest.raises(TypeError, match="of class AGCNModel, not MultiLabelClassifier: AGCNModel"):
             train(*own, kind=kind)
 
 

@@ -19,9 +19,9 @@ class StreamCounter(MultiLabelPlugin):
     """Base of plugins that add the images of the stream to sums, which have a block per experience.
 
     An experience with new classes opens a block for them; none may be skipped. One that was interrupted and
-    is trained on again starts again: its block becomes what it was before. Whether any other images count is
-    up to the subclass. Experiences are identified by their images: the first experience of another benchmark
-    is another one.
+    is trained on again starts again: its block becomes what it was before. Other images are added if their
+    classes are those of the newest block, unless a subclass decides otherwise. Experiences are identified by
+    their images: the first experience of another benchmark is another one.
     """
 
     statistics: Any
@@ -102,8 +102,8 @@ class StreamCounter(MultiLabelPlugin):
             self.statistics.restore_block(self.block, self._before)
 
     def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
-        """Whether to add images of classes that have a block already."""
-        raise NotImplementedError
+        """Whether to add images of classes that have a block already: those of the newest one."""
+        return count_seen(experience) == self.statistics.n_seen
 
     def _find_block(self, experience: Any) -> int:
         n_seen = 0

@@ -182,6 +182,12 @@ class ClassBlocks:
         """Make a block what it was when it was copied."""
         self.load_state_dict(copied)
 
+    def _add(self, *, reduce: bool, **sums: Tensor) -> None:
+        """Add to the sums of these names, if ``reduce`` those of all processes, each of which calls this."""
+        totals = sum_over_processes(*sums.values()) if reduce else sums.values()
+        for name, total in zip(sums, totals, strict=True):
+            getattr(self, f"_{name}").add_(total)
+
     def _move_to(self, device: torch.device) -> None:
         for name in self._tensors:
             setattr(self, name, getattr(self, name).to(device))
