@@ -68,11 +68,11 @@ def graph_step(n_classes: int, features: int) -> Callable[[], None]:
     acm, targets, soft = matrix_with(n_classes)
     model = AGCNModel(Precomputed(features), torch.randn(n_classes, WORD_DIMENSION))
     model.set_graph(torch.eye(n_classes))
-    old = model.classifiers().weight.detach()[: n_classes - n_classes // 10]
+    old = model.embeddings().detach()[: n_classes - n_classes // 10]
     images = torch.randn(BATCH, features)
 
     def step() -> None:
-        embeddings = model.classifiers().weight
+        embeddings = model.embeddings()
         loss = (images @ embeddings.T).sum() + (embeddings[: len(old)] - old).square().mean()
         loss.backward()
         acm.update(targets, soft)

@@ -52,14 +52,18 @@ class AGCNModel(MultiLabelModel):
         """Number of classes seen so far, and of logits."""
         return len(self.adjacency)
 
-    def classifiers(self) -> Classifiers:
-        """H^t, one classifier per class seen, ``[n_seen, D]``, without bias (Eq. 5)."""
+    def embeddings(self) -> Tensor:
+        """H^t, one row per class seen, ``[n_seen, D]`` (Eq. 5)."""
         with torch.autocast(self.adjacency.device.type, enabled=False):  # small products, kept in float32
-            return Classifiers(self.gcn(self.adjacency, self.word_vectors[: self.n_seen]), None)
+            return self.gcn(self.adjacency, self.word_vectors[: self.n_seen])
+
+    def classifiers(self) -> Classifiers:
+        """The embeddings as the weights of classifiers without bias."""
+        return Classifiers(self.embeddings(), None)
 
     def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
         """ŷ before σ, ``[B, n_seen]``, of features CNN(x) (Eq. 6); pass the classifiers if they are known."""
-        embeddings = (classifiers or self.classifiers()).weight  # H^t
+        embeddings = self.embeddings() if classifiers is None else classifiers.weight  # H^t
         return features.to(embeddings.dtype) @ embeddings.T  # Eq. 6
 
     def set_graph(self, adjacency: Tensor) -> None:

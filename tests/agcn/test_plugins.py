@@ -38,7 +38,7 @@ def record(train, watch):
                 "y": strategy.mb_y,
                 "logits": strategy.mb_output.detach(),
                 "loss": strategy.loss.detach().clone().squeeze(),
-                "embeddings": strategy.model.classifiers().weight.detach(),
+                "embeddings": strategy.model.embeddings().detach(),
                 "teacher": copy.deepcopy(plugin.teacher.model),
             }
 
