@@ -94,7 +94,9 @@ def _join(backend: str, timeout: timedelta) -> None:
     # In a thread, as torch waits without handling signals: Ctrl-C would have no effect.
     thread = threading.Thread(target=_make_group, args=(backend, timeout, errors), daemon=True)
     thread.start()
-    thread.join()
+    # The signal may reach another thread, which does not wake this one: look for it again and again.
+    while thread.is_alive():
+        thread.join(timeout=0.2)
     for error in errors:
         if not isinstance(error, dist.DistError):
             raise error

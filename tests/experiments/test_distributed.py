@@ -148,17 +148,19 @@ def die_as_second(environment):
 
 
 WAITING = """
-import signal, socket, threading
+import os, signal, socket, threading, time
 from avalanche_agcn.training.distributed import process_group
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def tell_when_listening():
-    while True:
+def interrupt_when_listening():
+    listening = False
+    while not listening:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", {port})) == 0:
-                return print("waiting", flush=True)
+            listening = probe.connect_ex(("127.0.0.1", int(os.environ["MASTER_PORT"]))) == 0
+    time.sleep(1)  # until the main thread waits as well
+    {interrupt}
 
-threading.Thread(target=tell_when_listening, daemon=True).start()
+threading.Thread(target=interrupt_when_listening, daemon=True).start()
 with process_group():
     pass
 """
@@ -195,13 +197,16 @@ def test_process_that_finds_no_other_ends_with_a_message(group, monkeypatch, nam
         pass
 
 
-def test_ctrl_c_ends_a_process_that_waits_for_the_others(group):
+@pytest.mark.parametrize(
+    "interrupt",
+    ["os.kill(os.getpid(), signal.SIGINT)", "signal.pthread_kill(threading.get_ident(), signal.SIGINT)"],
+    ids=["sent to the process", "received by another thread"],
+)
+def test_ctrl_c_ends_a_process_that_waits_for_the_others(group, interrupt):
     environment = {**os.environ, **group, "RANK": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
-    script = WAITING.format(port=group["MASTER_PORT"])
-    process = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"waiting\n"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == -signal.SIGINT
+    command = [sys.executable, "-c", WAITING.format(interrupt=interrupt)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == -signal.SIGINT, result.stderr
 
 
 @pytest.mark.slow
