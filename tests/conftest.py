@@ -1,5 +1,6 @@
 """Fixtures and settings that several test files share: data, streams of tiny images, strategies."""
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -26,6 +27,15 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 settings.register_profile("package", deadline=None)
 settings.load_profile("package")
 torch.set_num_threads(1)  # small tensors only; and test processes share the cores
+
+
+def pytest_collection_finish(session):
+    """Exempt imported modules from garbage collection, which makes forked processes copy their memory."""
+    gc.freeze()
+
+
+def pytest_sessionfinish(session):
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -66,6 +76,10 @@ def boxes_inside():
     return boxes_inside
 
 
+FORKED_SECONDS = 900
+"""After which a forked process is ended by SIGALRM, so that no test waits for ever."""
+
+
 class Forked:
     """A function in a process and a session of its own; ``output`` is the stream of what it prints.
 
@@ -87,6 +101,7 @@ class Forked:
     @staticmethod
     def _run(writer, function, *args):
         os.setsid()
+        signal.alarm(FORKED_SECONDS)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored behind nohup
         os.dup2(writer, 1)
         os.dup2(writer, 2)

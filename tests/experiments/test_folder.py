@@ -109,7 +109,7 @@ def test_an_unfinished_run_asks_for_resume_or_overwrite(tmp_path, capsys):
 def keep_locked(folder):
     with run_folder.lock_folder(folder):
         print("locked")
-        time.sleep(600)
+        time.sleep(10_000)
 
 
 @pytest.fixture
