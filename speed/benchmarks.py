@@ -2,9 +2,7 @@
 
     python speed/benchmarks.py
 
-Compares building SplitCOCO from annotation files of COCO's size with `pycocotools.coco.COCO` reading the same
-files, the size of its labels with a bound, and the time to the first batch and per image with torchvision's
-`CocoDetection` and the same transform. On one thread, as in a loader worker.
+On one thread, as in a loader worker.
 """
 
 import argparse
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import Row, Topic, best_times, run_script
+from measure import Row, Topic, ratio, run_script
 from PIL import Image
 from pycocotools.coco import COCO
 from torch.utils.data import DataLoader
@@ -46,90 +44,71 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
 
 def measure_building(root: Path, repeats: int, scale: int) -> list[Row]:
     for subset, (n_images, n_annotations) in SUBSETS.items():
-        write_annotations(root, subset, n_images // scale, n_annotations // scale)
+        write_annotations(root, subset, n_images // scale, n_annotations // scale, n_categories=80)
     files = [str(root / "annotations" / f"instances_{subset}2014.json") for subset in SUBSETS]
-    sides = {"ours": lambda: SplitCOCO(root), "peer": lambda: [COCO(file) for file in files]}
-    seconds = best_times(sides, repeats)
-    return [
-        Row("building `SplitCOCO` / `pycocotools`", seconds["ours"] / seconds["peer"], 1.3),
-        Row("labels of all its streams", label_megabytes(SplitCOCO(root)), 20.0, unit=" MB"),
-    ]
-
-
-def label_megabytes(benchmark: Any) -> float:
+    what = "building `SplitCOCO` / `pycocotools`"
+    building = ratio(
+        what, lambda: SplitCOCO(root), lambda: list(map(COCO, files)), bound=1.3, repeats=repeats
+    )
+    benchmark = SplitCOCO(root)
     datasets = [benchmark.complete_train_dataset]
     for stream in benchmark.streams.values():
         datasets += [experience.dataset for experience in stream]
-    n_bytes = 0
-    for dataset in datasets:
-        codes = dataset.targets.codes
-        n_bytes += codes.numel() * codes.element_size()
-    return n_bytes / 1e6
+    n_bytes = sum(dataset.targets.codes.nbytes for dataset in datasets)
+    return [building, Row("labels of all its streams", n_bytes / 1e6, 20.0, unit=" MB")]
 
 
 def measure_loader(root: Path, repeats: int, n_photos: int) -> list[Row]:
-    write_photos(root, n_photos)
-    file = str(root / "annotations" / "instances_train2014.json")
-    transform = paper_transforms()["train_transform"]
+    for subset, n in (("train", n_photos), ("val", 4)):
+        write_annotations(root, subset, n, n, n_categories=4)
+        write_photos(root, subset, n)
     ours = SplitCOCO(root, n_classes=4, n_experiences=1).train_stream[0].dataset
-    peer = CocoDetection(str(root / "train2014"), file, transform=transform)
-    assert all_batches(ours) == all_batches(peer) == n_photos
-    first = best_times({"ours": lambda: first_batch(ours), "peer": lambda: first_batch(peer)}, 10 * repeats)
-    every = best_times({"ours": lambda: all_batches(ours), "peer": lambda: all_batches(peer)}, repeats)
-    return [
-        Row("time to the first batch / `CocoDetection`", first["ours"] / first["peer"], 1.0),
-        Row("time per image / `CocoDetection`", every["ours"] / every["peer"], 1.0),
-    ]
+    file = str(root / "annotations" / "instances_train2014.json")
+    theirs = CocoDetection(str(root / "train2014"), file, transform=paper_transforms()["train_transform"])
+
+    def first_batch(dataset: Any) -> int:
+        return next(iter(DataLoader(dataset, BATCH_SIZE, collate_fn=len)))
+
+    def all_batches(dataset: Any) -> int:
+        return sum(DataLoader(dataset, BATCH_SIZE, collate_fn=len))
+
+    assert all_batches(ours) == all_batches(theirs) == n_photos
+    rows = []
+    for name, load, turns in (("to the first batch", first_batch, 10), ("per image", all_batches, 1)):
+        what = f"time {name} / `CocoDetection`"
+        sides = [lambda load=load: load(ours), lambda load=load: load(theirs)]
+        rows.append(ratio(what, *sides, bound=1.0, repeats=turns * repeats))
+    return rows
 
 
-def first_batch(dataset: Any) -> int:
-    return next(iter(DataLoader(dataset, BATCH_SIZE, collate_fn=len)))
-
-
-def all_batches(dataset: Any) -> int:
-    return sum(DataLoader(dataset, BATCH_SIZE, collate_fn=len))
-
-
-def write_annotations(root: Path, subset: str, n_images: int, n_annotations: int) -> None:
-    """Random annotations with COCO's fields; a polygon has 25 points, about COCO's mean."""
+def write_annotations(root: Path, subset: str, n_images: int, n_annotations: int, n_categories: int) -> None:
+    """Random annotations with COCO's fields, some of each image; polygons of 25 points, about COCO's mean."""
     rng = np.random.default_rng(0)
-    images = rng.integers(n_images, size=n_annotations).tolist()
-    categories = (rng.geometric(0.05, n_annotations) % 80).tolist()
-    shape = {
-        "iscrowd": 0,
-        "area": 100.5,
-        "bbox": [1.5, 2.5, 30.0, 40.0],
-        "segmentation": [rng.uniform(0, 640, 50).round(2).tolist()],
-    }
-    annotations = [
-        {"id": n, "image_id": image, "category_id": category, **shape}
-        for n, (image, category) in enumerate(zip(images, categories, strict=True))
-    ]
-    write_json(root, subset, n_images, 80, annotations)
-
-
-def write_photos(root: Path, n_photos: int) -> None:
-    """Photos of smooth noise, which compress like photos, with one label each."""
-    rng = np.random.default_rng(0)
-    for subset, n in (("train", n_photos), ("val", 1)):
-        write_json(root, subset, n, 4, [{"id": i, "image_id": i, "category_id": i % 4} for i in range(n)])
-        (root / f"{subset}2014").mkdir()
-        for i in range(n):
-            coarse = Image.fromarray(rng.integers(0, 255, (60, 80, 3), dtype=np.uint8))
-            photo = coarse.resize((640, 480), Image.Resampling.BICUBIC)
-            photo.save(root / f"{subset}2014" / file_name(subset, i), quality=90)
-
-
-def write_json(root: Path, subset: str, n_images: int, n_categories: int, annotations: list[Any]) -> None:
+    images = [*range(n_images), *rng.integers(n_images, size=n_annotations - n_images).tolist()]
+    categories = (rng.geometric(0.05, n_annotations) % n_categories).tolist()
+    polygon = rng.uniform(0, 640, 50).round(2).tolist()
+    shape = {"iscrowd": 0, "area": 100.5, "bbox": [1.5, 2.5, 30.0, 40.0], "segmentation": [polygon]}
+    annotations = []
+    for number, (image, category) in enumerate(zip(images, categories, strict=True)):
+        annotations.append({"id": number, "image_id": image, "category_id": category, **shape})
+    size = {"width": 640, "height": 480}
     content = {
-        "images": [
-            {"id": i, "file_name": file_name(subset, i), "width": 640, "height": 480} for i in range(n_images)
-        ],
+        "images": [{"id": i, "file_name": file_name(subset, i), **size} for i in range(n_images)],
         "categories": [{"id": c, "name": f"category {c}"} for c in range(n_categories)],
         "annotations": annotations,
     }
     (root / "annotations").mkdir(parents=True, exist_ok=True)
     (root / "annotations" / f"instances_{subset}2014.json").write_text(json.dumps(content))
+
+
+def write_photos(root: Path, subset: str, n_photos: int) -> None:
+    """Photos of smooth noise, which compress like photos."""
+    rng = np.random.default_rng(0)
+    (root / f"{subset}2014").mkdir()
+    for i in range(n_photos):
+        coarse = Image.fromarray(rng.integers(0, 255, (60, 80, 3), dtype=np.uint8))
+        photo = coarse.resize((640, 480), Image.Resampling.BICUBIC)
+        photo.save(root / f"{subset}2014" / file_name(subset, i), quality=90)
 
 
 def file_name(subset: str, number: int) -> str:

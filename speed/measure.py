@@ -1,4 +1,16 @@
-"""Measuring, for the scripts of this folder: timing, rows with bounds, tables and the command line."""
+"""Timing, rows with bounds, tables and the command line of the scripts in this folder.
+
+A script has a function that returns its tables, and ends with one line::
+
+    def measure(arguments):  # .repeats: turns of each side; .quick: small sizes
+        rows = [ratio("ours / theirs", ours, theirs, bound=1.1, repeats=arguments.repeats)]
+        return [Topic("Title", "What is compared.", rows)]
+
+    raise SystemExit(run_script(__doc__, measure, repeats=5))
+
+`ratio` times two functions in turns; a `Row` holds any other number with its bound. `steps.py` times the
+training steps of strategies. `run_all.py` lists all scripts in `SCRIPTS`.
+"""
 
 import argparse
 import gc
@@ -22,15 +34,9 @@ Side = TypeVar("Side", bound=Hashable)
 
 @dataclass(frozen=True)
 class Row:
-    """One measured number.
+    """One measured number: a ratio, or in a unit.
 
-    Attributes:
-        what: what was measured, and what it is compared with.
-        measured: the number; a ratio if there is no unit.
-        bound: upper bound, if any.
-        at_least: whether the bound is a lower bound.
-        unit: of both numbers.
-        note: reason for the bound, or a remark on the number.
+    The bound is the largest value allowed, or the smallest with ``at_least``; the note gives its reason.
     """
 
     what: str
@@ -91,6 +97,20 @@ def best_times(
     return {name: min(taken) for name, taken in times.items()}
 
 
+def ratio(
+    what: str,
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    *,
+    bound: float,
+    repeats: int,
+    note: str = "",
+) -> Row:
+    """A row with the time of one function over that of another."""
+    seconds = best_times({"ours": ours, "theirs": theirs}, repeats)
+    return Row(what, seconds["ours"] / seconds["theirs"], bound, note=note)
+
+
 def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a function in a process of its own, to measure effects on a whole process.
 
@@ -117,11 +137,7 @@ def run_script(
 ) -> int:
     """Parse the command line, measure and print the tables; return 1 if a bound is missed, else 0.
 
-    Args:
-        description: the script's docstring.
-        measure: receives ``repeats``, the number of turns of each side, and ``quick``.
-        repeats: default number of turns.
-        threads: number of torch's threads; torch's own default if None.
+    ``repeats`` is the default number of turns, ``threads`` that of torch's threads (torch's own if None).
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -144,8 +160,3 @@ def run_script(
         content = json.dumps([asdict(topic) for topic in topics], ensure_ascii=False)
         arguments.json.write_text(content, encoding="utf-8")
     return int(any(row.missed for topic in topics for row in topic.rows))
-
-
-def read_topics(topics: Sequence[Mapping[str, Any]]) -> list[Topic]:
-    """Topics from the values that ``--json`` wrote."""
-    return [Topic(t["title"], t["about"], [Row(**row) for row in t["rows"]]) for t in topics]

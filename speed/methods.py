@@ -1,4 +1,4 @@
-"""The step of every method against the step of Avalanche's `Naive`, and options that make a step faster.
+"""The step of every method against the step of Avalanche's `Naive`.
 
     python speed/methods.py
 
@@ -8,16 +8,14 @@ everything else.
 """
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from measure import Row, Topic, run_script
-from steps import IMAGE_SIZE, N_NEW, N_OLD, NETWORKS, make_method, make_plain, noise_benchmark, step_times
+from steps import IMAGE_SIZE, N_NEW, N_OLD, make_method, make_plain, noise_benchmark, step_times
 
 from avalanche_agcn.experiments.methods import METHODS
-from avalanche_agcn.training import AGCN
 
-BATCH, BATCHES = 8, (8, 32)
+BATCH = 8
 SLACK = 1.05
 TEACHER = 4 / 3  # one more forward pass
 MEMORY = {"mem_size": 200}
@@ -39,81 +37,23 @@ PASSES: dict[str, tuple[dict[str, Any], float, str]] = {
     "csc": ({}, 1.4, "one more forward pass, the teacher's, which includes its GCN"),
 }
 """Settings of each method, its cost in plain steps, and the reason."""
-FOLDED = {"freeze_batchnorm": True, "fold_batchnorm": True}
 
 
 def measure(arguments: argparse.Namespace) -> list[Topic]:
-    batches = BATCHES[:1] if arguments.quick else BATCHES
-    size = f"{N_OLD} old and {N_NEW} new classes, images of {IMAGE_SIZE} px"
-    return [
-        Topic(
-            "A step of each method",
-            f"Against a step of Avalanche's `Naive`, EfficientNet-Lite0, batch {BATCH}, {size}, without "
-            "loading images.",
-            measure_methods(arguments.repeats),
-        ),
-        Topic(
-            "AGCN's step",
-            f"Against the same plain step, {size}. In rows with folded BatchNorm, both sides fold it.",
-            measure_agcn(arguments.repeats, batches),
-        ),
-        Topic(
-            "Options",
-            f"A plain step at {IMAGE_SIZE} px with the option on / off; below 1 is faster. channels_last is "
-            "on by default.",
-            measure_options(arguments.repeats, batches),
-        ),
-    ]
-
-
-def measure_methods(repeats: int) -> list[Row]:
     network = "efficientnet_lite0"
     strategies: dict[str, Any] = {"plain": make_plain(network, BATCH)}
     for name, (settings, _, _) in PASSES.items():
         strategies[name] = make_method(METHODS[name].strategy_class, network, BATCH, settings)
-    seconds = step_times(strategies, noise_benchmark(BATCH), repeats)
-    return [
-        Row(METHODS[name].strategy, seconds[name] / seconds["plain"], passes * SLACK, note=reason)
-        for name, (_, passes, reason) in PASSES.items()
-    ]
-
-
-def measure_agcn(repeats: int, batches: Sequence[int]) -> list[Row]:
-    bound, rows = TEACHER * SLACK, []
-    for network, name in NETWORKS.items():
-        for folding, backbone_options in (("", {}), (", folded BatchNorm", FOLDED)):
-            for batch in batches:
-                ratio = agcn_ratio(network, batch, repeats, **backbone_options)
-                rows.append(Row(f"{name}, batch {batch}{folding}", ratio, bound))
-    return rows
-
-
-def agcn_ratio(network: str, batch: int, repeats: int, **backbone_options: Any) -> float:
-    """AGCN's step / a plain step with the same backbone."""
-    sides = {
-        "plain": make_plain(network, batch, **backbone_options),
-        "agcn": make_method(AGCN, network, batch, **backbone_options),
-    }
-    turns = repeats * (2 if batch == BATCHES[0] else 1)  # short steps vary more
-    seconds = step_times(sides, noise_benchmark(batch), turns)
-    return seconds["agcn"] / seconds["plain"]
-
-
-def measure_options(repeats: int, batches: Sequence[int]) -> list[Row]:
-    channels_last, folded = [], []
-    for network, name in NETWORKS.items():
-        for batch in batches:
-            sides = {
-                "default": make_plain(network, batch),
-                "other layout": make_plain(network, batch, channels_last=False),
-                "frozen": make_plain(network, batch, freeze_batchnorm=True),
-                "folded": make_plain(network, batch, **FOLDED),
-            }
-            seconds = step_times(sides, noise_benchmark(batch), repeats)
-            size = f"{name}, batch {batch}"
-            channels_last.append(Row(f"channels_last, {size}", seconds["default"] / seconds["other layout"]))
-            folded.append(Row(f"frozen BatchNorm folded, {size}", seconds["folded"] / seconds["frozen"]))
-    return [*channels_last, *folded]
+    seconds = step_times(strategies, noise_benchmark(BATCH), arguments.repeats)
+    rows = []
+    for name, (_, passes, reason) in PASSES.items():
+        ratio = seconds[name] / seconds["plain"]
+        rows.append(Row(METHODS[name].strategy, ratio, passes * SLACK, note=reason))
+    about = (
+        f"Against a step of Avalanche's `Naive`, EfficientNet-Lite0, batch {BATCH}, {N_OLD} old and {N_NEW} "
+        f"new classes, images of {IMAGE_SIZE} px, without loading images."
+    )
+    return [Topic("A step of each method", about, rows)]
 
 
 if __name__ == "__main__":

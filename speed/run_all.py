@@ -1,4 +1,4 @@
-"""Run all measurements of this folder and write its README.md.
+"""Run all measurements of this folder and write their tables into its README.md.
 
     python speed/run_all.py                    # about ten minutes on two otherwise idle cores
     python speed/run_all.py --quick            # two minutes: rough numbers, printed and not stored
@@ -6,7 +6,7 @@
     python speed/run_all.py --only             # measure nothing: write the page from results.json
 
 The scripts run one after the other, each in its own process. Numbers are stored in results.json, from which
-the page is generated. Exits with 1 if a bound is missed or a script fails.
+the tables are generated. Exits with 1 if a bound is missed or a script fails.
 """
 
 import argparse
@@ -22,52 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Topic, read_topics
+from measure import Row, Topic
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results.json", HERE / "README.md"
-SCRIPTS = (
-    "methods",
-    "processes",
-    "peak_memory",
-    "graph",
-    "feature_sums",
-    "memories",
-    "streams",
-    "evaluation",
-    "benchmarks",
-)
+BEGIN, END = "<!-- written by run_all.py -->\n", "<!-- end -->\n"
+SCRIPTS = ("methods", "agcn", "processes", "graph", "feature_sums", "memories", "evaluation", "benchmarks")
 """In the order of the page."""
-
-INTRODUCTION = """# Speed
-
-Costs are ratios, measured in one run on one machine: against other code that does the same, or against a
-theoretical bound. Both sides take turns, and the best turn of each counts.
-
-```sh
-python speed/run_all.py            # this whole page, about ten minutes
-python speed/run_all.py --quick    # rough numbers
-python speed/methods.py            # a single script
-```
-
-Measured on {cores} cores ({capability}) with {threads} threads, Python {python}, torch {torch}, Avalanche
-{avalanche}. Networks have random weights and images are noise or drawn, so that nothing is downloaded.
-Measurements on one thread use CPU time, others wall-clock time, so on a busy machine bounds may be missed
-that hold otherwise. {verdict}
-"""
-
-CONCLUSION = """## What limits speed
-- Most of a step is spent in the network's convolutions and their backward pass. A method adds passes or
-  images, as the tables show; everything else it does must be small in comparison.
-- AGCN adds its teacher's forward pass, which stores nothing for a backward pass. The teacher's logits are
-  computed once for ℓ_dst and the ACM, its classifiers once per experience; the GCN runs once per step,
-  for the logits and ℓ_gph.
-- Small batches are relatively slow, because Adam and the GCN process all their weights in each step.
-- The bound on torchmetrics was set when mAP was 30 times as fast; the note on its row explains part of the
-  difference.
-- Whether bf16, torch.compile, more threads or loader workers help depends on the machine: time one experience
-  with and without them.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,13 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             results["scripts"][script] = measured
         if not arguments.quick:  # after each script, so that an interruption loses one at most
             RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    page = make_page(results)
+    tables = make_tables(results)
     if arguments.quick:
-        print(page)
+        print(tables)
     else:
-        PAGE.write_text(page, encoding="utf-8")
+        PAGE.write_text(insert(tables, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     has_failed = any(script not in results["scripts"] for script in chosen)
-    return int(has_failed or "**missed**" in page)
+    return int(has_failed or "**missed**" in tables)
 
 
 def run_script(script: Path, *, quick: bool) -> list[dict[str, Any]] | None:
@@ -108,46 +69,48 @@ def run_script(script: Path, *, quick: bool) -> list[dict[str, Any]] | None:
         return json.loads(rows.read_text(encoding="utf-8")) if rows.exists() else None
 
 
-def describe_conditions() -> dict[str, Any]:
+def describe_conditions() -> str:
     """Machine and versions that the numbers depend on."""
-    return {
-        "cores": os.cpu_count(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "avalanche": version("avalanche-lib"),
-    }
+    machine = f"{os.cpu_count()} cores ({torch.backends.cpu.get_cpu_capability()})"
+    versions = f"torch {torch.__version__}, Avalanche {version('avalanche-lib')}"
+    return f"{machine}, {torch.get_num_threads()} threads, Python {platform.python_version()}, {versions}"
 
 
-def read_results(conditions: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def read_results(conditions: str | None = None) -> dict[str, Any]:
     """Read the stored numbers; a SystemExit if they were measured under other conditions than those given."""
     if not RESULTS.exists():
         raise SystemExit(f"There is no {RESULTS}: run without --only first.")
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    if conditions is not None and results["conditions"] != conditions:
+    if conditions not in (None, results["conditions"]):
         raise SystemExit(
-            f"{RESULTS} was measured under {results['conditions']}, not {conditions}: the numbers are not "
+            f"{RESULTS} was measured on {results['conditions']}, not {conditions}: the numbers are not "
             "comparable. Run without --only."
         )
     return results
 
 
-def make_page(results: Mapping[str, Any]) -> str:
-    """The text of README.md."""
-    topics: dict[str, list[Topic]] = {}
+def make_tables(results: Mapping[str, Any]) -> str:
+    """The part of the page that has the numbers."""
+    tables, rows, missing = [], [], []
     for script in SCRIPTS:
-        topics[script] = read_topics(results["scripts"].get(script, []))
-    rows = [row for measured in topics.values() for topic in measured for row in topic.rows]
+        for topic in results["scripts"].get(script, []):
+            measured = Topic(topic["title"], topic["about"], [Row(**row) for row in topic["rows"]])
+            tables.append(f"## {measured.title}\n{measured.about} (`{script}.py`)\n\n{measured}\n")
+            rows += measured.rows
+        if script not in results["scripts"]:
+            missing.append(f"`{script}.py`")
+    if missing:
+        tables.append(f"## Not measured\n{', '.join(missing)}: failed or not run.\n")
     bounded = [row for row in rows if row.bound is not None]
     n_held = sum(not row.missed for row in bounded)
-    parts = [INTRODUCTION.format(**results["conditions"], verdict=f"{n_held} of {len(bounded)} bounds hold.")]
-    for script, measured in topics.items():
-        parts += [f"## {topic.title}\n{topic.about} (`{script}.py`)\n\n{topic}\n" for topic in measured]
-    missing = [f"`{script}.py`" for script in SCRIPTS if not topics[script]]
-    if missing:
-        parts.append(f"## Not measured\n{', '.join(missing)}: failed or not run.\n")
-    return "\n".join([*parts, CONCLUSION])
+    verdict = f"{n_held} of {len(bounded)} bounds hold. Measured on {results['conditions']}.\n"
+    return "\n".join([verdict, *tables])
+
+
+def insert(tables: str, page: str) -> str:
+    """The page with these tables between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}{tables}{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":

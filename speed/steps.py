@@ -11,7 +11,7 @@ from avalanche.training import Naive
 from avalanche.training.plugins import EvaluationPlugin
 from measure import now
 from torch.optim import Adam
-from torch.utils.data import Dataset
+from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark, multilabel_benchmark
 from avalanche_agcn.methods.multi_task import TrainsJointly, multi_task_experience
@@ -26,25 +26,15 @@ WORD_DIMENSION = 300
 STEPS = 3  # per turn
 
 
-class Noise(Dataset):
-    """Images of noise: a few of the old classes, then those of the timed experience."""
-
-    def __init__(self, n_timed: int) -> None:
-        first, classes = torch.arange(N_FIRST)[:, None], torch.arange(N_OLD + N_NEW)
-        old = ((classes % N_FIRST == first) & (classes < N_OLD)).long()
-        self.targets = torch.cat([old, (classes >= N_OLD).long().expand(n_timed, -1)])
-        self.image = torch.randn(3, IMAGE_SIZE, IMAGE_SIZE)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.image, self.targets[index]
-
-
 def noise_benchmark(batch: int) -> MultiLabelBenchmark:
-    """Two experiences; the second has `STEPS` batches."""
-    return multilabel_benchmark(Noise(batch * STEPS), Noise(8), classes_per_experience=[N_OLD, N_NEW])
+    """Images of noise in two experiences; the second, which is timed, has `STEPS` batches."""
+    classes = torch.arange(N_OLD + N_NEW)
+    old = (classes % N_FIRST == torch.arange(N_FIRST)[:, None]) & (classes < N_OLD)
+    new = (classes >= N_OLD).expand(batch * STEPS, -1)
+    targets = torch.cat([old, new]).long()
+    images = TensorDataset(torch.randn(3, IMAGE_SIZE, IMAGE_SIZE).expand(len(targets), -1, -1, -1))
+    images.targets = targets
+    return multilabel_benchmark(images, images, classes_per_experience=[N_OLD, N_NEW])
 
 
 def make_plain(network: str, batch: int, **backbone_options: Any) -> Naive:
@@ -65,54 +55,43 @@ def make_method(
     else:
         model = MultiLabelClassifier(backbone, N_OLD + N_NEW)
         optimizer = Adam(model.parameters(), lr=1e-4, fused=True)
+    evaluator = EvaluationPlugin()
     return method(
-        model=model,
-        optimizer=optimizer,
-        train_mb_size=batch,
-        evaluator=EvaluationPlugin(),
-        **(settings or {}),
+        model=model, optimizer=optimizer, train_mb_size=batch, evaluator=evaluator, **(settings or {})
     )
 
 
-class StepStart(SupervisedPlugin):
-    """The first plugin of a strategy: notes when a step starts, after the batch was loaded."""
+class Clock(SupervisedPlugin):
+    """Notes when steps start, after their batch is loaded, and when they end."""
 
-    time = 0.0
+    def before_training(self, strategy: Any, **kwargs: Any) -> None:
+        """Forget earlier steps."""
+        self.starts: list[float] = []
+        self.ends: list[float] = []
 
     def before_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
         """Note the time."""
-        self.time = now()
-
-
-class StepEnd(SupervisedPlugin):
-    """The last plugin of a strategy: notes how long each step took, with all plugins."""
-
-    def __init__(self, start: StepStart) -> None:
-        super().__init__()
-        self.start = start
-        self.steps: list[float] = []
+        self.starts.append(now())
 
     def after_training_iteration(self, strategy: Any, **kwargs: Any) -> None:
-        """Note the seconds of the step."""
-        self.steps.append(now() - self.start.time)
+        """Note the time."""
+        self.ends.append(now())
 
 
 def step_times(
     strategies: Mapping[str, Any], benchmark: MultiLabelBenchmark, repeats: int
 ) -> dict[str, float]:
     """Seconds per step of each strategy in the second experience: the best turn's median."""
-    experiences, ends = {}, {}
-    for name, strategy in strategies.items():
-        experiences[name] = _timed_experience(strategy, benchmark)
-        start = StepStart()
-        ends[name] = StepEnd(start)
-        strategy.plugins = [start, *strategy.plugins, ends[name]]
     medians: dict[str, list[float]] = {name: [] for name in strategies}
+    experiences = {name: _timed_experience(strategy, benchmark) for name, strategy in strategies.items()}
+    for strategy in strategies.values():
+        strategy.plugins = [Clock(), *strategy.plugins, Clock()]  # a step includes all other plugins
     for _ in range(repeats):
         for name, strategy in strategies.items():
-            ends[name].steps.clear()
             strategy.train(experiences[name], eval_streams=[])
-            medians[name].append(statistics.median(ends[name].steps))
+            first, *_, last = strategy.plugins
+            steps = [end - start for start, end in zip(first.starts, last.ends, strict=True)]
+            medians[name].append(statistics.median(steps))
     return {name: min(taken) for name, taken in medians.items()}
 
 
@@ -120,8 +99,7 @@ def _timed_experience(strategy: Any, benchmark: MultiLabelBenchmark) -> Any:
     """The second experience, after training on the first; for joint training, images with all labels."""
     if isinstance(strategy, TrainsJointly):
         images = benchmark.complete_train_dataset.subset(range(strategy.train_mb_size * STEPS))
-        return multi_task_experience(
-            SimpleNamespace(complete_train_dataset=images, n_classes=benchmark.n_classes)
-        )
+        joint = SimpleNamespace(complete_train_dataset=images, n_classes=benchmark.n_classes)
+        return multi_task_experience(joint)
     strategy.train(benchmark.train_stream[0], eval_streams=[])
     return benchmark.train_stream[1]

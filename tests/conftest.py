@@ -1,6 +1,11 @@
 """Fixtures and settings that several test files share: data, streams of tiny images, strategies."""
 
+import gc
 import importlib
+import multiprocessing
+import os
+import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +27,15 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 settings.register_profile("package", deadline=None)
 settings.load_profile("package")
 torch.set_num_threads(1)  # small tensors only; and test processes share the cores
+
+
+def pytest_collection_finish(session):
+    """Exempt imported modules from garbage collection, which makes forked processes copy their memory."""
+    gc.freeze()
+
+
+def pytest_sessionfinish(session):
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -60,6 +74,68 @@ def boxes_inside():
         return boxes
 
     return boxes_inside
+
+
+FORKED_SECONDS = 900
+"""After which a forked process is ended by SIGALRM, so that no test waits for ever."""
+
+
+class Forked:
+    """A function in a process and a session of its own; ``output`` is the stream of what it prints.
+
+    The process is forked, so all modules are loaded: a new interpreter would import Avalanche for seconds.
+    """
+
+    def __init__(self, function, *args):
+        reader, writer = os.pipe()
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=self._run, args=(writer, function, *args))
+        process.start()
+        os.close(writer)
+        self.process = process
+        self.pid = process.pid
+        self.join = process.join
+        self.kill = process.kill
+        self.output = os.fdopen(reader, encoding="utf-8")
+
+    @staticmethod
+    def _run(writer, function, *args):
+        os.setsid()
+        signal.alarm(FORKED_SECONDS)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored behind nohup
+        os.dup2(writer, 1)
+        os.dup2(writer, 2)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        sys.exit(function(*args))
+
+    def wait_for(self, line):
+        """Read the output up to a line that ends like this."""
+        for printed in self.output:
+            if printed.rstrip().endswith(line):
+                return
+        raise AssertionError(f"the process ended without the line {line!r}")
+
+    def wait(self):
+        """The rest of the output and the exit code, after all processes with this output have ended."""
+        printed = self.output.read()
+        self.join()
+        return printed, self.process.exitcode
+
+
+@pytest.fixture(scope="module")
+def fork():
+    """A function that calls another in a `Forked` process; those that still run at the end are killed."""
+    started = []
+
+    def start(function, *args):
+        started.append(Forked(function, *args))
+        return started[-1]
+
+    yield start
+    for forked in started:
+        forked.kill()
+        forked.join()
+        forked.output.close()
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ def learn(benchmark):
 
 def save_in_process(rank, folder, function, arguments):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    store = {"init_method": f"file://{folder}/store", "timeout": timedelta(seconds=60)}
+    store = {"init_method": f"file://{folder}/store", "timeout": timedelta(minutes=10)}
     dist.init_process_group("gloo", **store, rank=rank, world_size=2)
     torch.save(function(*arguments), f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()

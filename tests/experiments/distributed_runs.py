@@ -1,14 +1,10 @@
-"""Runs of small drawn scenes in double precision, for `test_distributed`; started by torchrun or called.
-
-    torchrun --nproc-per-node 2 tests/experiments/distributed_runs.py OUT '{"er": {"method": "er"}}'
+"""Runs of small drawn scenes in double precision, for `test_distributed`, in one process or several.
 
 Each run leaves its folder in OUT/NAME/out and, of each process, OUT/NAME/trace-<rank>.pt.
 """
 
 import contextlib
 import itertools
-import json
-import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -123,7 +119,10 @@ def save_and_stop(save, n_saves: int):
     return save_or_stop
 
 
-def main(out: Path, cases: dict[str, dict], *, resume: bool = False) -> None:
+def main(out: Path, cases: dict[str, dict], *, resume: bool = False, command_line: bool = False) -> None:
+    if command_line:
+        options = ["--smoke", "--method", "finetuning", "--out", str(out / "command line")]
+        run_command("coco", None, options)
     with process_group():
         for name, case in cases.items():
             (out / name).mkdir(parents=True, exist_ok=True)
@@ -132,10 +131,3 @@ def main(out: Path, cases: dict[str, dict], *, resume: bool = False) -> None:
             else:
                 found = trace(case, out / name / "out", resume=resume)
             torch.save(found, out / name / f"trace-{process_rank()[0]}.pt")
-
-
-if __name__ == "__main__":
-    if "--command-line" in sys.argv:
-        options = ["--smoke", "--method", "finetuning", "--out", str(Path(sys.argv[1]) / "command line")]
-        run_command("coco", None, options)
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]), resume="--resume" in sys.argv)

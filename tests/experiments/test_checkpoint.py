@@ -70,7 +70,7 @@ def finish(run, *, n_before=0):
     """Outcome of a run, with weights and memories to the last bit, and the number of all its steps."""
     results, strategy = run.run(), run.strategy
     n_steps = n_before + run.steps.n
-    weights = {name: tensor.tolist() for name, tensor in strategy.model.state_dict().items()}
+    weights = {name: tensor.numpy().tobytes() for name, tensor in strategy.model.state_dict().items()}
     memories = [p.storage_policy.keys.tolist() for p in strategy.plugins if hasattr(p, "storage_policy")]
     return n_steps, results.nested, results.acm, results.pictures, weights, memories
 

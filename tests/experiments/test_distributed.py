@@ -2,21 +2,27 @@
 
 import importlib.util
 import itertools
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.training import distributed
-from avalanche_agcn.training.distributed import ProcessLost, process_group
+from avalanche_agcn.training.distributed import (
+    ProcessLost,
+    process_group,
+    process_rank,
+    sum_over_processes,
+)
 
 SCRIPT = Path(__file__).with_name("distributed_runs.py")
 specification = importlib.util.spec_from_file_location("distributed_runs", SCRIPT)
@@ -52,19 +58,24 @@ RESUMED = {name: {**MANY[name], "stop_after": 9 if name in BETWEEN else 10} for 
 TOLERANCES = {"acm": 1e-12, "statistics": 1e-12, "weights": 1e-5, "memory": 0, "nested": 1e-6, "losses": 1e-6}
 
 
-def run_cases(n_processes, out, cases, *options):
-    """Run cases in this process or in several under torchrun; return what was printed."""
-    if n_processes == 1:
-        runs.main(out, cases, resume="--resume" in options)
-        return ""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    how = {"env": environment, "capture_output": True, "text": True, "timeout": 1800}
-    command = [*torchrun, str(n_processes), str(SCRIPT), str(out), json.dumps(cases), *options]
-    ended = subprocess.run(command, **how)
-    errors = [line for line in ended.stderr.splitlines() if line.startswith(("[rank", "Stopped"))]
-    assert ended.returncode == 0, "\n".join(errors)
-    return ended.stdout
+@pytest.fixture(scope="module")
+def run_cases(fork):
+    """A function that runs cases in this process, or in several as torchrun does; returns what they print."""
+
+    def run(n_processes, out, cases, **options):
+        if n_processes == 1:
+            return runs.main(out, cases, **options)
+        printed, exit_code = fork(launch, n_processes, lambda: runs.main(out, cases, **options)).wait()
+        assert exit_code == 0, printed
+        return printed
+
+    return run
+
+
+def launch(n_processes, function):
+    """What torchrun does, but with forked processes."""
+    settings = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "max_restarts": 0}
+    elastic_launch(LaunchConfig(1, 1, n_processes, start_method="fork", **settings), function)()
 
 
 def difference(a, b):
@@ -101,11 +112,11 @@ def outputs(folder):
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory):
+def few(tmp_path_factory, run_cases):
     """Folder with runs in one and in two processes; and what the command line printed in two."""
     out = tmp_path_factory.mktemp("few")
     run_cases(1, out / "1", FEW)
-    printed = run_cases(2, out / "2", FEW | UNFROZEN, "--command-line")
+    printed = run_cases(2, out / "2", FEW | UNFROZEN, command_line=True)
     return out, printed
 
 
@@ -126,16 +137,14 @@ def test_two_processes_have_the_same_running_statistics_and_print_and_write_once
     assert not [name for name in names if "lock.json" in name or name.endswith(".part")]
 
 
-DYING = """
-import os, sys, time, torch
-from avalanche_agcn.training.distributed import process_group, process_rank, sum_over_processes
-with process_group():
-    sum_over_processes(torch.ones(1))
-    if process_rank()[0] == 1:
-        os.kill(os.getpid(), 9)
-    sum_over_processes(torch.ones(1))
-    time.sleep(600)
-"""
+def die_as_second(environment):
+    os.environ |= environment
+    with process_group():
+        sum_over_processes(torch.ones(1))
+        if process_rank()[0] == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sum_over_processes(torch.ones(1))
+        time.sleep(10_000)
 
 
 WAITING = """
@@ -166,13 +175,12 @@ def group():
     return {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
-def test_process_that_is_killed_ends_the_others_with_a_message(group):
-    environment = {**os.environ, **group, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command, how = [sys.executable, "-c", DYING], {"stderr": subprocess.PIPE, "text": True}
-    first, second = (subprocess.Popen(command, env={**environment, "RANK": rank}, **how) for rank in "01")
-    second.communicate(timeout=300)
-    message = first.communicate(timeout=30)[1]
+def test_process_that_is_killed_ends_the_others_with_a_message(group, fork):
+    first, second = (fork(die_as_second, {**group, "RANK": rank}) for rank in "01")
+    assert second.wait()[1] == -signal.SIGKILL
+    message, exit_code = first.wait()
     assert "process 0 of 2 stopped, because another process ended" in message
+    assert exit_code == 1  # it did not sleep until it was ended
 
 
 @pytest.mark.parametrize(
@@ -197,12 +205,12 @@ def test_process_that_finds_no_other_ends_with_a_message(group, monkeypatch, nam
 def test_ctrl_c_ends_a_process_that_waits_for_the_others(group, interrupt):
     environment = {**os.environ, **group, "RANK": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", WAITING.format(interrupt=interrupt)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == -signal.SIGINT, result.stderr
 
 
 @pytest.mark.slow
-def test_every_method_in_two_and_three_processes(tmp_path):
+def test_every_method_in_two_and_three_processes(tmp_path, run_cases):
     for n in (1, 2, 3):
         run_cases(n, tmp_path / str(n), MANY | OWN)
     for name in MANY | OWN:
@@ -212,12 +220,12 @@ def test_every_method_in_two_and_three_processes(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 1), (1, 3)])
-def test_run_is_resumed_with_another_number_of_processes(tmp_path, before, after):
+def test_run_is_resumed_with_another_number_of_processes(tmp_path, run_cases, before, after):
     run_cases(1, tmp_path / "whole", {name: MANY[name] for name in RESUMED})
     run_cases(before, tmp_path / "parts", RESUMED)
     for trace in (tmp_path / "parts").glob("*/trace-*.pt"):
         assert torch.load(trace) == {}  # it was stopped
         trace.unlink()
-    run_cases(after, tmp_path / "parts", RESUMED, "--resume")
+    run_cases(after, tmp_path / "parts", RESUMED, resume=True)
     for name in RESUMED:
         check_equal(tmp_path / "whole", tmp_path / "parts", name)

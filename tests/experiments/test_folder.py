@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -105,28 +106,20 @@ def test_an_unfinished_run_asks_for_resume_or_overwrite(tmp_path, capsys):
     assert smoke("--resume", out=tmp_path) == 0
 
 
-LOCKED_BY_ANOTHER = """
-import sys
-from pathlib import Path
-from avalanche_agcn.experiments.folder import lock_folder
-with lock_folder(Path(sys.argv[1])):
-    print("locked", flush=True)
-    input()
-"""
+def keep_locked(folder):
+    with run_folder.lock_folder(folder):
+        print("locked")
+        time.sleep(10_000)
 
 
 @pytest.fixture
-def locked(tmp_path):
+def locked(tmp_path, fork):
     """The folder of a run, locked by another process."""
     folder = tmp_path / NAME
-    command = [sys.executable, "-W", "ignore", "-c", LOCKED_BY_ANOTHER, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, env=environment, **pipes)
-    assert process.stdout.readline() == "locked\n"
+    process = fork(keep_locked, folder)
+    process.wait_for("locked")
     yield folder, process
     process.kill()
-    process.communicate()
 
 
 def test_a_second_process_names_the_one_that_has_the_folder(locked, capsys):
@@ -143,8 +136,8 @@ def test_a_second_process_names_the_one_that_has_the_folder(locked, capsys):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_lock_of_a_process_that_was_killed_is_free(locked, number):
     folder, process = locked
-    process.send_signal(number)
-    process.wait()
+    os.kill(process.pid, number)
+    assert process.wait() == ("", -number)
     with run_folder.lock_folder(folder):
         assert (folder / run_folder.OWNER_FILE).read_text().startswith(f"process {os.getpid()} on ")
     assert not (folder / run_folder.OWNER_FILE).exists()
@@ -159,12 +152,29 @@ def test_a_process_may_lock_its_own_folder_again(tmp_path):
     assert not owner.exists()
 
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def check_one_of_two_runs_has_finished(out, outputs, codes):
+    """Two runs with learning rates of 0.001 and 0.002 were started at once in the same folder."""
+    assert sorted(codes) == [0, 1], outputs
+    assert "in use by process" in outputs[codes.index(1)] or "other settings" in outputs[codes.index(1)]
+    lr = [0.001, 0.002][codes.index(0)]
+    assert json.loads((out / NAME / "results.json").read_text())["settings"]["lr"] == lr
+    assert load_state(out / NAME / run_folder.STATE_FILE)["settings"]["lr"] == lr
+    assert not (out / NAME / run_folder.OWNER_FILE).exists()
 
 
-@pytest.mark.parametrize("launcher", [[], pytest.param(TORCHRUN, marks=pytest.mark.slow)])
-def test_two_runs_started_at_once_do_not_mix(tmp_path, launcher):
-    command = [sys.executable, "-W", "ignore", *launcher, str(ROOT / "runs" / "split_coco.py"), "--smoke"]
+def test_two_runs_started_at_once_do_not_mix(tmp_path, fork):
+    def run(lr):
+        return smoke("--epochs", "20", "--lr", lr, out=tmp_path)
+
+    processes = [fork(run, lr) for lr in ("0.001", "0.002")]
+    outputs, codes = zip(*(process.wait() for process in processes))
+    check_one_of_two_runs_has_finished(tmp_path, outputs, codes)
+
+
+@pytest.mark.slow
+def test_two_runs_of_torchrun_started_at_once_do_not_mix(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(ROOT / "runs" / "split_coco.py"), "--smoke"]
     command += ["--method", "finetuning", "--epochs", "20", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -172,13 +182,7 @@ def test_two_runs_started_at_once_do_not_mix(tmp_path, launcher):
         subprocess.Popen([*command, "--lr", lr], env=environment, **pipes) for lr in ("0.001", "0.002")
     ]
     outputs = [process.communicate(timeout=600)[0] for process in processes]
-    codes = [process.returncode for process in processes]
-    assert sorted(codes) == [0, 1], outputs
-    assert "in use by process" in outputs[codes.index(1)] or "other settings" in outputs[codes.index(1)]
-    lr = [0.001, 0.002][codes.index(0)]
-    assert json.loads((tmp_path / NAME / "results.json").read_text())["settings"]["lr"] == lr
-    assert load_state(tmp_path / NAME / run_folder.STATE_FILE)["settings"]["lr"] == lr
-    assert not (tmp_path / NAME / run_folder.OWNER_FILE).exists()
+    check_one_of_two_runs_has_finished(tmp_path, outputs, [process.returncode for process in processes])
 
 
 def test_no_process_reads_the_folder_before_the_first_one_has_locked_it(tmp_path, monkeypatch):

@@ -65,7 +65,8 @@ def test_a_b_protocol_is_that_of_the_benchmark(tmp_path, method):
     run = make_run(smoke(method, protocol="B1-C1", loss="asl", train_epochs=2), tmp_path)
     rules = run.benchmark.protocol
     assert (rules.name, rules.repeat_images, rules.unlabelled_as_negative) == ("B1-C1", True, True)
-    assert run.benchmark.class_names == sorted(SplitScenes(n_classes=4, n_experiences=2).class_names)
+    scenes = SplitScenes(n_classes=4, n_experiences=2, n_train=64, n_test=32)
+    assert run.benchmark.class_names == sorted(scenes.class_names)
     result = run.run()
     assert result.classes_per_experience == [1, 1, 1, 1]
     assert result.settings["protocol"] == "B1-C1"

@@ -1,13 +1,12 @@
 """Trials with one budget, the choice among them, the runs that follow, and their table."""
 
 import json
-import os
+import multiprocessing
 import re
 import shutil
-import subprocess
-import sys
+import signal
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
 
@@ -16,7 +15,6 @@ from avalanche_agcn.experiments.results import read_table
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import change_settings, make_settings
 
-ROOT = Path(__file__).parents[2]
 TINY = {"n_classes": 4, "n_experiences": 2, "n_train": 80, "n_test": 30, "image_size": 16}
 SPACE = {"lr": LogUniform(1e-4, 1e-2), "weights": [{"lambda_cls": 0.3}, {"lambda_cls": 0.5}]}
 
@@ -182,7 +180,9 @@ def test_entries_that_would_share_a_folder_are_rejected(studies, tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_that_fails_is_named_and_waiting_runs_are_cancelled(studies, tmp_path, jobs):
+def test_a_run_that_fails_is_named_and_waiting_runs_are_cancelled(studies, tmp_path, monkeypatch, jobs):
+    # Forked: spawned processes would import Avalanche once more, which takes seconds.
+    monkeypatch.setattr(studies.running, "get_context", lambda method: multiprocessing.get_context("fork"))
     broken = studies.declare.Entry(label="broken", settings={"method": "finetuning", "backbone": "nothing"})
     part = replace(make_part(studies), entries=[broken, make_part(studies).entries[1]], seeds=range(8))
     messages: list[str] = []
@@ -192,32 +192,14 @@ def test_a_run_that_fails_is_named_and_waiting_runs_are_cancelled(studies, tmp_p
     assert len(list(tmp_path.rglob("results.json"))) < 8
 
 
-IN_TWO_PROCESSES = """
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-import declare, running
-from test_running import make_part
-if __name__ == "__main__":
-    part = make_part(SimpleNamespace(declare=declare))
-    running.run_part(part, Path(sys.argv[1]), jobs=2)
-"""
-
-
-def test_a_killed_study_leaves_no_worker_and_continues_to_the_same_table(studies, finished, tmp_path):
-    script, out = tmp_path / "script.py", tmp_path / "study"
-    script.write_text(IN_TWO_PROCESSES)
-    paths = [str(Path(__file__).parent), str(ROOT / "runs" / "studies"), *sys.path]
-    command = [sys.executable, str(script), str(out)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    assert parent.stdout is not None
-    for line in parent.stdout:
+def test_a_killed_study_leaves_no_worker_and_continues_to_the_same_table(studies, finished, tmp_path, fork):
+    parent = fork(partial(studies.running.run_part, make_part(studies), tmp_path, jobs=2))
+    for line in parent.output:
         if line.startswith("1 of 5: "):
             break
     parent.kill()
-    parent.communicate(timeout=60)  # until the workers, which have the same standard output, have ended
-    assert len(read_table(out / "results.jsonl")) in (1, 2)
-    nested, missing = run(studies, make_part(studies), out)
+    assert parent.wait()[1] == -signal.SIGKILL  # and the workers, which have the same output, have ended
+    assert len(read_table(tmp_path / "results.jsonl")) in (1, 2)
+    nested, missing = run(studies, make_part(studies), tmp_path)
     assert nested == finished[1]
     assert missing[-1][1] < 5

@@ -22,6 +22,14 @@ def test_sides_take_turns_and_the_best_turn_counts(load):
     assert order == ["a", "b", "a", "b"]
 
 
+def test_a_ratio_is_the_time_of_the_first_side_over_that_of_the_second(load, monkeypatch):
+    measure = load("measure")
+    monkeypatch.setattr(measure, "best_times", lambda sides, repeats: {n: f() for n, f in sides.items()})
+    row = measure.ratio("a / b", lambda: 3.0, lambda: 2.0, bound=1.4, repeats=5, note="why")
+    assert row == measure.Row("a / b", 1.5, 1.4, note="why")
+    assert row.missed
+
+
 def test_in_child_runs_in_another_process_and_numbers_have_three_digits_and_no_exponent(load):
     assert load("measure").in_child(os.getpid) != os.getpid()
     number = load("measure").number

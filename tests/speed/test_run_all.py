@@ -1,4 +1,5 @@
 import json
+import re
 import runpy
 import sys
 from dataclasses import asdict
@@ -39,40 +40,45 @@ def test_every_script_answers_help(load, capsys, monkeypatch, script):
 
 def test_the_page_has_every_row_and_the_verdict_and_names_scripts_without_numbers(run_all, stored):
     assert sorted([*run_all.SCRIPTS, "run_all"]) == SCRIPTS
-    page = run_all.make_page(stored)
+    page = run_all.make_tables(stored)
     for script in run_all.SCRIPTS[:-1]:
         assert f"## About {script}\nHow. (`{script}.py`)\n" in page
         assert f"| {script} | 1 | ≤ 1.5 | ok |  |" in page
     assert "| too slow | 2 | ≤ 1.5 | **missed** | why |" in page
-    assert f"{len(run_all.SCRIPTS) - 1} of {len(run_all.SCRIPTS)} bounds hold." in page
+    n = len(run_all.SCRIPTS)
+    assert page.startswith(f"{n - 1} of {n} bounds hold. Measured on {stored['conditions']}.\n")
     assert "Not measured" not in page
     del stored["scripts"]["graph"]
-    assert "## Not measured\n`graph.py`: failed or not run.\n" in run_all.make_page(stored)
+    assert "## Not measured\n`graph.py`: failed or not run.\n" in run_all.make_tables(stored)
 
 
 def test_stored_numbers_are_read_only_under_the_same_conditions(run_all, stored, tmp_path, monkeypatch):
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{run_all.BEGIN}old\n{run_all.END}after\n")
     monkeypatch.setattr(run_all, "RESULTS", tmp_path / "results.json")
-    monkeypatch.setattr(run_all, "PAGE", tmp_path / "README.md")
+    monkeypatch.setattr(run_all, "PAGE", page)
     with pytest.raises(SystemExit, match="run without --only first"):
         run_all.main(["--only"])
     (tmp_path / "results.json").write_text(json.dumps(stored), encoding="utf-8")
     assert run_all.read_results(stored["conditions"]) == stored
     assert run_all.main(["--only"]) == 1  # writes the page alone; a bound is missed
-    assert "too slow" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    before, tables, after = re.split(r"<!-- .* -->\n", page.read_text(encoding="utf-8"))
+    assert (before, tables, after) == ("before\n", run_all.make_tables(stored), "after\n")
     with pytest.raises(SystemExit, match="not comparable"):
-        run_all.read_results({**stored["conditions"], "threads": 99})
+        run_all.read_results("another machine")
 
 
 def test_scripts_measured_again_replace_their_rows_unless_they_fail(run_all, stored, tmp_path, monkeypatch):
     monkeypatch.setattr(run_all, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(run_all, "PAGE", tmp_path / "README.md")
+    (tmp_path / "README.md").touch()
     (tmp_path / "results.json").write_text(json.dumps(stored), encoding="utf-8")
-    measured = {"graph": stored["scripts"]["methods"], "streams": None}
+    measured = {"graph": stored["scripts"]["methods"], "memories": None}
     monkeypatch.setattr(run_all, "run_script", lambda script, quick: measured[script.stem])
-    assert run_all.main(["--only", "graph", "streams"]) == 1
+    assert run_all.main(["--only", "graph", "memories"]) == 1
     scripts = run_all.read_results()["scripts"]
     assert scripts["graph"] == scripts["methods"] == stored["scripts"]["methods"]
-    assert "streams" not in scripts
+    assert "memories" not in scripts
 
 
 def test_rows_of_a_script_are_collected_unless_it_fails(run_all, tmp_path, monkeypatch):
@@ -81,15 +87,15 @@ def test_rows_of_a_script_are_collected_unless_it_fails(run_all, tmp_path, monke
     imports = "import sys; from measure import Row, Topic, run_script"
     script.write_text(f'{imports}\nsys.exit(run_script("", {measure}, repeats=9))')
     monkeypatch.setenv("PYTHONPATH", str(SPEED))
-    (topic,) = run_all.read_topics(run_all.run_script(script, quick=True))
-    assert (topic.title, topic.rows[0].measured, topic.rows[0].missed) == ("Title", 2, True)
+    (topic,) = run_all.run_script(script, quick=True)
+    assert (topic["title"], topic["rows"][0]["measured"], topic["rows"][0]["bound"]) == ("Title", 2, 1)
     script.write_text("raise SystemExit('broken')")
     assert run_all.run_script(script, quick=False) is None
 
 
 def test_the_committed_page_matches_the_stored_numbers(run_all):
-    page = run_all.make_page(run_all.read_results())
-    assert (SPEED / "README.md").read_text(encoding="utf-8") == page
+    page = (SPEED / "README.md").read_text(encoding="utf-8")
+    assert run_all.insert(run_all.make_tables(run_all.read_results()), page) == page
 
 
 def test_every_method_is_measured_with_settings_that_it_takes(load):

@@ -1,7 +1,8 @@
 import itertools
+import os
 import random
-import subprocess
-import sys
+import signal
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from avalanche_agcn.benchmarks import MultiLabelAttribute
 from avalanche_agcn.training import loader as loaders
@@ -208,27 +210,23 @@ def test_loader_honours_its_settings():
         assert [x[:, 1].tolist() for x, _ in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-KILLED = """
-import os, time
-from torch.utils.data import DataLoader
-from avalanche_agcn.training.loader import exit_if_orphaned
-
 def start_slowly(worker):
     time.sleep(0.5)
-    exit_if_orphaned(worker)
-
-batches = iter(DataLoader(range(8), num_workers=2, worker_init_fn=start_slowly))
-print(*(worker.pid for worker in batches._workers), flush=True)
-os.kill(os.getpid(), 9)
-"""
+    loaders.exit_if_orphaned(worker)
 
 
-def test_workers_exit_if_their_process_is_killed_while_they_start():
-    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE) as process:
-        pids = [int(pid) for pid in process.stdout.readline().split()]
-        assert process.wait() == -9
+def start_workers_and_die():
+    batches = iter(DataLoader(range(8), num_workers=2, worker_init_fn=start_slowly))
+    print(*(worker.pid for worker in batches._workers))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_exit_if_their_process_is_killed_while_they_start(fork):
+    process = fork(start_workers_and_die)
+    process.join()
+    pids = [int(pid) for pid in process.output.readline().split()]
     assert len(pids) == 2
     workers = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    assert psutil.wait_procs(workers, timeout=10)[1] == []
+    assert psutil.wait_procs(workers, timeout=60)[1] == []
     assert loaders.make_train_loader(STRATEGY, num_workers=1).worker_init_fn is loaders.exit_if_orphaned
     assert loaders.exit_if_orphaned(0) is None  # in a process that is not a worker

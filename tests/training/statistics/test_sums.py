@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -97,40 +93,33 @@ def test_wrong_pairs_are_rejected_and_change_nothing():
         drift.solve()
 
 
-PROCESS = """
-import sys, torch
-from avalanche_agcn.training.statistics.features import FeatureStatistics
-from avalanche_agcn.training.statistics.drift_map import DriftMap
-path, rank = sys.argv[1], int(sys.argv[2])
-torch.distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=3)
-pairs, stream = torch.load(f"{path}/rows.pt", weights_only=True)
-drift = DriftMap()
-if rank < 2:  # the last process has no pairs
-    drift.update(pairs[0][rank::2], pairs[1][rank::2])
-drift.synchronize()
-statistics = FeatureStatistics()
-for t, (features, targets) in enumerate(stream):
-    statistics.begin(targets.shape[1])
-    statistics.synchronize()  # before any image
-    share = slice(rank, None, 3) if t == 1 else slice(0, None if rank == 0 else 0)  # first: two have none
-    for k, (f, y) in enumerate(zip(features[share].split(4), targets[share].split(4))):
-        statistics.update(f, y)
-        if t == 1 and k == 1:
-            statistics.synchronize()  # in the middle, as before a checkpoint
-    statistics.synchronize()
-    statistics.synchronize()
-torch.save([drift.state_dict(), statistics.state_dict()], f"{path}/{rank}.pt")
-torch.distributed.destroy_process_group()
-"""
+def sum_up_a_share(path, rank, pairs, stream):
+    """Save the sums of all three processes, as this one has them."""
+    store = {"init_method": f"file://{path}/store", "rank": rank, "world_size": 3}
+    torch.distributed.init_process_group("gloo", **store)
+    drift = DriftMap()
+    if rank < 2:  # the last process has no pairs
+        drift.update(pairs[0][rank::2], pairs[1][rank::2])
+    drift.synchronize()
+    statistics = FeatureStatistics()
+    for t, (features, targets) in enumerate(stream):
+        statistics.begin(targets.shape[1])
+        statistics.synchronize()  # before any image
+        share = slice(rank, None, 3) if t == 1 else slice(0, None if rank == 0 else 0)  # first: two have none
+        for k, (f, y) in enumerate(zip(features[share].split(4), targets[share].split(4))):
+            statistics.update(f, y)
+            if t == 1 and k == 1:
+                statistics.synchronize()  # in the middle, as before a checkpoint
+        statistics.synchronize()
+        statistics.synchronize()
+    torch.save([drift.state_dict(), statistics.state_dict()], f"{path}/{rank}.pt")
+    torch.distributed.destroy_process_group()
 
 
-def test_several_processes_equal_one(tmp_path, feature_stream, feed):
+def test_several_processes_equal_one(tmp_path, feature_stream, feed, fork):
     pairs, stream = random_pairs(), feature_stream(0)[:2]
-    torch.save([pairs, stream], tmp_path / "rows.pt")
-    commands = [[sys.executable, "-c", PROCESS, str(tmp_path), str(rank)] for rank in range(3)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    processes = [subprocess.Popen(command, env=environment) for command in commands]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    processes = [fork(sum_up_a_share, tmp_path, rank, pairs, stream) for rank in range(3)]
+    assert [process.wait()[1] for process in processes] == [0, 0, 0]
     for rank in range(3):
         states = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         drift, statistics = DriftMap(), FeatureStatistics()
