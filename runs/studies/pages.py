@@ -80,6 +80,8 @@ def tables_of(stream: Stream, part: str, rows: Sequence[Results], folder: Path) 
     choices = read_choices(chosen) if (chosen / CHOSEN_FILE).is_file() else {}
     if stream.name == "coco18":
         return coco18.tables_of(part, rows, choices)
+    if stream.name == "split_coco":
+        return split_coco.tables_of(part, rows)
     return {f"{one.caption}, in percent": one.table for one in all_tables(rows)}
 
 

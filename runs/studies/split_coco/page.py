@@ -1,8 +1,10 @@
 """The table in README.md and the plots of Split-COCO."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -10,7 +12,7 @@ from avalanche_agcn.experiments import plots
 from avalanche_agcn.experiments.checkpoint import write_text
 from avalanche_agcn.experiments.methods import METHODS, name_of
 from avalanche_agcn.experiments.results import Results, group_by_label
-from avalanche_agcn.experiments.tables import TABLE_1, Table, score
+from avalanche_agcn.experiments.tables import TABLE_1, Table, all_tables, score
 
 README_MARKS = ("<!-- results -->\n", "<!-- end of results -->")
 README_ROWS = (
@@ -27,6 +29,7 @@ PAPERS_ROWS = ("multitask", "agcn", "finetuning")
 IN_CURVES = (*README_ROWS, "l3a", "er", "lwf", "csc")
 HEADINGS = ["mean over the nested test sets, in percent", "network", "stored photos", "mAP", "CF1", "OF1"]
 METRICS = ("mAP", "CF1", "OF1")
+MISSING_LABELS = Path(__file__).with_name("missing_labels.json")
 
 
 def readme_table(results: Sequence[Results]) -> Table:
@@ -44,6 +47,29 @@ def readme_table(results: Sequence[Results]) -> Table:
         rows.append((TABLE_1["SplitCOCO"][method][0], [name, "trained", "–", *scores]))
     rows.sort(key=lambda row: row[0], reverse=True)
     return Table(HEADINGS, [cells for _, cells in rows])
+
+
+def missing_labels_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Scores by the labels that photos of other experiences get, one column for each γ."""
+    gammas = sorted({row["gamma"] for row in rows})
+    scores: dict[tuple[str, str], dict[float, float]] = {}
+    for row in rows:
+        scores.setdefault((row["labels"], row["photos"]), {})[row["gamma"]] = row["mAP"]
+    lines = []
+    for (labels, photos), by_gamma in scores.items():
+        cells = [f"{by_gamma[gamma]:.1f}" if gamma in by_gamma else "–" for gamma in gammas]
+        lines.append([labels, photos, *cells])
+    return Table(["further labels", "photos", *(f"γ = {gamma}" for gamma in gammas)], lines)
+
+
+def tables_of(part: str, results: Sequence[Results]) -> dict[str, Table]:
+    """Tables of a part, by caption."""
+    tables = {f"{one.caption}, in percent": one.table for one in all_tables(results)}
+    if part == "frozen":
+        rows = json.loads(MISSING_LABELS.read_text(encoding="utf-8"))
+        caption = "Ridge with labels for photos of other experiences: mAP on held-out train photos"
+        tables[caption] = missing_labels_table(rows)
+    return tables
 
 
 def fill_readme(readme: Path, results: Sequence[Results]) -> None:
