@@ -34,6 +34,7 @@ SCRIPTS = (
     "feature_sums",
     "memories",
     "streams",
+    "features",
     "evaluation",
     "benchmarks",
 )
