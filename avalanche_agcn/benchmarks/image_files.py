@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePosixPath, PureWindowsPath
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
 MAX_NAMED = 10  # images that an error lists
+_pillow_setting = Lock()  # which threads that read images share
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -252,12 +254,13 @@ def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -
         if truncated == "error":
             raise OSError(f"{path} is truncated; download it again, or pass truncated='warn'.") from error
         warnings.warn(f"{path} is truncated; the missing part is grey.", stacklevel=4)
-        before = ImageFile.LOAD_TRUNCATED_IMAGES
-        ImageFile.LOAD_TRUNCATED_IMAGES = True  # Pillow has no such setting for a single image
-        try:
-            image.load()
-        finally:
-            ImageFile.LOAD_TRUNCATED_IMAGES = before
+        with _pillow_setting:
+            before = ImageFile.LOAD_TRUNCATED_IMAGES
+            ImageFile.LOAD_TRUNCATED_IMAGES = True  # Pillow has no such setting for a single image
+            try:
+                image.load()
+            finally:
+                ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:

@@ -152,7 +152,8 @@ class _Network:
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
-        names = list(self._names(source, positions, folder)) if is_first_process() else []
+        with one_thread():  # little work for each file
+            names = list(self._names(source, positions, folder)) if is_first_process() else []
         paths = [folder / f"features-{name}.bin" for name in from_first_process(names)]
         n_known = sum(len(part) for path, part in zip(paths, parts, strict=True) if path.exists())
         self.log(f"Features of {n_known} of {len(positions)} images are in {folder}")
@@ -175,6 +176,7 @@ class _Network:
         for features in self._probe(probes):
             yield _bytes(features)
 
+    @one_thread()
     def digest(self, image: Any) -> str:
         """Digest of the network and of what it computes, whatever the images; ``image`` tells their type."""
         parts = [digest_module(self.backbone).encode()]
@@ -183,6 +185,7 @@ class _Network:
             parts += map(_bytes, [*noise, *self._probe(noise)])
         return from_first_process(digest(parts)[:16])
 
+    @one_thread()
     @torch.inference_mode()
     def _probe(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Features of a few images and of noise, one by one in one thread, so that they repeat exactly.
@@ -191,8 +194,7 @@ class _Network:
         """
         generator = torch.Generator().manual_seed(0)
         noise = [torch.rand(image.shape, generator=generator).to(image.dtype) for image in images]
-        with one_thread():
-            return [self.backbone(image[None].to(self.device)).float() for image in [*images, *noise]]
+        return [self.backbone(image[None].to(self.device)).float() for image in [*images, *noise]]
 
     def _names(self, source: MultiLabelSource, positions: Tensor, folder: Path) -> Iterable[str]:
         """File names for parts of the images: digests of the network, the images and the transform."""

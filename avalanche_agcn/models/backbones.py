@@ -289,9 +289,10 @@ def _find_pairs(layers: nn.Module, image: Tensor) -> tuple[Tensor, list[tuple[nn
     return features, pairs
 
 
+@one_thread()
 @torch.no_grad()
 def _run(layers: nn.Module, image: Tensor) -> Tensor:
-    with evaluation_mode(layers), one_thread():
+    with evaluation_mode(layers):
         return layers(image)
 
 

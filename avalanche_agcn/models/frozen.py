@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from avalanche_agcn.models.backbones import Backbone, fold_into_convolutions
-from avalanche_agcn.models.forward import frozen_copy
+from avalanche_agcn.models.forward import frozen_copy, one_thread
 from avalanche_agcn.models.networks import pad_within_convolutions
 
 PIXELS_PER_PASS = 16 * 128**2
@@ -18,6 +18,7 @@ once: in batches of 32, page faults are a third of EfficientNet-Lite0's time.
 """
 
 
+@one_thread()
 def folded_copy(backbone: nn.Module, device: torch.device | str = "cpu") -> Any:
     """A frozen copy of a network on a device, which computes the same features faster.
 

@@ -1,9 +1,11 @@
 import struct
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 from torchvision.transforms import v2
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles, load_image, paper_transforms, split_transform
@@ -143,6 +145,17 @@ def test_paper_transforms_scale_flip_and_normalise():
     transforms = paper_transforms(8, train_transform=len)
     assert transforms["train_transform"] is len
     assert transforms["eval_transform"] is not len
+
+
+def test_threads_can_read_truncated_files_at_the_same_time(tmp_path):
+    path = tmp_path / "cut.jpg"
+    Image.effect_noise((400, 400), 50).save(path)
+    path.write_bytes(path.read_bytes()[:-2000])
+    with warnings.catch_warnings(), ThreadPoolExecutor(8) as threads:
+        warnings.simplefilter("ignore")
+        images = list(threads.map(load_image, [path] * 64))
+    assert {image.size for image in images} == {(400, 400)}
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
 
 
 @pytest.mark.parametrize("size", [24, None])
