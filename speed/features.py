@@ -8,6 +8,8 @@ digests of the files, decoding, scaling, the network, and writing the features.
 
 import argparse
 import multiprocessing
+import os
+import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,7 +31,7 @@ from avalanche_agcn.experiments.checkpoint import count_stored
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.models import Backbone, MultiLabelClassifier, Precomputed, create_backbone
 from avalanche_agcn.models.frozen import folded_copy
-from avalanche_agcn.training import StreamingRidge
+from avalanche_agcn.training import StreamingRidge, process_group
 
 N_PHOTOS = 2000
 QUICK = 10  # --quick has so many times fewer photos
@@ -92,30 +94,43 @@ def measure_time(files: list[Path], size: int, repeats: int) -> Row:
 
 
 def measure_two_processes(files: list[Path]) -> Row:
-    """Two processes, each with half of the photos and one thread, as `torchrun` starts them."""
-    halves = [(files[0::2], 128), (files[1::2], 128)]
-    one = seconds_of([(files, 128)])
-    return Row("128 px: two processes / one", seconds_of(halves) / one, 0.6, note="0.5 is ideal")
+    ratio = seconds_of(files, n_processes=2) / seconds_of(files)
+    return Row("128 px: two processes / one", ratio, 0.6, note="0.5 is ideal")
 
 
 def measure_busy(files: list[Path]) -> Row:
-    idle = seconds_of([(files, 128)], threads=2)
-    context = multiprocessing.get_context("spawn")
-    other = context.Process(target=keep_busy, daemon=True)
+    idle = seconds_of(files, threads=2)
+    other = multiprocessing.get_context("spawn").Process(target=keep_busy, daemon=True)
     other.start()
-    busy = seconds_of([(files, 128)], threads=2)
+    busy = seconds_of(files, threads=2)
     other.kill()
     return Row("128 px: two threads beside a process that keeps a core busy / idle", busy / idle, 2.5)
 
 
-def seconds_of(shares: list[tuple[list[Path], int]], threads: int = 1) -> float:
-    """Wall-clock time until the last of several processes has its features, once all are ready."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(len(shares), torch.set_num_threads, (threads,)) as pool:
-        pool.starmap(compute, [(files[:20], size) for files, size in shares], chunksize=1)
+def seconds_of(files: list[Path], *, n_processes: int = 1, threads: int = 1) -> float:
+    """Wall-clock time until new processes have their features, once all are ready."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    queue = multiprocessing.get_context("spawn").SimpleQueue()
+    torch.multiprocessing.spawn(compute_share, (n_processes, port, threads, files, queue), n_processes)
+    return queue.get()
+
+
+def compute_share(
+    rank: int, n_processes: int, port: int, threads: int, files: list[Path], queue: Any
+) -> None:
+    os.environ["RANK"] = str(rank)
+    os.environ["WORLD_SIZE"] = str(n_processes)
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ["MASTER_PORT"] = str(port)
+    torch.set_num_threads(threads)
+    with process_group():
+        compute(files[:20], 128)
         start = time.perf_counter()
-        pool.starmap(compute, shares, chunksize=1)
-        return time.perf_counter() - start
+        compute(files, 128)
+        if rank == 0:
+            queue.put(time.perf_counter() - start)
 
 
 def keep_busy() -> None:
