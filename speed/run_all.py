@@ -27,7 +27,19 @@ from measure import Row, Topic
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results.json", HERE / "README.md"
 BEGIN, END = "<!-- written by run_all.py -->\n", "<!-- end -->\n"
-SCRIPTS = ("methods", "agcn", "processes", "graph", "feature_sums", "memories", "evaluation", "benchmarks")
+SCRIPTS = (
+    "methods",
+    "agcn",
+    "processes",
+    "graph",
+    "feature_sums",
+    "long_stream",
+    "memories",
+    "features",
+    "predict",
+    "evaluation",
+    "benchmarks",
+)
 """In the order of the page."""
 
 

@@ -1,10 +1,13 @@
 """A benchmark of features instead of images, for heads over a frozen backbone.
 
-Each image goes through the network once. Features are cached in files of a few thousand images. The name of a
+Each image goes through the network once. Features are cached in files of a few hundred images. The name of a
 file is a digest of the network's weights, of its output for a few images in the current precision, of the
 contents of all images, and of some transformed images, so that features are never those of something else. A
 process that is killed loses at most one file, and processes that need the same file wait for the first one to
 write it.
+
+Networks of this package are folded, and on the CPU each of torch's threads reads and computes images of its
+own: threads that share the work of a layer wait for each other, long if other programs use the processor.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -28,18 +32,21 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from tqdm import tqdm
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform
+from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform, split_transform
 from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, image_name
 from avalanche_agcn.checks import read_json
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state, write_json
 from avalanche_agcn.experiments.folder import digest, file_digest, image_bytes, spread
-from avalanche_agcn.models.forward import frozen_copy
+from avalanche_agcn.models.backbones import Backbone
+from avalanche_agcn.models.forward import one_thread
+from avalanche_agcn.models.frozen import folded_copy, frozen_forward, images_per_pass
 from avalanche_agcn.training import distributed
 from avalanche_agcn.training.distributed import from_first_process, is_first_process
 from avalanche_agcn.training.loader import exit_if_orphaned
 from avalanche_agcn.training.statistics.provenance import apply_to_noise, digest_module
 
-IMAGES_PER_FILE = 4096
+COMPUTATION = "folded, in passes of one thread"  # part of the name of files: change it if features change
+IMAGES_PER_FILE = 512
 SETTLED_SECONDS = 2.0  # the coarsest resolution of a file system's times
 N_PROBES = 2  # images, and as many of noise, whose features identify what a network computes
 
@@ -66,11 +73,15 @@ def feature_benchmark(
     computes in evaluation mode, in the precision that ``torch.autocast`` sets. Features are cached in the
     folder ``cache``, `default_cache` if None.
 
+    A `Backbone` on the CPU computes in as many threads as torch has, a batch each; photos with a transform
+    that `describe_transform` knows are also read there. Other images are read one after the other, or by
+    ``num_workers`` processes.
+
     Raises:
         OSError: if an image cannot be opened or the cache cannot be written.
     """
     plan = benchmark.plan
-    frozen = frozen_copy(backbone).to(device)  # a copy that nobody else changes meanwhile
+    frozen = folded_copy(backbone, device)  # a copy that nobody else changes meanwhile
     network = _Network(frozen, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
     folder = default_cache() if cache is None else Path(cache)
     features: dict[int, _Features] = {}  # by the id of their source, which two streams may share
@@ -131,6 +142,9 @@ class _Network:
     device: torch.device
     log: Callable[[str], None]
 
+    def __post_init__(self) -> None:
+        self._to_pixels, self._to_inputs = split_transform(self.transform)
+
     def features(self, source: MultiLabelSource, positions: Tensor, folder: Path) -> Tensor:
         """Features of a source's images, from the cache where it has them."""
         if " at 0x" in repr(self.transform):  # a memory address: another transform may have the same one
@@ -138,17 +152,20 @@ class _Network:
             with _bar(len(positions)) as bar:
                 return self._compute(source, positions, bar)
         parts = positions.split(IMAGES_PER_FILE)
-        names = list(self._names(source, positions, folder)) if is_first_process() else []
+        with one_thread():  # little work for each file
+            names = list(self._names(source, positions, folder)) if is_first_process() else []
         paths = [folder / f"features-{name}.bin" for name in from_first_process(names)]
         n_known = sum(len(part) for path, part in zip(paths, parts, strict=True) if path.exists())
         self.log(f"Features of {n_known} of {len(positions)} images are in {folder}")
         with _bar(len(positions) - n_known) as bar:
             read = partial(self._read_or_compute, source, bar=bar)
-            return torch.cat([read(part, path) for path, part in zip(paths, parts, strict=True)])
+            blocks = (read(part, path) for path, part in zip(paths, parts, strict=True))
+            return _concatenate(blocks, len(positions))
 
     def _description(self, source: MultiLabelSource, positions: Tensor) -> Iterable[bytes]:
         """What features depend on beside the images: the network's weights, and what it computes."""
-        for text in (torch.__version__, torchvision.__version__, repr(self.backbone), repr(self.transform)):
+        versions = (COMPUTATION, torch.__version__, torchvision.__version__)
+        for text in (*versions, repr(self.backbone), repr(self.transform)):
             yield text.encode()
         for name, value in self.backbone.state_dict().items():
             if isinstance(value, Tensor):
@@ -159,6 +176,7 @@ class _Network:
         for features in self._probe(probes):
             yield _bytes(features)
 
+    @one_thread()
     def digest(self, image: Any) -> str:
         """Digest of the network and of what it computes, whatever the images; ``image`` tells their type."""
         parts = [digest_module(self.backbone).encode()]
@@ -167,6 +185,7 @@ class _Network:
             parts += map(_bytes, [*noise, *self._probe(noise)])
         return from_first_process(digest(parts)[:16])
 
+    @one_thread()
     @torch.inference_mode()
     def _probe(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Features of a few images and of noise, one by one in one thread, so that they repeat exactly.
@@ -175,12 +194,7 @@ class _Network:
         """
         generator = torch.Generator().manual_seed(0)
         noise = [torch.rand(image.shape, generator=generator).to(image.dtype) for image in images]
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return [self.backbone(image[None].to(self.device)).float() for image in [*images, *noise]]
-        finally:
-            torch.set_num_threads(threads)
+        return [self.backbone(image[None].to(self.device)).float() for image in [*images, *noise]]
 
     def _names(self, source: MultiLabelSource, positions: Tensor, folder: Path) -> Iterable[str]:
         """File names for parts of the images: digests of the network, the images and the transform."""
@@ -209,20 +223,63 @@ class _Network:
                     save_state(path, {"features": features})
         return features
 
-    @torch.inference_mode()
     def _compute(self, source: MultiLabelSource, positions: Tensor, bar: tqdm) -> Tensor:
+        images = _Transformed(source, distributed.own_share(positions), self._to_pixels)
+        parts = []
+        for features in self._in_threads(images) if self._can_use_threads(source) else self._in_turn(images):
+            parts.append(features)
+            bar.update(distributed.process_rank()[1] * len(features))
+        return distributed.in_order_of_images(parts)
+
+    def _can_use_threads(self, source: MultiLabelSource) -> bool:
+        """Whether images can be read and computed by several threads: only with parts of this package.
+
+        What `torch.autocast` sets is not valid in other threads, and they cannot share compiled layers.
+        """
+        if type(self.backbone) is not Backbone or self.backbone.compile_layers:
+            return False
+        on_cpu = self.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        return on_cpu and isinstance(source, ImageFiles) and self._to_inputs is not None
+
+    def _in_threads(self, images: _Transformed) -> Iterator[Tensor]:
+        """Features of batches in order; one thread reads and computes each, so the number changes no bit."""
+        if len(images) == 0:
+            return
+        batches = torch.arange(len(images)).split(min(self.batch_size, images_per_pass(images[0])))
+        with one_thread() as n_threads, ThreadPoolExecutor(n_threads) as pool:
+            run = map if n_threads == 1 else pool.map
+            yield from run(lambda batch: self._forward(torch.stack([images[k] for k in batch])), batches)
+
+    def _in_turn(self, images: _Transformed) -> Iterator[Tensor]:
+        """Features of batches in order, which are read and computed one after the other."""
         loader = DataLoader(
-            _Transformed(source, distributed.own_share(positions), self.transform),
+            images,
             batch_size=self.batch_size,
             num_workers=self.num_workers,
             worker_init_fn=exit_if_orphaned,
             generator=torch.Generator(),  # torch's own must not depend on whether features are cached
         )
-        parts = []
-        for images in loader:
-            parts.append(self.backbone(images.to(self.device)).float().cpu())
-            bar.update(distributed.process_rank()[1] * len(images))
-        return distributed.in_order_of_images(parts)
+        for batch in loader:
+            yield self._forward(batch.to(self.device))
+
+    @torch.inference_mode()
+    def _forward(self, images: Tensor) -> Tensor:
+        if type(self.backbone) is Backbone:
+            return frozen_forward(self.backbone, images, self._to_inputs).float().cpu()
+        inputs = images if self._to_inputs is None else self._to_inputs(images)
+        return self.backbone(inputs).float().cpu()
+
+
+def _concatenate(blocks: Iterable[Tensor], n_rows: int) -> Tensor:
+    """All rows of the blocks, with memory for one block beside the result; torch.cat needs it twice."""
+    rows = torch.empty(0)
+    n_filled = 0
+    for block in blocks:
+        if n_filled == 0:
+            rows = block.new_empty(n_rows, *block.shape[1:])
+        rows[n_filled : n_filled + len(block)] = block
+        n_filled += len(block)
+    return rows
 
 
 def _file_digests(source: ImageFiles, positions: Sequence[int], folder: Path) -> list[bytes]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
 from avalanche_agcn.checks import check_choice, check_range, check_shape
-from avalanche_agcn.models.forward import evaluation_mode
+from avalanche_agcn.models.forward import evaluation_mode, one_thread
 from avalanche_agcn.models.networks import Weights, load_network
 from avalanche_agcn.models.networks import WeightsUnavailable as WeightsUnavailable  # for users to catch
 
@@ -289,6 +289,7 @@ def _find_pairs(layers: nn.Module, image: Tensor) -> tuple[Tensor, list[tuple[nn
     return features, pairs
 
 
+@one_thread()
 @torch.no_grad()
 def _run(layers: nn.Module, image: Tensor) -> Tensor:
     with evaluation_mode(layers):

@@ -1,4 +1,4 @@
-"""Helpers for models: unwrapping, frozen copies, digests, evaluation mode, recording of outputs, devices."""
+"""Helpers for models: unwrapping, frozen copies, digests, modes, threads, recording of outputs, devices."""
 
 import copy
 import hashlib
@@ -52,6 +52,20 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Let torch use one thread, and give the number that it had before.
+
+    For little work: threads wait for each other in every layer, long if other programs use the processor.
+    """
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield n_threads
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 class OutputRecorder:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import torchvision
 from torch import nn
 from torchvision.ops import Conv2dNormActivation
@@ -115,6 +116,26 @@ def _avoid_copies(layers: nn.Module) -> None:
             if isinstance(pad, nn.ZeroPad2d) and len(set(pad.padding)) == 1:
                 module.padding = pad.padding[:2]
                 module.static_padding = nn.Identity()
+
+
+@torch.no_grad()
+def pad_within_convolutions(layers: nn.Module) -> None:
+    """Let all convolutions of an EfficientNet-Lite pad within themselves, in place: faster, not for training.
+
+    Where the padding has one row and column more below and to the right, the kernel gets a row and a column
+    of zeros above and to the left, so that all sides can have the larger padding. Outputs stay the same.
+    """
+    for module in layers.modules():
+        pad = getattr(module, "static_padding", None)
+        if not isinstance(module, nn.Conv2d) or not isinstance(pad, nn.ZeroPad2d):
+            continue
+        left, right, top, bottom = pad.padding
+        if right == left + 1 and (top, bottom) == (left, right) and module.dilation == (1, 1):
+            module.weight = nn.Parameter(F.pad(module.weight, (1, 0, 1, 0)))
+            height, width = module.kernel_size
+            module.kernel_size = (height + 1, width + 1)
+            module.padding = (right, right)
+            module.static_padding = nn.Identity()
 
 
 def _from_torchvision(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:

@@ -1,11 +1,14 @@
 import struct
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
+from torchvision.transforms import v2
 
-from avalanche_agcn.benchmarks.image_files import ImageFiles, load_image, paper_transforms
+from avalanche_agcn.benchmarks.image_files import ImageFiles, load_image, paper_transforms, split_transform
 
 RED, GREEN, BLUE = (250, 10, 10), (10, 250, 10), (10, 10, 250)
 
@@ -142,3 +145,45 @@ def test_paper_transforms_scale_flip_and_normalise():
     transforms = paper_transforms(8, train_transform=len)
     assert transforms["train_transform"] is len
     assert transforms["eval_transform"] is not len
+
+
+def test_threads_can_read_truncated_files_at_the_same_time(tmp_path):
+    path = tmp_path / "cut.jpg"
+    Image.effect_noise((400, 400), 50).save(path)
+    path.write_bytes(path.read_bytes()[:-2000])
+    with warnings.catch_warnings(), ThreadPoolExecutor(8) as threads:
+        warnings.simplefilter("ignore")
+        images = list(threads.map(load_image, [path] * 64))
+    assert {image.size for image in images} == {(400, 400)}
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+@pytest.mark.parametrize("size", [24, None])
+def test_the_parts_of_a_transform_give_its_values_bit_for_bit(size):
+    rng = np.random.default_rng(0)
+    photos = [Image.fromarray(rng.integers(0, 256, (40, 30, 3), dtype=np.uint8)) for _ in range(3)]
+    transform = paper_transforms(size)["eval_transform"]
+    to_pixels, to_inputs = split_transform(transform)
+    pixels = torch.stack([to_pixels(photo) for photo in photos])
+    assert (type(pixels), pixels.dtype) == (torch.Tensor, torch.uint8)
+    inputs = to_inputs(pixels)
+    assert type(inputs) is torch.Tensor
+    assert torch.equal(inputs, torch.stack([transform(photo) for photo in photos]))
+
+
+TO_FLOAT = v2.ToDtype(torch.float32, scale=True)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        None,
+        TO_FLOAT,
+        v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip(), TO_FLOAT]),
+        v2.Compose([v2.ToImage(), lambda image: image / 2, TO_FLOAT]),
+        v2.Compose([TO_FLOAT]),  # leaves arrays as they are, but not the tensor that a batch of them becomes
+        v2.Compose([v2.ToImage(), TO_FLOAT, v2.Resize(8)]),
+    ],
+)
+def test_other_transforms_have_no_part_for_batches(transform):
+    assert split_transform(transform) == (transform, None)

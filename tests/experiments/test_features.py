@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from torchvision.transforms import v2
 
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
-from avalanche_agcn.benchmarks.image_files import ImageFiles
+from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.experiments import features as module
 from avalanche_agcn.experiments.features import default_cache, feature_benchmark
 from avalanche_agcn.models import create_backbone
@@ -56,7 +56,7 @@ def scenes(**settings):
     return SplitScenes(n_classes=6, n_experiences=2, n_train=60, n_test=30, image_size=16, **settings)
 
 
-def photos(folder, n=12, new=True):
+def photos(folder, n=12, new=True, transform=TO_TENSOR):
     """A benchmark of files, which are written first if new."""
     generator = torch.Generator().manual_seed(0)
     for k in range(n if new else 0):
@@ -64,7 +64,7 @@ def photos(folder, n=12, new=True):
         Image.fromarray(pixels.numpy()).save(folder / f"{k}.bmp")
     targets = torch.eye(3).repeat(n // 3, 1)
     source = ImageFiles(folder, [f"{k}.bmp" for k in range(n)], targets)
-    return multilabel_benchmark(source, source, n_experiences=3, eval_transform=TO_TENSOR)
+    return multilabel_benchmark(source, source, n_experiences=3, eval_transform=transform)
 
 
 @pytest.fixture(autouse=True)
@@ -238,3 +238,58 @@ def test_features_are_not_cached_for_a_transform_without_description(tmp_path, c
     assert sum("not cached" in message for message in messages) == 1
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache() == tmp_path / "avalanche_agcn"
+
+
+class Opaque:
+    """A user's own transform: it does what another one does, but not in torchvision's words."""
+
+    def __init__(self, transform):
+        self.transform = transform
+
+    def __call__(self, image):
+        return self.transform(image)
+
+    def __repr__(self):
+        return f"Opaque({self.transform!r})"
+
+
+def test_threads_and_own_transforms_change_no_bit_and_folding_only_the_last_ones(tmp_path):
+    backbone = create_backbone("small", pretrained=True)
+    transform = paper_transforms(32, mean=backbone.mean, std=backbone.std)["eval_transform"]
+    images = photos(tmp_path, n=30, transform=transform)
+    expected = backbone.eval()(stack(images.test_stream[0].dataset.eval())).detach()
+    made = []
+    try:
+        for name, benchmark, n_threads in (
+            ("one", images, 1),
+            ("two", images, 2),
+            ("own", photos(tmp_path, n=30, new=False, transform=Opaque(transform)), 1),
+        ):
+            torch.set_num_threads(n_threads)
+            features = feature_benchmark(benchmark, backbone, tmp_path / name, batch_size=4)
+            made.append(stack(features.test_stream[0].dataset))
+            assert torch.get_num_threads() == n_threads
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(made[0], made[1])
+    assert torch.equal(made[0], made[2])
+    torch.testing.assert_close(made[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_photo_that_a_thread_cannot_read_is_named(tmp_path):
+    backbone = create_backbone("small", pretrained=True)
+    benchmark = photos(tmp_path, transform=paper_transforms(32)["eval_transform"])
+    (tmp_path / "7.bmp").write_bytes(b"no image")
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(OSError, match=r"7\.bmp is not an image"):
+            feature_benchmark(benchmark, backbone, tmp_path / "cache", batch_size=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_features_of_another_computation_are_not_used(tmp_path, computed, monkeypatch):
+    assert [computed(scenes(), MeanColours(), tmp_path) for _ in range(2)] == [90, 0]
+    monkeypatch.setattr(module, "COMPUTATION", "another")
+    assert computed(scenes(), MeanColours(), tmp_path) == 90

@@ -7,7 +7,7 @@ import torchvision
 from torch import nn
 
 from avalanche_agcn.models.backbones import create_backbone
-from avalanche_agcn.models.networks import WeightsUnavailable, features_of
+from avalanche_agcn.models.networks import WeightsUnavailable, features_of, pad_within_convolutions
 
 SMALL_FAMILIES = ["mobilenet_v3_small", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1"]
 OTHER_FAMILIES = [
@@ -109,3 +109,15 @@ def test_weights_of_a_whole_timm_network_are_taken_without_its_classifier(tmp_pa
     x = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(whole.get_classifier()(mean(x)), whole(x))
     torch.testing.assert_close(largest(x), whole.forward_features(x).amax((2, 3)))
+
+
+def test_convolutions_that_pad_themselves_give_the_same_maps_for_any_size():
+    pytest.importorskip("efficientnet_lite_pytorch", reason="needs avalanche-agcn[lite]")
+    layers = create_backbone("efficientnet_lite0", pretrained=False).eval().layers
+    images = [torch.randn(1, 3, height, width) for height, width in ((64, 64), (65, 50))]
+    with torch.no_grad():
+        expected = [layers(image) for image in images]
+        pad_within_convolutions(layers)
+        assert not any(isinstance(module, nn.ZeroPad2d) for module in layers.modules())
+        for image, maps in zip(images, expected, strict=True):
+            torch.testing.assert_close(layers(image), maps)

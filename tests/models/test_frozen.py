@@ -1,0 +1,71 @@
+"""Folded copies and passes of frozen networks, compared with the networks themselves."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from avalanche_agcn.benchmarks.image_files import paper_transforms, split_transform
+from avalanche_agcn.models import Backbone, create_backbone
+from avalanche_agcn.models import frozen as module
+from avalanche_agcn.models.frozen import folded_copy, frozen_forward
+
+
+class Twice(nn.Module):
+    """Uses the output of a convolution twice, which cannot be folded."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.norm.running_mean.fill_(1.0)
+
+    def forward(self, x):
+        y = self.convolution(x)
+        return y + self.norm(y)
+
+
+def test_folded_copy_gives_the_same_features_and_leaves_the_network_as_it_is():
+    network = create_backbone("small", pretrained=True, freeze_batchnorm=True).train()
+    before = copy.deepcopy(network.state_dict())
+    folded = folded_copy(network)
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in folded.modules())
+    assert folded.layers[0][0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert not folded.training
+    assert not any(weight.requires_grad for weight in folded.parameters())
+    assert network.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    images = torch.randn(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(folded(images), network.eval()(images).detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Backbone(Twice(), num_features=4),
+        Backbone(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)), num_features=4),  # of grey images
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten()),  # not a network of this package
+    ],
+)
+def test_networks_that_cannot_be_folded_are_only_copied(network):
+    copied = folded_copy(network)
+    first = next(network.parameters())
+    images = torch.randn(2, first.shape[1], 16, 16)
+    assert any(isinstance(layer, nn.BatchNorm2d) for layer in copied.modules())
+    torch.testing.assert_close(copied(images), network.eval()(images).detach())
+
+
+def test_passes_give_the_outputs_of_the_whole_batch_transformed_image_by_image(monkeypatch):
+    sizes = []
+    network = folded_copy(create_backbone("small", pretrained=True))
+    network.register_forward_hook(lambda module, inputs, output: sizes.append(len(inputs[0])))
+    pixels = torch.randint(0, 256, (7, 3, 40, 40), dtype=torch.uint8)
+    transform = paper_transforms(32, mean=network.mean, std=network.std)["eval_transform"]
+    to_pixels, to_inputs = split_transform(transform)
+    expected = network(torch.stack([transform(image) for image in pixels]))
+    monkeypatch.setattr(module, "PIXELS_PER_PASS", 3 * 32 * 32)
+    outputs = frozen_forward(network, to_pixels(pixels), to_inputs)
+    assert sizes == [7, 3, 3, 1]
+    torch.testing.assert_close(outputs, expected)
+    monkeypatch.setattr(module, "PIXELS_PER_PASS", 1)  # less than an image
+    torch.testing.assert_close(frozen_forward(network, to_inputs(to_pixels(pixels))), expected)
