@@ -32,6 +32,7 @@ SCRIPTS = (
     "peak_memory",
     "graph",
     "feature_sums",
+    "long_stream",
     "memories",
     "streams",
     "evaluation",

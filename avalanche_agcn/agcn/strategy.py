@@ -12,6 +12,7 @@ from avalanche_agcn.checks import check_choice
 from avalanche_agcn.methods.replay import StoragePolicy, make_memory
 from avalanche_agcn.training.losses import Reduction
 from avalanche_agcn.training.memory import OnlineReplayPlugin
+from avalanche_agcn.training.statistics.compact import StatisticsKind
 from avalanche_agcn.training.statistics.negatives import StatisticalNegativesPlugin
 from avalanche_agcn.training.template import MultiLabelTemplate, Plugins
 
@@ -37,6 +38,8 @@ class AGCN(MultiLabelTemplate):
             soft labels and graph of the authors' code; or ``"statistics"``, the equations with a
             `StatisticalNegativesPlugin` and weights that suit it, best with orthogonal word vectors and
             ``lr_gcn=3e-4``.
+        statistics: of the preset ``"statistics"``: ``"exact"`` or ``"compact"``, as of its plugin.
+        max_gaussians: of the same, the largest number of Gaussians; None for one per older experience.
         mem_size: number of images in a replay memory; 0 for none, as in the paper.
         storage_policy: which images it keeps: those of the method ``"er"``, ``"prs"`` or ``"ocdm"``.
         seed: seed of the memory (0 if None) and of the stream.
@@ -58,6 +61,8 @@ class AGCN(MultiLabelTemplate):
         new_threshold: float | None = None,
         cross_threshold: float | None = None,
         q_counts: QCounts = "experience",
+        statistics: StatisticsKind = "exact",
+        max_gaussians: int | None = None,
         mem_size: int = 0,
         storage_policy: StoragePolicy = "er",
         batch_size_mem: int | None = None,
@@ -92,7 +97,8 @@ class AGCN(MultiLabelTemplate):
         # AGCNPlugin comes first: λ₁ multiplies the criterion, not what other plugins add to the loss.
         agcn_plugins: list[BasePlugin] = [self.agcn, self.acm]
         if preset == "statistics":
-            agcn_plugins.append(StatisticalNegativesPlugin())
+            negatives = StatisticalNegativesPlugin(max_gaussians=max_gaussians, statistics=statistics)
+            agcn_plugins.append(negatives)
         if mem_size:
             memory = make_memory(storage_policy, mem_size, seed=seed or 0)
             agcn_plugins.append(
