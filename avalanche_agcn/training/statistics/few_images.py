@@ -25,7 +25,7 @@ from torch import Tensor
 class Spectrum(NamedTuple):
     """Eigendecomposition S = V diag(e) Vᵀ of the scatter of all images, in standardised features."""
 
-    count: float  # N
+    n_images: float  # N
     mean: Tensor  # μ [D], not standardised
     inverse_std: Tensor  # [D], 1 / standard deviation of each feature
     eigenvalues: Tensor  # e, [D]
@@ -59,10 +59,10 @@ class FewImages(NamedTuple):
         width = len(total)  # 1 + D
         a, X, Y = factor[:, 0], factor[:, 1:width], factor[:, width:]
         count = a.square().sum().item()  # n_t
-        n = (1 - gamma) * count + gamma * spectrum.count
+        n = (1 - gamma) * count + gamma * spectrum.n_images
         own_mean = a @ X / count
         distance = own_mean - spectrum.mean
-        b = math.sqrt(gamma * spectrum.count / n)
+        b = math.sqrt(gamma * spectrum.n_images / n)
         U = (X - torch.outer(a, own_mean - b * distance)) * spectrum.inverse_std
         positives = a @ Y
         Q = Y - torch.outer(a, (1 - b) / count * positives)

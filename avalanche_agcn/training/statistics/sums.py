@@ -43,6 +43,8 @@ class MomentSums:
     def __init__(self, n_targets: int | None, *, target_products: bool = True) -> None:
         self._n_targets = n_targets
         self._n_target_rows = (n_targets or 0) if target_products else 0
+        # Of all rows but those that wait; sums that were multiplied are None then.
+        self._factor: Tensor | None = None
         self.replace(None)
 
     @property
@@ -93,7 +95,7 @@ class MomentSums:
         """
         is_dense = self._shared is not None or self._own is not None or is_distributed()
         width = self.width
-        if is_dense or width is None or self.count * FEATURES_PER_ROW > width:
+        if is_dense or width is None or not 0 < self.count * FEATURES_PER_ROW <= width:
             self.total()
         elif self._waiting:
             rows = self._joined_rows()
@@ -117,7 +119,7 @@ class MomentSums:
         """Replace the sums; with several processes, all must pass the same."""
         self._shared = total  # the same in all processes
         self._own: Tensor | None = None  # rows of this process since the last synchronize()
-        self._factor: Tensor | None = None  # of all rows but those that wait; then the two above are None
+        self._factor = None
         self._waiting: list[tuple[Tensor, Tensor]] = []
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:

@@ -250,6 +250,13 @@ def test_few_images_keep_a_factor_of_the_same_sums(draw_few, feed):
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+def test_no_labelled_image_leaves_no_factor(draw_few, feed):
+    features, targets = draw_few()[2]
+    statistics = flushed(feed([*draw_few()[:2], (features, torch.full_like(targets, NAN))]))
+    assert statistics.factor(2) is None
+    assert not statistics.moments(2).any()
+
+
 def test_a_factor_takes_more_images_until_there_are_many(draw_few, feed):
     few, plain = flushed(feed(draw_few())), feed(draw_few())
     for n_more, has_factor in ((4, True), (3, False)):  # 10 of 80 features are few
