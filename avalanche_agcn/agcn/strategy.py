@@ -9,6 +9,7 @@ from avalanche_agcn.agcn.plugins import PAPER_WEIGHTS, ACMPlugin, AGCNPlugin, So
 from avalanche_agcn.checks import check_choice
 from avalanche_agcn.methods.replay import OptionalReplay
 from avalanche_agcn.training.losses import Reduction
+from avalanche_agcn.training.statistics.compact import StatisticsKind
 from avalanche_agcn.training.statistics.negatives import StatisticalNegativesPlugin
 from avalanche_agcn.training.template import Plugins
 
@@ -33,6 +34,7 @@ class AGCN(OptionalReplay):
             `StatisticalNegativesPlugin` and weights that suit it, best with orthogonal word vectors and
             ``lr_gcn=3e-4``.
         graph_options: the ``options`` of `ACMPlugin`.
+        statistics, max_gaussians: of the `StatisticalNegativesPlugin`.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class AGCN(OptionalReplay):
         graph: Graph | None = None,
         graph_options: GraphOptions | None = None,
         q_counts: QCounts = "experience",
+        statistics: StatisticsKind = "exact",
+        max_gaussians: int | None = None,
         plugins: Plugins = None,
         **base_kwargs: Any,
     ) -> None:
@@ -67,7 +71,8 @@ class AGCN(OptionalReplay):
             options=graph_options,
             q_counts=q_counts,
         )
-        negatives = [StatisticalNegativesPlugin()] if preset == "statistics" else []
+        negatives = StatisticalNegativesPlugin(statistics=statistics, max_gaussians=max_gaussians)
+        agcn_plugins = [self.agcn, self.acm] + ([negatives] if preset == "statistics" else [])
         # AGCNPlugin comes first: λ₁ multiplies the criterion, not what other plugins add to the loss.
-        super().__init__(plugins=[self.agcn, self.acm, *negatives, *(plugins or [])], **base_kwargs)
+        super().__init__(plugins=[*agcn_plugins, *(plugins or [])], **base_kwargs)
         AGCNModel.of(self)  # raises an error for another model

@@ -73,6 +73,7 @@ LIMITS: dict[str, Any] = {
     "lambda_cls": _WEIGHT,
     "lambda_dst": _WEIGHT,
     "lambda_gph": _WEIGHT,
+    "max_gaussians": _COUNT,
     "mem_size": Field(ge=0, le=10**9),
     "neighbour_weight": _WEIGHT,
     "new_threshold": _POSITIVE_SHARE,

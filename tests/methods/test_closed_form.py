@@ -218,6 +218,25 @@ def test_merged_halves_equal_training_on_all(benchmark, features, make_model, ne
     assert_same_scores(one, train(both, stream.train_stream), stream, atol=1e-4 if network else 1e-9)
 
 
+def test_compact_statistics_rank_alike_resume_and_are_neither_merged_nor_forgotten(features):
+    exact = train(make(), features.train_stream)
+    settings = {"statistics": "compact", "seed": 0}
+    compact = train(make(**settings), features.train_stream)
+    targets = evaluation_rows(features, 1)
+    found, expected = (mean_average_precision(scores(one, features), targets) for one in (compact, exact))
+    assert abs(found - expected) < 0.05
+    resumed, first = make(**settings), train(make(**settings), features.train_stream[:2])
+    resumed.collector.load_state_dict(copy.deepcopy(first.collector.state_dict()))
+    resumed.model.load_state_dict(first.model.state_dict())
+    assert torch.equal(scores(train(resumed, features.train_stream[2:]), features), scores(compact, features))
+    with pytest.raises(ValueError, match="merge is not exact: use statistics"):
+        compact.merge(exact)
+    with pytest.raises(ValueError, match="merge is not exact: use statistics"):
+        exact.merge(compact)
+    with pytest.raises(ValueError, match="forget is not exact: use statistics"):
+        compact.forget(features.train_stream[0].dataset)
+
+
 def test_forgetting_equals_never_having_seen_and_forgets_no_other_photos(features):
     strategy = train(make(), features.train_stream)
     strategy.forget(concat_datasets([part.dataset for part in half(features, 1)]))

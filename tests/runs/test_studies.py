@@ -13,6 +13,7 @@ from avalanche_agcn.experiments.settings import change_settings, make_settings
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "runs" / "studies"
 COCO18 = FOLDER / "coco18"
+NOT_RUN_YET = ("bytes",)  # parts of coco18 that are declared and have no results
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_stored_results_are_those_of_the_study_and_of_test_photos(studies, name)
             assert changed == []  # so that none is run again
             assert not result.settings["validation_size"]
             assert result.settings["limit"] is None or result.label.endswith(" photos")
-        if name == "coco18":
+        if name == "coco18" and part not in NOT_RUN_YET:
             assert set(names) == set(wanted)
             assert table.stat().st_size < 1_200_000
 
@@ -113,6 +114,24 @@ def test_split_coco_declares_the_runs_of_the_command_line(studies):
     assert changed_settings({**given.as_dict(), "lr": 1.0}, wanted["paper"][given.name]) == [
         "lr: 1.0, now 0.0001"
     ]
+
+
+@pytest.mark.parametrize("name", ["coco18", "split_coco"])
+def test_rows_of_equal_bytes_have_sums_or_photos(studies, name):
+    stream = studies.study.read_stream(name)
+    part = stream.declare(studies.study._frozen_choices(FOLDER / name))["bytes"]
+    kept = {}
+    for settings in part.final_settings({}):
+        of_method = settings.method_settings
+        kept[settings.label] = of_method.get("mem_size") or of_method["statistics"]
+    n_compact, n_exact = sorted({value for value in kept.values() if isinstance(value, int)})
+    assert n_compact < n_exact / 4
+    assert len(kept) == 16
+    for kind in ("exact", "compact"):
+        assert kept[f"streaming_ridge, {kind}"] == kept[f"agcn statistics, {kind}"] == kind
+    for method in ("er", "prs", "ocdm"):
+        for n_photos in (n_exact, n_compact):
+            assert kept[f"{method} + negatives, {n_photos} photos"] == n_photos
 
 
 @pytest.mark.parametrize("name", ["split_coco", "voc2007", "coco80"])

@@ -75,7 +75,7 @@ WRONG = [  # one setting at a time
     (plugins.ConfidencePenaltyPlugin, {"beta": -0.1, "alpha": 1.1}),
     (plugins.PseudoLabelPlugin, {"threshold": 1.5}),
     (plugins.ContrastivePlugin, {"weight": -1.0}),
-    (plugins.StatisticalNegativesPlugin, {"weight": math.nan}),
+    (plugins.StatisticalNegativesPlugin, {"weight": math.nan, "max_gaussians": 0, "statistics": "small"}),
     (partial(plugins.MemoryPlugin, MEMORY), {"batch_size_mem": -1}),
     (partial(plugins.OnlineReplayPlugin, MEMORY), {"views": 0}),
     (ReservoirBuffer, {"max_size": -1}),

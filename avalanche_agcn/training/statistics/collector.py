@@ -9,6 +9,7 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks.experience import origin_of
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
+from avalanche_agcn.training.statistics.compact import StatisticsKind, make_statistics
 from avalanche_agcn.training.statistics.counter import Fingerprint, StreamCounter, fingerprint
 from avalanche_agcn.training.statistics.features import FeatureStatistics
 from avalanche_agcn.training.statistics.provenance import Provenance
@@ -84,11 +85,13 @@ class FeatureStatisticsPlugin(FeatureCollector):
 
     Other images of classes that were counted before, as of another benchmark, are added to their sums. A
     `DriftCompensationPlugin` replaces the model's features by those of its teacher.
+
+    ``statistics`` is ``"exact"``, or ``"compact"`` for about a tenth of the bytes (`CompactStatistics`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, statistics: StatisticsKind = "exact") -> None:
         super().__init__()
-        self.statistics = FeatureStatistics()
+        self.statistics = make_statistics(statistics)
         self.provenance: Provenance | None = None  # of the features; None before training
         # Experiences of each image by name, where images may return in later experiences (`repeat_images`):
         self._places: dict[str, list[int]] = {}

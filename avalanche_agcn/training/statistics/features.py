@@ -11,6 +11,7 @@ from torch import Tensor
 from avalanche_agcn.checks import check_range, check_shape
 from avalanche_agcn.training.statistics.sums import ClassBlocks, MomentSums, add_moments, check_features
 
+CONSTANT = slice(0, 1)  # row or column of the moments that belongs to the constant 1
 ROUNDING = 1e-5  # tolerated relative error of Σf² after a removal: float32 features depend on their batch
 
 
@@ -20,7 +21,7 @@ class FeatureStatistics(ClassBlocks):
     Labels y are an experience's own columns, 0 or 1. Order and split of the images do not matter, up to
     rounding: sums add up, merge and can be subtracted. Rows without any own label (replayed images, padding)
     are skipped. Count an image once, in the first epoch of its experience. Sums of T experiences take T·D²·8
-    bytes: 336 MB for D = 2,048 and T = 10.
+    bytes, 336 MB for D = 2,048 and T = 10, and half of it in a state, which has one triangle of each matrix.
 
     **Privacy**: no image is stored, but with very few images sums reveal features: with n = 1, Σf is the
     feature of that image. Up to `sums.BLOCK_ROWS` rows of the open experience wait to be added, in
@@ -127,21 +128,17 @@ class FeatureStatistics(ClassBlocks):
         if not bool(A.isfinite().all() & shift.isfinite().all()):
             raise ValueError("The map has entries that are NaN or infinite; the sums were not changed.")
         chosen = range(self.n_experiences) if experiences is None else experiences
-        for sums in [self._sums[self._index(t)] for t in chosen]:
-            total = sums.total()
-            if total is None:
-                continue
+        for t in [self._index(t) for t in chosen]:
             # In coordinates [1, f, y] the map is one matrix B: [1, f, y] B = [1, fA + shift, y].
-            B = torch.eye(len(total), dtype=total.dtype, device=total.device)
-            B[0, 1 : 1 + width] = shift.to(total)
-            B[1 : 1 + width, 1 : 1 + width] = A.to(total)
-            mapped = B.T @ total @ B
-            sums.replace((mapped + mapped.T) / 2)
+            B = torch.eye(1 + width + self._sizes[t], dtype=torch.float64, device=A.device)
+            B[0, 1 : 1 + width] = shift
+            B[1 : 1 + width, 1 : 1 + width] = A
+            self._sums[t].map(B)
 
     def flush(self) -> None:
-        """Add waiting rows to the sums."""
+        """Add waiting rows to the sums; an experience of few images keeps a factor of them instead."""
         for sums in self._sums:
-            sums.total()
+            sums.condense()
 
     def synchronize(self) -> None:
         """Collective: add up the sums over all processes, each image once."""
@@ -160,25 +157,36 @@ class FeatureStatistics(ClassBlocks):
         total = sums.total()
         return sums.zeros(self._features.stop - 1) if total is None else total
 
+    def factor(self, t: int) -> Tensor | None:
+        """R of 1 + D + n_new columns with RᵀR = `moments`, where few images have one (`flush`), else None."""
+        return self._sums[self._index(t)].factor
+
+    def total(self) -> Tensor:
+        """Σ [1, f]ᵀ [1, f] over the images of all experiences, ``[1 + D, 1 + D]``."""
+        total = self._total_of_sums()
+        if total is None:
+            raise ValueError("The statistics have no images yet: call update(features, targets_new) first.")
+        return total
+
     def feature_sum(self, t: int) -> Tensor:
         """Σf of experience ``t``, ``[D]``."""
-        return self.moments(t)[0, self._features]
+        return self._block(t, CONSTANT, self._features)[0]
 
     def gram(self, t: int) -> Tensor:
         """Σffᵀ of experience ``t``, ``[D, D]``."""
-        return self.moments(t)[self._features, self._features]
+        return self._block(t, self._features, self._features)
 
     def cross(self, t: int) -> Tensor:
         """Σf yᵀ of experience ``t``, ``[D, n_new]``."""
-        return self.moments(t)[self._features, self._features.stop :]
+        return self._block(t, self._features, self._labels)
 
     def label_sum(self, t: int) -> Tensor:
         """Σy of experience ``t``, ``[n_new]``."""
-        return self.moments(t)[0, self._features.stop :]
+        return self._block(t, CONSTANT, self._labels)[0]
 
     def label_products(self, t: int) -> Tensor:
         """Σy yᵀ of experience ``t``, ``[n_new, n_new]``."""
-        return self.moments(t)[self._features.stop :, self._features.stop :]
+        return self._block(t, self._labels, self._labels)
 
     def mean(self, t: int) -> Tensor:
         """Mean feature of experience ``t``, ``[D]``; a ValueError if it has no images."""
@@ -208,7 +216,7 @@ class FeatureStatistics(ClassBlocks):
         if unknown:
             raise ValueError(
                 f"The state of feature statistics of {len(sizes)} experiences has an entry {unknown[0]!r}: "
-                "it is damaged or of another version."
+                'it is damaged or of another version, or of statistics="compact".'
             )
         self._sizes, self._sums = sizes, [MomentSums(size) for size in sizes]
         self._changed = set()
@@ -221,6 +229,34 @@ class FeatureStatistics(ClassBlocks):
         if self.width is None:
             raise ValueError("The statistics have no images yet: call update(features, targets_new) first.")
         return slice(1, 1 + self.width)
+
+    @property
+    def _labels(self) -> slice:
+        return slice(self._features.stop, None)
+
+    def _block(self, t: int, rows: slice, columns: slice) -> Tensor:
+        """A block of `moments`, found without the rest where there is a factor."""
+        factor = self.factor(t)
+        if factor is None:
+            return self.moments(t)[rows, columns]
+        return factor[:, rows].T @ factor[:, columns]
+
+    def _total_of_sums(self) -> Tensor | None:
+        """`total`; None if there are no images."""
+        total: Tensor | None = None
+        factors = []
+        for sums in self._sums:
+            if sums.factor is not None:
+                factors.append(sums.factor[:, : self._features.stop])
+                continue
+            part = sums.total()
+            if part is not None:
+                part = part[: self._features.stop, : self._features.stop]
+                total = part.clone() if total is None else total.add_(part.to(total.device))
+        if factors:
+            rows = torch.cat([factor.to(factors[0].device) for factor in factors])
+            total = add_moments(rows.T @ rows, total)
+        return total
 
     def _index(self, t: int | None) -> int:
         self._check_open()
@@ -257,6 +293,8 @@ class FeatureStatistics(ClassBlocks):
         return remaining if remaining[0, 0] > 0 else torch.zeros_like(remaining)  # no rounding errors remain
 
     def _check_alike(self, other: FeatureStatistics) -> None:
+        if type(other) is not type(self):
+            raise ValueError(f"Exact statistics cannot be combined with {type(other).__name__}.")
         widths = {self.width, other.width} - {None}
         if self.block_sizes != other.block_sizes or len(widths) > 1:
             raise ValueError(

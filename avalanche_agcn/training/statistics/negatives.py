@@ -13,6 +13,8 @@ from avalanche_agcn.checks import check_range, check_shape
 from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training.losses import at_least_float32
 from avalanche_agcn.training.statistics.collector import FeatureStatisticsPlugin
+from avalanche_agcn.training.statistics.compact import StatisticsKind
+from avalanche_agcn.training.statistics.features import FeatureStatistics
 
 LEAST_VARIANCE = 1e-12  # of a score: the square root has no gradient at 0
 _NODES, _WEIGHTS = np.polynomial.hermite.hermgauss(9)
@@ -25,12 +27,23 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin):
     expected loss of the new classifiers on it, with all labels negative, is added to the loss, multiplied by
     ``weight`` (`statistical_negative_loss`). It works with every model that has one weight vector per class,
     and with a replay memory. Place it after `AGCNPlugin`, so that λ₁ does not scale it.
+
+    Its cost grows with the number of Gaussians. If there are more than ``max_gaussians``, similar experiences
+    get one Gaussian with their common mean and covariance (`group_by_means`). For ``statistics`` see
+    `FeatureStatisticsPlugin`.
     """
 
-    def __init__(self, weight: float = 1.0) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        weight: float = 1.0,
+        *,
+        max_gaussians: int | None = None,
+        statistics: StatisticsKind = "exact",
+    ) -> None:
+        super().__init__(statistics=statistics)
         check_range("weight", weight, least=0)
-        self.weight = weight
+        check_range("max_gaussians", max_gaussians, least=1)
+        self.weight, self.max_gaussians = weight, max_gaussians
         self._older: list[Tensor] = []  # means, covariances and counts of earlier experiences with images
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
@@ -40,10 +53,14 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin):
         sums = self.statistics
         older = [t for t in range(sums.n_experiences - 1) if sums.count(t)]
         if older:
-            means = torch.stack([sums.mean(t).float() for t in older])
-            covariances = torch.stack([sums.covariance(t).float() for t in older])
-            counts = torch.tensor([sums.count(t) for t in older])
-            self._older = [part.to(strategy.device) for part in (means, covariances, counts)]
+            groups = [[t] for t in older]
+            if self.max_gaussians is not None:
+                all_means = torch.stack([sums.mean(t) for t in older])
+                counts = torch.tensor([sums.count(t) for t in older])
+                found = group_by_means(all_means, counts, self.max_gaussians)
+                groups = [[older[k] for k in group] for group in found]
+            gaussians = [_gaussian(sums, group) for group in groups]
+            self._older = [torch.stack(part).to(strategy.device) for part in zip(*gaussians, strict=True)]
 
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Add the expected loss of the new classifiers."""
@@ -57,6 +74,39 @@ class StatisticalNegativesPlugin(FeatureStatisticsPlugin):
         """Free the covariances."""
         super().after_training_exp(strategy, **kwargs)
         self._older = []
+
+
+def _gaussian(statistics: FeatureStatistics, experiences: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and covariance, in float32, and number of the images of some experiences together."""
+    count = sum(statistics.count(t) for t in experiences)
+    mean = torch.stack([statistics.feature_sum(t) for t in experiences]).sum(dim=0) / count
+    covariance = statistics.gram(experiences[0]) / count
+    for t in experiences[1:]:
+        covariance += statistics.gram(t) / count
+    covariance.addr_(mean, mean, alpha=-1)
+    return mean.float(), ((covariance + covariance.T) / 2).float(), torch.tensor(count)
+
+
+def group_by_means(means: Tensor, counts: Tensor, n_groups: int) -> list[list[int]]:
+    """Group experiences, with ``means [T, D]`` and ``counts [T]`` of images, into at most ``n_groups``.
+
+    The two groups are joined, again and again, whose joint scatter around their mean is the least larger than
+    the two of them (Ward's method): n₁n₂ / (n₁ + n₂) · |μ₁ − μ₂|².
+    """
+    groups = [[t] for t in range(len(means))]
+    means, counts = means.double().clone(), counts.double().to(means.device)
+    while len(groups) > n_groups:
+        weights = counts[:, None] * counts / (counts[:, None] + counts)
+        increase = weights * torch.cdist(means, means).square()
+        increase.fill_diagonal_(torch.inf)
+        first, second = sorted(divmod(int(increase.argmin()), len(groups)))
+        pair = torch.tensor([first, second], device=means.device)
+        means[first] = counts[pair] @ means[pair] / counts[pair].sum()
+        counts[first] += counts[second]
+        groups[first] += groups.pop(second)
+        remaining = torch.arange(len(means), device=means.device) != second
+        means, counts = means[remaining], counts[remaining]
+    return groups
 
 
 def statistical_negative_loss(

@@ -36,10 +36,10 @@ from torch import Tensor
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.linear import LogitRefinement
 from avalanche_agcn.training.statistics.features import FeatureStatistics
-from avalanche_agcn.training.statistics.sums import solve_regularised
+from avalanche_agcn.training.statistics.few_images import FewImages, Spectrum
+from avalanche_agcn.training.statistics.sums import inverse_deviations, solve_regularised
 
 RIDGE_GRID = torch.logspace(0, 6, 61, dtype=torch.float64)  # values of λ for generalised cross-validation
-CONSTANT_FEATURE = 1e-12  # least share of the variance in the mean square: below is the rounding of float64
 OTHERS_WEIGHT = 0.15
 """Weight of images of other experiences as negatives in the calibration. They are unlabelled: with weight 1
 the share of positives would be too low, with 0 too high. Chosen on held-out train photos; it holds for 2 to
@@ -88,26 +88,54 @@ def solve_ridge(
     check_ridge(gamma, ridge)
     total = sum_of_moments(statistics)
     inverse_std = inverse_deviations(total)
-    weights = []
-    biases = []
-    calibrations = []
-    ridges = []
+    spectrum = None  # of all images, if an experience has few
+    solved = []
     for t in range(statistics.n_experiences):
-        moments = statistics.moments(t)
-        problem = make_problem(moments, total, inverse_std, gamma)
-        if ridge is None:
-            weight, used_ridge, freedom = solve_by_gcv(problem)
-        else:
-            weight, used_ridge, freedom = solve_given(problem, ridge)
-        weight = (weight * inverse_std[:, None]).T  # for features that are not standardised
-        bias = problem.positives / problem.n - weight @ problem.mean
-        calibration = calibrate(weight, bias, moments, total, leverage=freedom / problem.n)
-        weights.append(weight)
-        biases.append(bias)
-        calibrations.append(calibration)
-        ridges.append(weight.new_tensor([used_ridge]))
+        factor = statistics.factor(t)
+        if factor is None:
+            solved.append(_solve_experience(statistics.moments(t), total, inverse_std, gamma, ridge))
+            continue
+        if spectrum is None:
+            spectrum = Spectrum.of(total, inverse_std)
+        solved.append(_solve_few(factor.to(total.device), total, spectrum, gamma, ridge))
+    weights, biases, calibrations, ridges = zip(*solved, strict=True)
     calibration = Calibration(*map(torch.cat, zip(*calibrations, strict=True)))
     return RidgeClassifiers(torch.cat(weights), torch.cat(biases), calibration, torch.cat(ridges))
+
+
+def _solve_experience(
+    moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float, ridge: float | None
+) -> RidgeClassifiers:
+    """Classifiers of one experience from its sums, as in `make_problem`."""
+    problem = make_problem(moments, total, inverse_std, gamma)
+    if ridge is None:
+        weight, used_ridge, freedom = solve_by_gcv(problem)
+    else:
+        weight, used_ridge, freedom = solve_given(problem, ridge)
+    weight = (weight * inverse_std[:, None]).T  # for features that are not standardised
+    bias = problem.positives / problem.n - weight @ problem.mean
+    calibration = calibrate(weight, bias, moments, total, leverage=freedom / problem.n)
+    return RidgeClassifiers(weight, bias, calibration, weight.new_tensor([used_ridge]))
+
+
+def _solve_few(
+    factor: Tensor, total: Tensor, spectrum: Spectrum, gamma: float, ridge: float | None
+) -> RidgeClassifiers:
+    """Classifiers of one experience of few images, from a factor of its sums (`few_images.py`)."""
+    problem = FewImages.of(factor, total, spectrum, gamma)
+    grid = RIDGE_GRID.to(factor) if ridge is None else factor.new_tensor([ridge])
+    used_ridge = choose_ridge(grid, problem.n, *problem.errors(grid)) if ridge is None else ridge
+    weight, freedom = problem.solve(used_ridge)
+    bias = problem.positives / problem.n - weight @ problem.mean
+    width = len(total)  # 1 + D
+    classifiers = torch.cat([bias[:, None], weight], dim=1)
+    own, labels = factor[:, :width], factor[:, width:]
+    count = torch.lerp(own[:, 0].square().sum(), total[0, 0], OTHERS_WEIGHT)
+    summed = torch.lerp(classifiers @ own.T @ own, classifiers @ total, OTHERS_WEIGHT)
+    calibration = _calibrate_sums(
+        classifiers, summed, count, own[:, 0] @ labels, own.T @ labels, freedom / problem.n
+    )
+    return RidgeClassifiers(weight, bias, calibration, weight.new_tensor([used_ridge]))
 
 
 def check_ridge(gamma: float, ridge: float | None) -> None:
@@ -130,19 +158,7 @@ def sum_of_moments(statistics: FeatureStatistics) -> Tensor:
     """Σ [1, f]ᵀ [1, f] over the images of all experiences, ``[1 + D, 1 + D]``."""
     if statistics.width is None:
         raise ValueError("The statistics have no images yet, so there is nothing to solve.")
-    size = 1 + statistics.width
-    total = statistics.moments(0)[:size, :size].clone()
-    for t in range(1, statistics.n_experiences):
-        total += statistics.moments(t)[:size, :size].to(total.device)
-    return total
-
-
-def inverse_deviations(total: Tensor) -> Tensor:
-    """1 / standard deviation of each feature, 0 where it does not vary, ``[D]``."""
-    n = total[0, 0].clamp(min=1)
-    squares, mean = total.diagonal()[1:] / n, total[0, 1:] / n
-    variance = squares - mean**2
-    return torch.where(variance > CONSTANT_FEATURE * squares, variance.rsqrt(), 0.0)
+    return statistics.total()
 
 
 def make_problem(moments: Tensor, total: Tensor, inverse_std: Tensor, gamma: float) -> Problem:
@@ -192,12 +208,17 @@ def solve_by_gcv(problem: Problem, grid: Tensor = RIDGE_GRID) -> tuple[Tensor, f
     explained = rotated_squares * (eigenvalues + 2 * grid[:, None]) / regularised**2  # [L, D]
     rss = total_squares - explained.sum(dim=1)
     freedom_left = n - 1 - (eigenvalues / regularised).sum(dim=1)  # n − df, [L]
-    # Infinite where the solution has as many degrees of freedom as there are images.
-    errors = torch.where(freedom_left > 1e-9 * n, n * rss.clamp(min=0) / freedom_left**2, torch.inf)
-    ridge = grid[errors <= errors.min()].max().item()  # the largest λ in a tie
+    ridge = choose_ridge(grid, n, rss, freedom_left)
     weight = vectors @ (rotated / (eigenvalues + ridge)[:, None])
     freedom = 1 + (eigenvalues / (eigenvalues + ridge)).sum().item()
     return weight, ridge, freedom
+
+
+def choose_ridge(grid: Tensor, n: float, rss: Tensor, freedom_left: Tensor) -> float:
+    """The λ of the grid with the smallest n·RSS / (n − df)², the largest in a tie; RSS and n − df ``[L]``."""
+    # Infinite where the solution has as many degrees of freedom as there are images.
+    errors = torch.where(freedom_left > 1e-9 * n, n * rss.clamp(min=0) / freedom_left**2, torch.inf)
+    return grid[errors <= errors.min()].max().item()
 
 
 def calibrate(
@@ -210,17 +231,33 @@ def calibrate(
     were not used to fit the weights. Without this step probabilities are too confident.
     """
     width = len(total)  # 1 + D
-    h = min(leverage, MOST_LEVERAGE)
     population = torch.lerp(moments[:width, :width], total, OTHERS_WEIGHT)
-    count = population[0, 0].clamp(min=1)
-    positives = moments[0, width:]
+    classifiers = torch.cat([bias[:, None], weight], dim=1)  # [K, 1 + D]: scores are [1, f] · classifiers
+    return _calibrate_sums(
+        classifiers,
+        classifiers @ population,
+        population[0, 0],
+        moments[0, width:],
+        moments[:width, width:],
+        leverage,
+    )
+
+
+def _calibrate_sums(
+    classifiers: Tensor, summed: Tensor, count: Tensor, positives: Tensor, cross: Tensor, leverage: float
+) -> Calibration:
+    """The same from the products of the classifiers with the sums P of a population of ``count`` images.
+
+    ``classifiers`` are [b, w], ``[K, 1 + D]``, and ``summed`` is [b, w] P; ``positives`` are Σy, ``[K]``, and
+    ``cross`` is Σ [1, f] yᵀ, ``[1 + D, K]``.
+    """
+    h = min(leverage, MOST_LEVERAGE)
+    count = count.clamp(min=1)
     share = positives / count
     prior = (positives + 0.5) / (count + 1)  # never 0 or 1, so that its logit is finite
-    classifiers = torch.cat([bias[:, None], weight], dim=1)  # [K, 1 + D]: scores are [1, f] · classifiers
-    summed = classifiers @ population
     mean = summed[:, 0] / count
     square = (summed * classifiers).sum(dim=1) / count
-    of_positives = (classifiers * moments[:width, width:].T).sum(dim=1) / positives
+    of_positives = (classifiers * cross.T).sum(dim=1) / positives
     positive_mean = torch.where(positives > 0, of_positives, mean)
     # The same moments of (s − h·y) / (1 − h):
     covariance = share * (positive_mean - mean)  # of scores and labels
@@ -276,8 +313,8 @@ def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifi
     conditionals = []  # P(i | j) for the new classes j of each experience, [C, n_new]
     for t in range(statistics.n_experiences):
         own_columns = statistics.columns(t)  # where labels are known; other shares follow from scores
-        n_images = statistics.moments(t)[0, 0]
         n_positives = statistics.label_sum(t)
+        n_images = n_positives.new_tensor(statistics.count(t))
         mean_feature = statistics.feature_sum(t) / n_images.clamp(min=1)
         prior_here = _shares(classifiers, mean_feature[None])[0]
         prior_here[own_columns] = n_positives / n_images.clamp(min=1)

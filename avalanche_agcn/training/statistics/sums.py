@@ -8,6 +8,7 @@ Its blocks are n, Σf, Σffᵀ, Σf yᵀ, Σy and Σy yᵀ. They do not depend o
 """
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ from avalanche_agcn.training.distributed import is_distributed, largest_of_proce
 
 BLOCK_ROWS = 256
 """Rows that are multiplied at a time: writing D² sums for a batch of 8 costs more than its product."""
+CONSTANT_FEATURE = 1e-12  # least share of the variance in the mean square: below is the rounding of float64
+FEATURES_PER_ROW = 8
+"""Rows are few, and kept as a triangular factor, if there are at least this many features for each."""
 
 
 class MomentSums:
@@ -26,6 +30,8 @@ class MomentSums:
 
     Rows wait until `BLOCK_ROWS` of them can be multiplied at once, or until the sums are read. The sums
     are kept on the device of the rows, or on the CPU if that device has no float64.
+
+    Few rows can be kept as a triangular factor of their sums instead (`condense`): as exact, and smaller.
 
     With `torch.distributed` each process adds its own rows, and `synchronize` reduces the rows that were
     added since the last call.
@@ -37,6 +43,8 @@ class MomentSums:
     def __init__(self, n_targets: int | None, *, target_products: bool = True) -> None:
         self._n_targets = n_targets
         self._n_target_rows = (n_targets or 0) if target_products else 0
+        # Of all rows but those that wait; sums that were multiplied are None then.
+        self._factor: Tensor | None = None
         self.replace(None)
 
     @property
@@ -45,13 +53,22 @@ class MomentSums:
         for part in (self._shared, self._own):
             if part is not None:
                 return len(part) - 1 - self._n_target_rows
+        if self._factor is not None:
+            return self._factor.shape[1] - 1 - self._n_target_rows
         return self._waiting[0][0].shape[1] if self._waiting else None
 
     @property
     def count(self) -> int:
         """Number of rows, found without multiplying those that wait."""
         parts = [part[0, 0].item() for part in (self._shared, self._own) if part is not None]
+        if self._factor is not None:
+            parts.append(self._factor[:, 0].square().sum().item())
         return round(sum(parts)) + sum(len(rows) for rows, _ in self._waiting)
+
+    @property
+    def factor(self) -> Tensor | None:
+        """R ``[n, 1 + D + K]`` with sums RᵀR, if they are kept as a factor (`condense`), else None."""
+        return None if self._waiting else self._factor
 
     def add(self, features: Tensor, targets: Tensor) -> None:
         """Add rows, ``[B, D]`` and ``[B, K]``; they must not be changed afterwards."""
@@ -63,33 +80,79 @@ class MomentSums:
     def total(self) -> Tensor | None:
         """The sums, None before the first row. Do not write to them; rows added later do not change them."""
         self._multiply_waiting()
+        if self._factor is not None:
+            return self._expand(self._factor)
         total = add_moments(self._shared, self._own)
         if self._own is not None and not is_distributed():
             self.replace(total)  # so that they are added once, not at every call
         return total
 
+    def condense(self) -> None:
+        """Multiply waiting rows; if all rows are few, keep the factor R of their sums, RᵀR, instead.
+
+        R is triangular and has as many rows as were added, but none of them: it tells what the sums tell. It
+        has n·D numbers in place of D². Targets must be 0 or 1.
+        """
+        is_dense = self._shared is not None or self._own is not None or is_distributed()
+        width = self.width
+        if is_dense or width is None or not 0 < self.count * FEATURES_PER_ROW <= width:
+            self.total()
+        elif self._waiting:
+            rows = self._joined_rows()
+            if self._factor is not None:
+                rows = torch.cat([self._factor.to(rows.device), rows])
+            self.replace(None)
+            self._factor = torch.linalg.qr(rows, mode="r").R
+
+    def map(self, B: Tensor) -> None:
+        """Change the sums to those of rows [1, f, y] B, with B ``[1 + D + K, 1 + D + K]``."""
+        if self.factor is not None:
+            self._factor = self.factor @ B.to(self.factor)
+            return
+        total = self.total()
+        if total is not None:
+            B = B.to(total)
+            mapped = B.T @ total @ B
+            self.replace((mapped + mapped.T) / 2)
+
     def replace(self, total: Tensor | None) -> None:
         """Replace the sums; with several processes, all must pass the same."""
         self._shared = total  # the same in all processes
         self._own: Tensor | None = None  # rows of this process since the last synchronize()
+        self._factor = None
         self._waiting: list[tuple[Tensor, Tensor]] = []
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """Sums and waiting rows, so that saving does not change which rows are multiplied together."""
         total = add_moments(self._shared, self._own)
-        state = {} if total is None else {f"{prefix}sums": total.clone()}
+        state = {}
+        if total is not None:
+            # Whole if it is not square, or rounded differently above and below its diagonal.
+            is_symmetric = total.shape == total.T.shape and torch.equal(total, total.T)
+            name, kept = ("triangle", pack_triangle(total)) if is_symmetric else ("sums", total.clone())
+            state[f"{prefix}{name}"] = kept
+        if self._factor is not None:
+            state[f"{prefix}factor"] = self._factor.clone()
         if self._waiting:
             features, targets = self._waiting_rows()
             state |= {f"{prefix}features": features, f"{prefix}targets": targets}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
-        """Restore sums and waiting rows from the entries that begin with ``prefix``."""
-        for name in (f"{prefix}sums", f"{prefix}features", f"{prefix}targets"):
+        """Restore sums and waiting rows from the entries that begin with ``prefix``.
+
+        States of earlier versions have whole symmetric matrices.
+        """
+        for part in ("sums", "factor", "features", "targets"):
+            name = f"{prefix}{part}"
             if name in state:
                 check_shape(name, state[name], ("rows", "columns"))
         total = state.get(f"{prefix}sums")
         self.replace(None if total is None else total.detach().clone())
+        if f"{prefix}triangle" in state:
+            self.replace(unpack_triangle(state[f"{prefix}triangle"]))
+        if f"{prefix}factor" in state:
+            self._factor = state[f"{prefix}factor"].clone()
         if f"{prefix}features" in state:
             self._waiting = [(state[f"{prefix}features"].clone(), state[f"{prefix}targets"].clone())]
         if is_distributed():  # all processes have the same rows: they count once
@@ -118,15 +181,52 @@ class MomentSums:
         features, targets = zip(*self._waiting, strict=True)
         return torch.cat(features), torch.cat(targets)
 
+    def _joined_rows(self) -> Tensor:
+        """Waiting rows as [1, f, y], in float64."""
+        features, targets = self._waiting_rows()
+        features = features.double()
+        return torch.cat([features.new_ones(len(features), 1), features, targets.to(features)], dim=1)
+
+    def _expand(self, factor: Tensor) -> Tensor:
+        """RᵀR, with the whole numbers that sums of 1, and of targets 0 and 1, are."""
+        sums = factor.T @ factor
+        counted = torch.arange(len(sums), device=sums.device)
+        counted = counted[(counted == 0) | (counted >= len(sums) - self._n_target_rows)]
+        sums[counted[:, None], counted] = sums[counted[:, None], counted].round()
+        return sums
+
     def _multiply_waiting(self) -> None:
         if not self._waiting:
             return
-        features, targets = self._waiting_rows()
-        features = features.double()
-        right = torch.cat([features.new_ones(len(features), 1), features, targets.to(features)], dim=1)
-        own = self.zeros(features.shape[1], right.device) if self._own is None else self._own.to(right.device)
+        right = self._joined_rows()
+        own = self._own
+        if own is None:
+            own = self.zeros(self._waiting[0][0].shape[1])
+        own = own.to(right.device)
+        if self._factor is not None:
+            own += self._expand(self._factor.to(right.device))
         self._own = own.addmm_(right[:, : len(own)].T, right)
+        self._factor = None
         self._waiting = []
+
+
+def pack_triangle(symmetric: Tensor) -> Tensor:
+    """The upper triangle of a symmetric matrix, row by row, ``[n (n + 1) / 2]``."""
+    return symmetric[torch.ones_like(symmetric, dtype=torch.bool).triu()]
+
+
+def unpack_triangle(packed: Tensor) -> Tensor:
+    """The symmetric matrix ``[n, n]`` of `pack_triangle`."""
+    size = (math.isqrt(8 * len(packed) + 1) - 1) // 2
+    if packed.ndim != 1 or size * (size + 1) // 2 != len(packed):
+        raise ValueError(
+            f"{tuple(packed.shape)} is not the shape of a packed triangle: the state is damaged."
+        )
+    upper = torch.ones(size, size, dtype=torch.bool, device=packed.device).triu()
+    symmetric = packed.new_empty(size, size)
+    symmetric.T[upper] = packed
+    symmetric[upper] = packed
+    return symmetric
 
 
 def add_moments(first: Tensor | None, second: Tensor | None) -> Tensor | None:
@@ -134,6 +234,14 @@ def add_moments(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     if first is None or second is None:
         return first if second is None else second.clone()
     return first + second.to(first.device)
+
+
+def inverse_deviations(total: Tensor) -> Tensor:
+    """1 / standard deviation of each feature, 0 where it does not vary, ``[D]``."""
+    n = total[0, 0].clamp(min=1)
+    squares, mean = total.diagonal()[1:] / n, total[0, 1:] / n
+    variance = squares - mean**2
+    return torch.where(variance > CONSTANT_FEATURE * squares, variance.rsqrt(), 0.0)
 
 
 def solve_regularised(gram: Tensor, cross: Tensor, ridge: float) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from declare import Choices, Entry, Part, PartOfStream, Stream, chosen_settings
+from rows import OF_EQUAL_BYTES, equal_bytes
 from trials import read_choices
 
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL, METHODS, SEARCHES, LogUniform
@@ -60,6 +61,8 @@ WITHOUT_A_PART = (
     "agcn-words-plain",
     "agcn-words-random",
 )
+PHOTOS_OF_SUMS = {"exact": 3670, "compact": 450}
+"""Train photos, of 10.8 kB on average as JPEG files, that take the bytes of the sums: 39.6 MB and 4.9 MB."""
 HEADS = HERE / "heads"
 """Choices over the frozen backbone that were known when the baselines' whole networks were trained."""
 HEAD = {"lr": "lr_head"}  # with a frozen backbone, the one learning rate is the head's
@@ -216,6 +219,12 @@ def of_head(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {HEAD.get(name, name): value for name, value in settings.items()}
 
 
+def bytes_of_sums(base: Settings, chosen: Choices) -> Part:
+    """Every row may keep as many bytes as StreamingRidge's sums take, exact or compact."""
+    entries = equal_bytes(chosen_entries(base, chosen, OF_EQUAL_BYTES), PHOTOS_OF_SUMS)
+    return Part(base=change_settings(base, freeze_backbone=True), entries=entries)
+
+
 STREAM = Stream(
     name="coco18",
     title="coco18: 18 classes of COCO",
@@ -230,6 +239,7 @@ STREAM = Stream(
         "experiences": PartOfStream(title="Number of experiences", declare=partial(vary, "experiences")),
         "photos": PartOfStream(title="Number of photos", declare=partial(vary, "photos")),
         "backbone": PartOfStream(title="Another network", declare=partial(vary, "backbone")),
+        "bytes": PartOfStream(title="Equal bytes", declare=bytes_of_sums),
         "agcn": PartOfStream(title="Parts of AGCN with statistics", declare=parts_of_agcn),
         "whole": PartOfStream(title="Whole network trained", declare=whole),
     },

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from declare import Choices, Entry, Part, PartOfStream, Stream
-from rows import frozen_entries, frozen_entry, without_a_part
+from rows import OF_EQUAL_BYTES, equal_bytes, frozen_entries, frozen_entry, without_a_part
 
 from avalanche_agcn.experiments.methods import ABLATIONS, FULL
 from avalanche_agcn.experiments.settings import Settings, change_settings, make_settings
@@ -25,6 +25,8 @@ PARTS_OF_AGCN = (
     "agcn-words-plain",
     "agcn-words-random",
 )
+PHOTOS_OF_SUMS = {"exact": 4900, "compact": 520}
+"""Train photos, of 13.5 kB on average as JPEG files, that take the bytes of the sums: 66.1 MB and 7.0 MB."""
 UNLABELLED_AS_0 = {"unlabelled_as_negative": True}
 MOMENTUM = {"freeze_batchnorm": False, "batchnorm_momentum": 0.1}
 
@@ -80,6 +82,12 @@ def parts(base: Settings, _: Choices) -> Part:
     return Part(base=base, entries=[full, *without_a_part(full, weights, PARTS_OF_AGCN), alone])
 
 
+def bytes_of_sums(base: Settings, _: Choices) -> Part:
+    """Every row may keep as many bytes as StreamingRidge's sums take, exact or compact."""
+    rows = {label: frozen_entry(label) for label in OF_EQUAL_BYTES}
+    return Part(base=base, entries=equal_bytes(rows, PHOTOS_OF_SUMS))
+
+
 STREAM = Stream(
     name="split_coco",
     title="Split-COCO, as published",
@@ -89,6 +97,7 @@ STREAM = Stream(
         "frozen": PartOfStream(title="Frozen backbone at 224 pixels, all methods", declare=frozen),
         "zeros": PartOfStream(title="Frozen backbone, unlabelled classes as 0", declare=zeros),
         "paper": PartOfStream(title="Whole network, the paper's settings, 64 pixels", declare=paper),
+        "bytes": PartOfStream(title="Frozen backbone, equal bytes", declare=bytes_of_sums),
         "parts": PartOfStream(title="Parts of AGCN with statistics, frozen backbone", declare=parts),
     },
 )

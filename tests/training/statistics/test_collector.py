@@ -3,16 +3,22 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from avalanche.training.plugins import ReplayPlugin
+from sklearn.cluster import AgglomerativeClustering
 
 from avalanche_agcn.models import Backbone, MultiLabelClassifier
 from avalanche_agcn.training import AGCN, EWC, LwF
 from avalanche_agcn.training.memory import OnlineReplayPlugin
 from avalanche_agcn.training.statistics.collector import FeatureStatisticsPlugin
-from avalanche_agcn.training.statistics.negatives import StatisticalNegativesPlugin
+from avalanche_agcn.training.statistics.negatives import (
+    StatisticalNegativesPlugin,
+    group_by_means,
+    statistical_negative_loss,
+)
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
 
 
@@ -63,12 +69,12 @@ def test_state_continues_within_an_experience_to_the_last_bit(train, watch):
 def watch_loss(train, watch):
     """Train with a plugin, and return each step's loss before it and after it, with the classifiers."""
 
-    def run(plugin, **settings):
+    def run(plugin, n=2, **settings):
         def look(strategy):
             return strategy.loss.item(), copy.deepcopy(strategy.model).classifiers()
 
         before, after = watch(before_backward=look), watch(before_backward=look)
-        train(before, plugin, after, n=2, **settings)
+        train(before, plugin, after, n=n, **settings)
         steps = zip(before.seen["before_backward"], after.seen["before_backward"], strict=True)
         return [(loss, total, classifiers) for (loss, classifiers), (total, _) in steps]
 
@@ -87,6 +93,41 @@ def test_added_loss_is_the_expected_negative_loss_of_new_classes(watch_loss):
     loss, total, (weight, bias) = steps[-1]
     scores = samples @ weight[2:4].double().T + bias[2:4]
     assert total - loss == pytest.approx(2 * F.softplus(scores).mean().item(), rel=0.02)
+
+
+def test_merged_gaussians_have_the_moments_of_their_images_together(benchmark, rows_of, watch_loss):
+    model = frozen_model()
+    images = [rows_of(experience)[0] for experience in benchmark.train_stream[:2]]
+    with torch.no_grad():
+        parts = [model.features(part).double() for part in images]
+    added = {}
+    for limit in (None, 2, 1):
+        plugin = StatisticalNegativesPlugin(max_gaussians=limit)
+        loss, total, (weight, bias) = watch_loss(plugin, n=3, model=copy.deepcopy(model))[-1]
+        groups = [torch.cat(parts)] if limit == 1 else parts
+        expected = statistical_negative_loss(
+            weight[4:6].double(),
+            bias[4:6].double(),
+            torch.stack([group.mean(0) for group in groups]),
+            torch.stack([group.T.cov(correction=0) for group in groups]),
+            torch.tensor([len(group) for group in groups]),
+        )
+        added[limit] = total - loss
+        assert added[limit] == pytest.approx(expected.item(), rel=1e-3)
+    assert added[None] == added[2]
+
+
+@pytest.mark.parametrize("n_groups", [1, 2, 4, 9])
+def test_experiences_are_grouped_as_wards_method_groups_their_images(n_groups):
+    """With scikit-learn, whose points are given as often as there are images."""
+    generator = torch.Generator().manual_seed(0)
+    means, counts = torch.randn(9, 3, generator=generator), torch.arange(9) % 4 + 1
+    groups = group_by_means(means, counts, n_groups)
+    points = means.repeat_interleave(counts, dim=0)
+    labels = AgglomerativeClustering(n_groups, linkage="ward").fit_predict(points)
+    found = labels[(counts.cumsum(0) - 1).numpy()]  # one image of each experience
+    expected = sorted(np.flatnonzero(found == label).tolist() for label in range(n_groups))
+    assert sorted(sorted(group) for group in groups) == expected
 
 
 def test_new_classes_score_lower_on_old_images(benchmark, train, rows_of):

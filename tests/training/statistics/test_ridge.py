@@ -57,6 +57,28 @@ def test_scores_match_weighted_ridge_of_scikit_learn(feature_stream, feed, gamma
         assert torch.equal(statistics.moments(t), feed(stream).moments(t))
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("ridge", [None, 5.0])
+def test_few_images_are_solved_as_many_are(feature_stream, feed, gamma, ridge):
+    """From factors and one eigendecomposition, beside an experience with many images."""
+    stream = feature_stream(0, sizes=(2, 3, 1, 2), n_images=(10, 6, 50, 8), width=80)
+    few, plain = feed(stream), feed(stream)
+    few.flush()
+    assert [few.factor(t) is None for t in range(4)] == [False, False, True, False]
+    found, expected = (R.solve_ridge(sums, gamma=gamma, ridge=ridge) for sums in (few, plain))
+    assert torch.equal(found.ridge, expected.ridge)
+    for one, other in zip((*found[:2], *found[2]), (*expected[:2], *expected[2]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+    found, expected = R.estimate_relations(few, found), R.estimate_relations(plain, expected)
+    torch.testing.assert_close(found.conditional, expected.conditional, rtol=1e-9, atol=1e-9)
+    for t in (0, 3):
+        x, y, weights = raw_problem(stream, t, gamma)
+        solution = R.solve_ridge(few, gamma=gamma, ridge=ridge)
+        fit = Ridge(alpha=solution.ridge[t].item(), solver="cholesky").fit(x, y, sample_weight=weights)
+        scores = solution.scores(all_features(stream))[:, few.columns(t)]
+        np.testing.assert_allclose(scores, fit.predict(x).reshape(len(x), -1), atol=1e-9)
+
+
 def gcv_of_raw_data(x, y, weights, ridge):
     """n·RSS / (n − df)² with the hat matrix written out."""
     design = np.concatenate([np.ones((len(x), 1)), x], axis=1)

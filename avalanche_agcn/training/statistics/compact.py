@@ -1,0 +1,263 @@
+"""Feature statistics in a fraction of the bytes: the total, and the sums of each experience approximately.
+
+The total over all experiences is kept. A finished experience t keeps n_t, Σf, Σf yᵀ and Σy yᵀ, and of its
+scatter S_t around its mean the directions F_t in which it varies most, so many that the rest is a small share
+of its variance. The total tells what all rests sum up to, and each experience gets its share of it:
+
+    S_t ≈ F_tᵀF_t + ρ_t / Σ_s ρ_s · (Σ_s S_s − Σ_s F_sᵀF_s)
+
+with ρ_t the variance of the rest. So the approximations add up to the total, as the sums themselves do.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from avalanche_agcn.checks import check_choice, check_range
+from avalanche_agcn.training.statistics.features import FeatureStatistics
+from avalanche_agcn.training.statistics.sums import (
+    MomentSums,
+    add_moments,
+    inverse_deviations,
+    pack_triangle,
+    unpack_triangle,
+)
+
+REST = 0.5
+"""Share of the variance that an experience does not keep itself; docs/statistics.md has what others cost."""
+TOTAL = "compact."
+"""Prefix of the total's entries in a state; those of experiences begin with their number."""
+REJECTED = (
+    "Compact statistics know the sums of an experience only approximately, so {} is not exact: use "
+    'statistics="exact".'
+)
+StatisticsKind = Literal["exact", "compact"]
+
+
+def make_statistics(kind: StatisticsKind) -> FeatureStatistics:
+    """Feature statistics that keep all sums, ``"exact"``, or `CompactStatistics`."""
+    check_choice("statistics", kind, StatisticsKind)
+    return CompactStatistics() if kind == "compact" else FeatureStatistics()
+
+
+class Own(NamedTuple):
+    """What a finished experience keeps of its sums."""
+
+    row: Tensor  # Σ [1, f, y], [1 + D + K], float64
+    cross: Tensor  # Σ f yᵀ, [D, K], float32
+    label_products: Tensor  # Σ y yᵀ, [K, K], float64
+    factor: Tensor  # F, [r, D], float32
+    rest: Tensor  # ρ, a scalar, float64
+
+    @property
+    def main_rows(self) -> Tensor:
+        """Rows whose products are n μ μᵀ + FᵀF, ``[1 + r, D]``."""
+        width = len(self.cross)
+        root_mean = self.row[1 : 1 + width] / self.row[0].sqrt()  # √n μ
+        return torch.cat([root_mean[None], self.factor.double()])
+
+    def map(self, A: Tensor, shift: Tensor) -> "Own":
+        """The same of features fA + shift."""
+        width = len(self.cross)
+        n, feature_sum, label_sum = self.row.tensor_split([1, 1 + width])
+        row = torch.cat([n, feature_sum @ A + n * shift, label_sum])
+        cross = A.T @ self.cross.double() + torch.outer(shift, label_sum)
+        return self._replace(row=row, cross=cross.float(), factor=(self.factor.double() @ A).float())
+
+
+class CompactStatistics(FeatureStatistics):
+    """`FeatureStatistics` with about a tenth of the bytes, at a small cost in accuracy.
+
+    The open experience is summed exactly until `flush`, which leaves of it what the module describes; few
+    images (`MomentSums.condense`) stay exact. Images cannot be merged or removed.
+
+    ``rest``, between 0 and 1, is the largest share of an experience's variance, in features standardised by
+    the total, that it does not keep itself: the error of the approximation is at most this share.
+    """
+
+    def __init__(self, rest: float = REST) -> None:
+        check_range("rest", rest, above=0, below=1)
+        super().__init__()
+        self._rest = rest
+        self._own: list[Own | None] = []  # of finished experiences; their `_sums` have later images only
+        self._total: Tensor | None = None  # Σ [1, f]ᵀ [1, f] over the images of `_own`
+        self._total_before: Tensor | None = None  # the total without the open experience
+        self._rests: Tensor | None = None  # Σ_s S_s − Σ_s F_sᵀF_s, computed when it is needed
+
+    @property
+    def width(self) -> int | None:
+        """Number of features D, None before the first image."""
+        return super().width if self._total is None else len(self._total) - 1
+
+    def begin(self, n_new: int) -> None:
+        """Open an experience with ``n_new`` new classes."""
+        super().begin(n_new)
+        self._own.append(None)
+        self._total_before = self._total
+
+    def restart(self) -> None:
+        """Discard the images of the open experience."""
+        super().restart()
+        self._own[-1] = None
+        self._set_total(self._total_before)
+
+    def copy_block(self, block: int) -> Any:
+        """Copy of the sums of an experience, and of the total."""
+        return super().copy_block(block), self._own[block], self._total
+
+    def restore_block(self, block: int, copied: Any) -> None:
+        """Make the sums of an experience, and the total, what they were when they were copied."""
+        sums, self._own[block], total = copied
+        super().restore_block(block, sums)
+        self._set_total(total)
+
+    def flush(self) -> None:
+        """Approximate the sums of all experiences with new images; call `synchronize` before."""
+        super().flush()
+        for t, sums in enumerate(self._sums):
+            if sums.factor is None and sums.count:
+                self._approximate(t)
+
+    def count(self, t: int) -> int:
+        """Number of images of experience ``t``."""
+        own = self._own[self._index(t)]
+        return super().count(t) + (0 if own is None else round(own.row[0].item()))
+
+    def moments(self, t: int) -> Tensor:
+        """Sums of experience ``t`` as of `FeatureStatistics`, approximate once it is finished."""
+        own = self._own[self._index(t)]
+        later = super().moments(t)
+        if own is None:
+            return later
+        rows = own.main_rows
+        rests = torch.stack([part.rest for part in self._own if part is not None])
+        share = own.rest / rests.sum().clamp(min=torch.finfo(rests.dtype).tiny)
+        width = 1 + len(own.cross)
+        moments = later.clone()
+        moments[1:width, 1:width] += (rows.T @ rows).add_(self._sum_of_rests(), alpha=share.item())
+        moments[0] += own.row
+        moments[1:, 0] += own.row[1:]
+        moments[1:width, width:] += own.cross
+        moments[width:, 1:width] += own.cross.T
+        moments[width:, width:] += own.label_products
+        return moments
+
+    def factor(self, t: int) -> Tensor | None:
+        """As of `FeatureStatistics`: few images have one."""
+        return super().factor(t) if self._own[self._index(t)] is None else None
+
+    def merge(self, other: FeatureStatistics) -> None:
+        """Not possible: a ValueError."""
+        raise ValueError(REJECTED.format("merge"))
+
+    def subtract(self, other: FeatureStatistics) -> None:
+        """Not possible: a ValueError."""
+        raise ValueError(REJECTED.format("subtract"))
+
+    def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
+        """Not possible: a ValueError."""
+        raise ValueError(REJECTED.format("remove"))
+
+    def map(self, A: Tensor, shift: Tensor, *, experiences: Iterable[int] | None = None) -> None:
+        """Change all sums to those of features fA + shift: the total exactly, rests with their shares."""
+        if experiences is not None:
+            raise ValueError("Compact statistics share a total, so all experiences are mapped: pass none.")
+        super().map(A, shift)
+        if self._total is None:
+            return
+        A, shift = A.to(self._total), shift.to(self._total)
+        self._own = [None if own is None else own.map(A, shift) for own in self._own]
+        B = torch.eye(len(self._total)).to(self._total)
+        B[0, 1:] = shift
+        B[1:, 1:] = A
+        mapped = B.T @ self._total @ B
+        self._set_total(_rounded((mapped + mapped.T) / 2))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All sums as tensors, float32 where they are large."""
+        state = super().state_dict()
+        for t, own in enumerate(self._own):
+            if own is not None:
+                state |= {f"{t}.own.{name}": value.clone() for name, value in own._asdict().items()}
+        if self._total is not None:
+            state[f"{TOTAL}row"] = self._total[0].clone()
+            state[f"{TOTAL}diagonal"] = self._total.diagonal().clone()
+            state[f"{TOTAL}triangle"] = pack_triangle(self._total).float()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the result of `state_dict`; also that of exact statistics, which `flush` approximates."""
+        kept: dict[str, Tensor] = {}
+        own: dict[int, dict[str, Tensor]] = {}
+        total: dict[str, Tensor] = {}
+        for name, value in state.items():
+            number, _, field = name.partition(".own.")
+            if name.startswith(TOTAL):
+                total[name.removeprefix(TOTAL)] = value
+            elif field:
+                own.setdefault(int(number), {})[field] = value.clone()
+            else:
+                kept[name] = value
+        super().load_state_dict(kept)
+        self._own = [Own(**own[t]) if t in own else None for t in range(self.n_experiences)]
+        self._set_total(None)
+        if total:
+            whole = unpack_triangle(total["triangle"]).double()
+            self._set_total(_with_border(whole, total["row"], total["diagonal"]))
+        self._total_before = self._total
+
+    def _set_total(self, total: Tensor | None) -> None:
+        self._total, self._rests = total, None
+
+    def _sum_of_rests(self) -> Tensor:
+        """What the scatters of finished experiences have beyond what each keeps itself, ``[D, D]``."""
+        if self._rests is None:
+            assert self._total is not None
+            rows = torch.cat([own.main_rows for own in self._own if own is not None])
+            self._rests = torch.addmm(self._total[1:, 1:], rows.T, rows, alpha=-1)
+        return self._rests
+
+    def _approximate(self, t: int) -> None:
+        moments, all_images = self.moments(t), self.total()
+        size = len(all_images)
+        inverse_std = inverse_deviations(all_images)
+        n, mean = moments[0, 0], moments[0, 1:size] / moments[0, 0]
+        scatter = moments[1:size, 1:size].addr(mean, mean, alpha=-n.item())
+        eigenvalues, vectors = torch.linalg.eigh(scatter.mul_(inverse_std).mul_(inverse_std[:, None]))
+        variances = eigenvalues.clamp(min=0).flip(0)  # the largest first
+        rests = variances.sum() - variances.cumsum(0)  # with 1, 2, … directions
+        rank = 1 + int((rests > self._rest * variances.sum()).sum())
+        directions = vectors.flip(1)[:, :rank] * variances[:rank].sqrt()
+        deviations = torch.where(inverse_std > 0, 1 / inverse_std, 0.0)
+        self._own[t] = Own(
+            row=moments[0].clone(),
+            cross=moments[1:size, size:].float(),
+            label_products=moments[size:, size:].clone(),
+            factor=(directions * deviations[:, None]).T.float().contiguous(),
+            rest=rests[rank - 1].clamp(min=0),
+        )
+        later = self._sums[t].total()
+        assert later is not None
+        self._set_total(
+            _rounded(later[:size, :size] if self._total is None else self._total + later[:size, :size])
+        )
+        self._sums[t] = MomentSums(self._sizes[t])
+
+    def _total_of_sums(self) -> Tensor | None:
+        return add_moments(super()._total_of_sums(), self._total)
+
+
+def _rounded(total: Tensor) -> Tensor:
+    """Sums in the precision in which they are saved: float32, but float64 where variances come from."""
+    return _with_border(total.float().double(), total[0], total.diagonal())
+
+
+def _with_border(total: Tensor, row: Tensor, diagonal: Tensor) -> Tensor:
+    """The matrix with another first row and column, and another diagonal."""
+    changed = total.clone()
+    changed[0] = row
+    changed[:, 0] = row
+    changed.diagonal().copy_(diagonal)
+    return changed
