@@ -118,7 +118,7 @@ class Familiarity(nn.Module):
 
     With m the mean feature of the training images, f·m / m·m is 1 on average. ``weight`` and ``bias`` make it
     z = f·weight + bias, with mean 0 and standard deviation 1 over the training images. Images with z below
-    −`LIMIT` have little in common with them: every logit falls by `SLOPE` for each unit below.
+    −`LIMIT` have little in common with them: their logits are at most 0, and lower by `SLOPE` for each unit.
 
     Args:
         mean: m, ``[D]``.
@@ -140,4 +140,5 @@ class Familiarity(nn.Module):
     def forward(self, logits: Tensor, features: Tensor) -> Tensor:
         """Logits ``[B, n]`` of features ``[B, D]``, lower where the features are unfamiliar."""
         z = features.to(self.weight.dtype) @ self.weight + self.bias
-        return logits - self.SLOPE * (-self.LIMIT - z).clamp(min=0)[:, None].to(logits.dtype)
+        below = (z + self.LIMIT)[:, None].to(logits.dtype)
+        return torch.where(below < 0, torch.minimum(logits, self.SLOPE * below), logits)
