@@ -419,8 +419,8 @@ def _check_shapes(results: Results) -> None:
         _require_matrix("decisions.found", results.decisions["found"], len(thresholds), n, "counts")
         _require_matrix("decisions.right", results.decisions["right"], len(thresholds), n, "counts")
         for name in ("chosen_found", "chosen_right"):
-            counts = results.decisions.get(name)
-            _require(f"decisions.{name}", counts is None or len(counts) == n, f"{n} counts", counts)
+            chosen = results.decisions.get(name)
+            _require(f"decisions.{name}", chosen is None or len(chosen) == n, f"{n} counts", chosen)
     if results.reliability is not None:
         _check_reliability(results.reliability, n)
     for k, picture in enumerate(results.pictures or []):

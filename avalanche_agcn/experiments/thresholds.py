@@ -119,11 +119,11 @@ def _from_images(
 ) -> tuple[LogitMoments, Familiarity]:
     model = unwrap(strategy.model)
     all_logits, all_targets, all_features = [], [], []
-    for dataset in _datasets(strategy, benchmark, n_experiences):
+    for dataset, chosen in _datasets(strategy, benchmark, n_experiences):
         loader: DataLoader[Any] = DataLoader(
-            dataset,
+            Subset(dataset, chosen),
             batch_size=strategy.eval_mb_size,
-            collate_fn=dataset.dataset.collate_fn,
+            collate_fn=dataset.collate_fn,
             num_workers=num_workers,
             worker_init_fn=exit_if_orphaned,
             generator=torch.Generator(),  # torch's own must not depend on this
@@ -143,8 +143,11 @@ def _from_images(
 
 def _datasets(
     strategy: MultiLabelTemplate, benchmark: MultiLabelBenchmark, n_experiences: int
-) -> Iterator[Subset]:
-    """Images to score, transformed as in evaluation: held-out ones, or else at most `MOST_IMAGES` others."""
+) -> Iterator[tuple[Any, list[int]]]:
+    """Datasets, as in evaluation, and which of their images to score.
+
+    They are those held out, or else those trained on, at most `MOST_IMAGES` of them.
+    """
     if "valid" in benchmark.plan.evaluation:
         datasets = [experience.dataset for experience in benchmark.valid_stream[:n_experiences]]
     elif isinstance(strategy, TrainsJointly):
@@ -156,4 +159,4 @@ def _datasets(
         if not len(dataset):
             continue
         chosen = torch.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().long()
-        yield Subset(dataset.eval(), chosen.tolist())
+        yield dataset.eval(), chosen.tolist()

@@ -108,6 +108,6 @@ def test_labels_of_unseen_photos_are_as_frequent_as_they_should_be(tmp_path, see
         f1 = 2 * sum(decisions["chosen_right"]) / (found.sum() + true.sum())
         n_found, n_right = np.sum(decisions["found"], axis=1), np.sum(decisions["right"], axis=1)
         of_one_threshold = 2 * n_right / (n_found + true.sum())  # at 0.1, 0.2, …, 0.9 for all classes
-        assert f1 > of_one_threshold.max() - 0.01  # even if it is chosen on the unseen photos themselves
+        assert f1 > of_one_threshold.max() - 0.015  # even if it is chosen on the unseen photos themselves
         labels = [found.names for found in load_model(folder).predict(strange)]
         assert labels.count([]) >= 2
