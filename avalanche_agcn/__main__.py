@@ -66,6 +66,10 @@ def predict(argv: Sequence[str]) -> int:
     parser.add_argument("photos", nargs="+", metavar="PHOTO", help="image files")
     text = "the model after this experience, from 1, of a run with --keep-models (default: the last)"
     parser.add_argument("--after", type=int, metavar="N", help=text)
+    text = "probability at which every class counts as found (default: the run's threshold of each class)"
+    parser.add_argument("--threshold", type=float, metavar="X", help=text)
+    text = "the K most probable labels; with --threshold those of them that reach it"
+    parser.add_argument("--top", type=int, metavar="K", help=text)
     form = parser.add_mutually_exclusive_group()
     for name, words in {
         "json": "JSON",
@@ -82,7 +86,7 @@ def predict(argv: Sequence[str]) -> int:
     if arguments.after is None and done < planned:
         known = f"the model knows {len(model.class_names)} classes, after {done} of {planned} experiences"
         print(f"This run is not finished: {known}.", file=sys.stderr)
-    found = model.predict(arguments.photos)
+    found = model.predict(arguments.photos, threshold=arguments.threshold, top=arguments.top)
     print(format_predictions(arguments.photos, found, arguments.form), end="")
     return 0
 

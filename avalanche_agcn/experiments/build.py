@@ -79,6 +79,7 @@ def make_benchmark(
     """The benchmark, with photos normalised as the backbone expects them; as of ImageNet if it is None."""
     protocol = settings.protocol or DEFAULT_PROTOCOL[settings.benchmark]
     arguments = settings.select(*SHARED_ARGUMENTS, *FURTHER_ARGUMENTS[settings.benchmark])
+    arguments["validation_size"] = settings.validation_size or settings.calibration_size
     if settings.benchmark == "scenes":
         return benchmarks.SplitScenes(protocol=protocol, **arguments)
     if settings.dataset_root is None:
@@ -94,7 +95,7 @@ def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Se
     sizes: dict[str, Any] = {"n_classes": benchmark.n_classes, "n_experiences": benchmark.n_experiences}
     fixed = dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS)) | sizes
     if "valid" not in benchmark.plan.evaluation:
-        fixed["validation_size"] = 0.0
+        fixed["validation_size"] = fixed["calibration_size"] = 0.0
     changed = [name for name, value in fixed.items() if getattr(settings, name) not in (None, value)]
     if changed:
         names = ", ".join(changed)

@@ -178,6 +178,7 @@ def _method(label: str, group: Sequence[Results], k: int) -> dict[str, Any]:
         "class_ap": _means(result.class_ap for result in group if result.class_ap),
         "thresholds": decision_thresholds(group[0]),
         "decisions": _decisions(group),
+        "reliability": _reliability(group),
         "acm": _per_mille(with_matrix and with_matrix.acm),
         "truth": _per_mille(truth),
         "truth_title": title,
@@ -218,7 +219,33 @@ def _decisions(group: Sequence[Results]) -> dict[str, Any] | None:
         return np.mean(padded, axis=0).round(2).tolist()
 
     (true,) = mean("true")
-    return {"thresholds": thresholds, "true": true, "found": mean("found"), "right": mean("right")}
+    means = {"thresholds": thresholds, "true": true, "found": mean("found"), "right": mean("right")}
+    if all("chosen_found" in counts for counts in comparable):  # each seed at its own thresholds
+        (means["chosen_found"],) = mean("chosen_found")
+        (means["chosen_right"],) = mean("chosen_right")
+    return means
+
+
+def _reliability(group: Sequence[Results]) -> dict[str, Any] | None:
+    """Mean probability and share of positives in each bin, over all seeds; means of each class over seeds."""
+    measured = [result.reliability for result in group if result.reliability]
+    if not measured:
+        return None
+    cells = np.sum([one["cells"] for one in measured], axis=0)
+    true = np.sum([one["true"] for one in measured], axis=0)
+    sums = np.sum([np.multiply(one["cells"], _zero_if_none(one["probability"])) for one in measured], axis=0)
+    is_used = cells > 0
+    return {
+        "cells": cells[is_used].tolist(),
+        "probability": (sums[is_used] / cells[is_used]).round(2).tolist(),
+        "share": (100 * true[is_used] / cells[is_used]).round(2).tolist(),
+        "class_probability": [_mean(p) for p in zip_longest(*(one["class_probability"] for one in measured))],
+        "class_share": [_mean(p) for p in zip_longest(*(one["class_share"] for one in measured))],
+    }
+
+
+def _zero_if_none(values: Sequence[float | None]) -> list[float]:
+    return [0.0 if value is None else value for value in values]
 
 
 def _per_mille(matrix: Any) -> list[list[int]] | None:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles
+from avalanche_agcn.evaluation.calibration import LogitCalibration
+from avalanche_agcn.models.saved import THRESHOLD
 from avalanche_agcn.training.distributed import in_order_of_images
 
 N_PICTURES = 6
@@ -21,8 +23,10 @@ N_WORST = 2
 """Pictures kept for each class and type of error."""
 PROBABILITIES = tuple(k / 10 for k in range(1, 10))
 """Thresholds at which predicted labels are counted."""
+N_BINS = 10
+"""Bins of equal width that probabilities are compared with labels in."""
 ERRORS = ("missed", "wrong")
-STATE = ("rows", "class_ap", "n_true", "counts", "errors", "numbers")
+STATE = ("rows", "class_ap", "n_true", "counts", "chosen", "bins", "sums", "errors", "numbers")
 
 
 def choose_pictures(targets: Tensor, classes_per_experience: Sequence[int], n: int) -> list[int]:
@@ -50,6 +54,10 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
 
     It uses the outputs of the evaluation. The pictures are of the first experience, which is evaluated after
     every experience, so that they show how predictions change.
+
+    Attributes:
+        calibration: makes probabilities of logits, and has the threshold of each class; set it before an
+            evaluation. If None, probabilities are the sigmoid of logits, and thresholds 0.5.
     """
 
     def __init__(self, benchmark: MultiLabelBenchmark, *, stream: str = "test") -> None:
@@ -60,6 +68,7 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         self.positions = choose_pictures(targets, benchmark.classes_per_experience, N_PICTURES)
         self._rows: dict[int, Tensor] = {}  # [pictures, classes seen], by the number of the experience
         self._class_ap: dict[int, Tensor] = {}  # [classes seen], likewise
+        self.calibration: LogitCalibration | None = None
         self._experience = 0
         self._scores: list[Tensor] = []  # of the evaluated experience, batch by batch
         self._start(0)
@@ -68,6 +77,9 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         """Reset what is recorded of the last evaluation only."""
         self._n_true = torch.zeros(n_classes, dtype=torch.int64)
         self._counts = torch.zeros(2, len(PROBABILITIES), n_classes, dtype=torch.int64)  # found, right
+        self._chosen = torch.zeros(2, n_classes, dtype=torch.int64)  # the same, at the thresholds of the run
+        self._bins = torch.zeros(2, N_BINS, dtype=torch.int64)  # cells in each bin, and positives among them
+        self._sums = torch.zeros(N_BINS + n_classes, dtype=torch.float64)  # of p, in each bin and class
         # Largest errors of each class in descending order, and their images; -1 where there are fewer images.
         self._errors = torch.full((len(ERRORS), N_WORST, n_classes), -1.0, dtype=torch.float64)
         self._numbers = torch.full((len(ERRORS), N_WORST, n_classes), -1)
@@ -80,7 +92,9 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
 
     def after_eval_iteration(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Keep the outputs of a batch until the experience is evaluated."""
-        self._scores.append(strategy.mb_output.detach().double().sigmoid().cpu())
+        logits = strategy.mb_output.detach().double().cpu()
+        calibrated = logits.sigmoid() if self.calibration is None else self.calibration.probabilities(logits)
+        self._scores.append(calibrated)
 
     def after_eval_exp(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
         """Record the images of the experience, those of all processes."""
@@ -95,10 +109,22 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
             self._start(scores.shape[1])
         found = torch.stack([scores >= p for p in PROBABILITIES])  # [thresholds, images, classes]
         self._counts += torch.stack([found.sum(1), (found & labels).sum(1)])
+        limits = torch.tensor(self.thresholds() or [THRESHOLD], dtype=torch.float64)
+        is_found = scores >= limits
+        self._chosen += torch.stack([is_found.sum(0), (is_found & labels).sum(0)])
         self._n_true += labels.sum(0)
+        self._compare(scores, labels)
         self._keep_worst(scores, labels, numbers)
         if experience.current_experience == 0:
             self._rows[self._experience] = scores[self.positions]
+
+    def _compare(self, scores: Tensor, labels: Tensor) -> None:
+        """Count probabilities and positives in each bin, of all classes together."""
+        bins = (scores * N_BINS).long().clamp(max=N_BINS - 1).flatten()
+        self._bins[0] += torch.bincount(bins, minlength=N_BINS)
+        self._bins[1] += torch.bincount(bins[labels.flatten()], minlength=N_BINS)
+        in_bins = torch.bincount(bins, weights=scores.flatten(), minlength=N_BINS)
+        self._sums += torch.cat([in_bins, scores.sum(0)])
 
     def _keep_worst(self, scores: Tensor, labels: Tensor, numbers: Tensor) -> None:
         """Keep the largest errors of each class among those kept so far and those of these images."""
@@ -115,28 +141,33 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         """Record the AP of each class in the last evaluation: [C], as fractions."""
         self._class_ap[self._experience] = ap
 
-    def best_thresholds(self) -> list[float]:
-        """The threshold of each class with the best F1 in the last evaluation; 0.5 in a tie."""
-        found, right = self._counts  # [thresholds, classes]
-        f1 = 2 * right.double() / (found + self._n_true).clamp(min=1)
-        f1[PROBABILITIES.index(0.5)] += 1e-9
-        return [PROBABILITIES[k] for k in f1.argmax(0).tolist()]
+    def thresholds(self) -> list[float] | None:
+        """Probability at which each class counts as found; None without a calibration."""
+        if self.calibration is None:
+            return None
+        return [round(threshold, 4) for threshold in self.calibration.thresholds.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything recorded so far."""
-        return {name: getattr(self, f"_{name}") for name in STATE}
+        calibration = None if self.calibration is None else self.calibration._asdict()
+        return {name: getattr(self, f"_{name}") for name in STATE} | {"calibration": calibration}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         for name in STATE:
             setattr(self, f"_{name}", state[name])
+        calibration = state["calibration"]
+        self.calibration = None if calibration is None else LogitCalibration(**calibration)
 
     def as_results(self, root: str | None = None) -> dict[str, Any]:
-        """``pictures``, ``worst``, ``decisions`` and ``class_ap``, as `Results` has them.
+        """``pictures``, ``worst``, ``decisions``, ``reliability`` and ``class_ap``, as `Results` has them.
 
         Names of files are relative to the folder ``root``.
         """
         found, right = self._counts.tolist()  # [thresholds, classes] each
+        n_cells, n_true = self._bins.tolist()
+        in_bins, in_classes = self._sums.tensor_split([N_BINS])
+        n_images = sum(n_cells) / max(1, len(in_classes))
         class_ap = _rows_by_experience(self._class_ap, missing=torch.empty(0))
         return {
             "pictures": self._pictures(root),
@@ -146,6 +177,15 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
                 "true": self._n_true.tolist(),
                 "found": found,
                 "right": right,
+                "chosen_found": self._chosen[0].tolist(),
+                "chosen_right": self._chosen[1].tolist(),
+            },
+            "reliability": {
+                "cells": n_cells,
+                "true": n_true,
+                "probability": _percent(in_bins / self._bins[0]),
+                "class_probability": _percent(in_classes / n_images),
+                "class_share": _percent(self._n_true / n_images),
             },
             "class_ap": [_percent(row) for row in class_ap],
         }

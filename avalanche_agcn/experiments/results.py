@@ -18,7 +18,7 @@ from dataclasses import field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 import numpy as np
 import torch
@@ -133,6 +133,27 @@ class Decisions(TypedDict):
     """For each threshold the labels found of each class."""
     right: list[list[Count]]
     """How many of them are right."""
+    chosen_found: NotRequired[list[Count]]
+    """Labels of each class that are found at the thresholds of the run."""
+    chosen_right: NotRequired[list[Count]]
+    """How many of them are right."""
+
+
+class Reliability(TypedDict):
+    """Probabilities compared with labels, over all test images after the last experience, in percent."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")  # type: ignore[misc]
+
+    cells: list[Count]
+    """Probabilities in each of ten bins of equal width, of all images and classes."""
+    true: list[Count]
+    """Positives among them."""
+    probability: Percents
+    """Mean probability in each bin; None in an empty one."""
+    class_probability: Percents
+    """Mean probability of each class."""
+    class_share: Percents
+    """Share of the images that show it."""
 
 
 # To type checkers decisions are a dictionary, since the page reads them by names in variables.
@@ -171,6 +192,8 @@ class Results:
     """For each class the test images with the largest errors of its probability after the last experience."""
     decisions: Annotated[dict[str, Any], _CHECKED_AS_DECISIONS] | None = None
     """Counts of labels at several thresholds of the probability."""
+    reliability: Reliability | None = None
+    """Whether probabilities are those of the labels."""
     thresholds: list[Probability] | None = None
     """Probability at which each class seen counts as found, as in the run's ``model.json``; None if the run
     chose none (`decision_thresholds`)."""
@@ -294,7 +317,7 @@ _SHARED = (
     *("format", "benchmark", "class_names", "classes_per_experience", "cooccurrence"),
     *("environment", "n_images", "data"),
 )
-_NOT_IN_TABLES = ("pictures", "worst", "decisions", "class_ap", "summary")
+_NOT_IN_TABLES = ("pictures", "worst", "decisions", "reliability", "class_ap", "summary")
 
 
 def write_table(path: Path, results: Sequence[Results]) -> None:
@@ -395,11 +418,28 @@ def _check_shapes(results: Results) -> None:
         _require("decisions.true", len(true) == n, f"{n} counts", true)
         _require_matrix("decisions.found", results.decisions["found"], len(thresholds), n, "counts")
         _require_matrix("decisions.right", results.decisions["right"], len(thresholds), n, "counts")
+        for name in ("chosen_found", "chosen_right"):
+            chosen = results.decisions.get(name)
+            _require(f"decisions.{name}", chosen is None or len(chosen) == n, f"{n} counts", chosen)
+    if results.reliability is not None:
+        _check_reliability(results.reliability, n)
     for k, picture in enumerate(results.pictures or []):
         _check_picture(f"pictures[{k}]", picture["image"], picture["labels"], results.class_names)
         _require_rows(f"pictures[{k}].probabilities", picture["probabilities"], n_experiences, n)
     for k, worst in enumerate(results.worst or []):
         _check_picture(f"worst[{k}]", worst["image"], [*worst["labels"], worst["class"]], results.class_names)
+
+
+def _check_reliability(reliability: Reliability, n_classes: int) -> None:
+    n_bins = len(reliability["cells"])
+    lengths = {
+        "true": (len(reliability["true"]), n_bins),
+        "probability": (len(reliability["probability"]), n_bins),
+        "class_probability": (len(reliability["class_probability"]), n_classes),
+        "class_share": (len(reliability["class_share"]), n_classes),
+    }
+    for name, (length, wanted) in lengths.items():
+        _require(f"reliability.{name}", length == wanted, f"{wanted} values", reliability)
 
 
 def _check_classes(results: Results) -> None:

@@ -28,6 +28,7 @@ from avalanche_agcn.experiments.results import (
     train_cooccurrence,
 )
 from avalanche_agcn.experiments.settings import Settings
+from avalanche_agcn.experiments.thresholds import calibrate_run
 from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.models import Precomputed
 from avalanche_agcn.models.forward import check_device, unwrap
@@ -199,8 +200,21 @@ class Run:
             results = self.results()
             if self._is_first:
                 results.write(path)
+            self._log_global_thresholds()
             self._log(f"results are in {path}")
             return results
+
+    def _log_global_thresholds(self) -> None:
+        """Name the classes that have no threshold of their own."""
+        calibration = self.recorder.calibration
+        if calibration is None or not calibration.is_global.any():
+            return
+        classes = calibration.is_global.nonzero().flatten().tolist()
+        names = ", ".join(self.benchmark.class_names[c] for c in classes)
+        self._log(
+            f"too few images, or too many wrong labels, for thresholds of their own: {names}; they have "
+            f"that of all classes, {calibration.global_threshold:.2f}"
+        )
 
     def _remove_old_run(self) -> None:
         """Remove results, state and models, so that the folder never has parts of two runs."""
@@ -249,6 +263,15 @@ class Run:
     def _evaluate(self) -> None:
         n = self.benchmark.n_experiences if self._at_once else self.experience + 1
         stream = self._evaluation_stream
+        calibrated = calibrate_run(
+            self.strategy,
+            self.benchmark,
+            n,
+            count_shares=self.settings.class_shares == "counted",
+            num_workers=self.settings.num_workers,
+        )
+        self.familiarity = calibrated.familiarity
+        self.recorder.calibration = calibrated.logits
         self.strategy.eval(stream[:n], num_workers=self.settings.num_workers)
         self.recorder.keep_class_ap(find_nested(self.strategy).average_precision[stream.name])
 
@@ -286,14 +309,9 @@ class Run:
             data=self.data,
             n_images=self._count_images(),
             stored=checkpoint.count_stored(self.strategy),
-            thresholds=self._thresholds,
+            thresholds=self.recorder.thresholds(),
             **self.recorder.as_results(settings.dataset_root),
         )
-
-    @property
-    def _thresholds(self) -> list[float] | None:
-        """Threshold of each class, chosen on held-out images; on test images it would flatter the scores."""
-        return self.recorder.best_thresholds() if self.settings.validation_size else None
 
     def _class_precision(self, seen: Sequence[float]) -> dict[str, float | None]:
         """AP of each class in percent; None for classes of later experiences."""
@@ -321,6 +339,10 @@ class Run:
     def _save_model(self) -> None:
         """Write the model for predictions; with ``keep_models`` also a copy for this experience."""
         settings = self.settings
+        calibration = self.recorder.calibration
+        assert calibration is not None  # of the evaluation
+        names = self.benchmark.class_names
+        with_global = [names[c] for c in calibration.is_global.nonzero().flatten().tolist()]
         content, description = pack_model(
             unwrap(self.strategy.model),
             self.backbone,
@@ -328,19 +350,24 @@ class Run:
             by_name=settings.freeze_backbone and settings.pretrained,
             transform=self.image_benchmark.plan.eval_transform,
             class_names=self.benchmark.class_names,
-            thresholds=self._thresholds,
+            thresholds=self.recorder.thresholds(),
+            scale=calibration.scale,
+            offset=calibration.offset,
+            familiarity=self.familiarity,
             about={
                 "benchmark": build.BENCHMARK_NAMES[settings.benchmark],
                 "experience": self.experience,
                 "n_experiences": self.n_experiences,
                 "amp": settings.amp,
+                "global_threshold": calibration.global_threshold,
+                "classes_with_global_threshold": with_global,
                 **settings.select("method", "label", "seed"),
             },
         )
-        names = [model_name(None)]
+        files = [model_name(None)]
         if settings.keep_models:
-            names.append(model_name(self.experience))
-        for name in names:
+            files.append(model_name(self.experience))
+        for name in files:
             path = self.folder / name
             checkpoint.write_atomically(path.with_suffix(TENSORS), lambda file: file.write(content))
             checkpoint.write_json(path.with_suffix(DESCRIPTION), description)

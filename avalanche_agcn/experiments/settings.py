@@ -106,6 +106,15 @@ class Settings:
     validation_size: Annotated[
         float, Field(ge=0, lt=1), "share of the train images to evaluate on, not the test images"
     ] = 0.0
+    calibration_size: Annotated[
+        float,
+        Field(ge=0, lt=1),
+        "share of the train images held out to choose thresholds on; with 0 they are chosen on train images",
+    ] = 0.0
+    class_shares: Annotated[
+        Literal["counted", "estimated"],
+        "shares of classes that probabilities fit: counted over all train labels, or estimated from scores",
+    ] = "counted"
     limit: Annotated[int | None, Field(ge=1, le=10**9), "use at most this many images of each experience"] = (
         None
     )
@@ -443,6 +452,11 @@ def _check_method(settings: Settings) -> None:
 def _check_data(settings: Settings) -> None:
     benchmark = settings.benchmark
     lists = settings.split_lists
+    if settings.validation_size and settings.calibration_size:
+        raise ValueError(
+            f"calibration_size={settings.calibration_size} does not fit to validation_size="
+            f"{settings.validation_size}, whose images thresholds are chosen on: leave it out."
+        )
     if settings.crowds is not None and benchmark != "coco":
         raise ValueError(f"crowds are boxes of COCO: leave the setting out for {benchmark}.")
     if lists is not None and benchmark == "scenes":

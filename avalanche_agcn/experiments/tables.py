@@ -113,9 +113,9 @@ EXPLANATIONS = {
     "mAP": "mean over the classes of the average precision (AP): how well the images with a class rank above "
     "those without it, whatever the threshold.",
     "CF1": "harmonic mean of precision and recall, after each of the two was averaged over the classes, "
-    "for labels with p ≥ 0.5. Every class counts the same.",
-    "OF1": "harmonic mean of precision and recall over the labels of all classes together, with p ≥ 0.5. "
-    "Frequent classes count more.",
+    "for labels with p ≥ 0.5 by the method's own output, before calibration. Every class counts the same.",
+    "OF1": "harmonic mean of precision and recall over the labels of all classes together, with p ≥ 0.5 by "
+    "the method's own output. Frequent classes count more.",
     "last": "on all test images and classes, after the last experience.",
     "nested": "mean over the nested test sets, also after the last experience. Nested test set i has the "
     "images and classes of experiences 1 to i. The AGCN paper's program reports this mean.",
@@ -439,10 +439,16 @@ def _precision_and_recall(
     counts: Mapping[str, Any] | None, c: int, threshold: float
 ) -> tuple[float | None, float | None]:
     """Precision and recall of class c in percent; None where nothing was counted at the threshold."""
-    if not counts or threshold not in counts["thresholds"]:
+    if not counts:
         return None, None
-    at = counts["thresholds"].index(threshold)
-    n_right, n_found, n_true = counts["right"][at][c], counts["found"][at][c], counts["true"][c]
+    n_true = counts["true"][c]
+    if "chosen_found" in counts:
+        n_found, n_right = counts["chosen_found"][c], counts["chosen_right"][c]
+    elif threshold in counts["thresholds"]:  # of a run that chose no thresholds
+        at = counts["thresholds"].index(threshold)
+        n_found, n_right = counts["found"][at][c], counts["right"][at][c]
+    else:
+        return None, None
     precision = 100 * n_right / n_found if n_found else None
     recall = 100 * n_right / n_true if n_true else None
     return precision, recall

@@ -7,6 +7,7 @@ from avalanche.benchmarks.utils import AvalancheDataset
 from torch import Tensor
 
 from avalanche_agcn.checks import check_range
+from avalanche_agcn.evaluation.calibration import LogitMoments
 from avalanche_agcn.models.forward import evaluation_mode, unwrap
 from avalanche_agcn.training.closed_form import ClosedForm
 from avalanche_agcn.training.loader import load_batches
@@ -21,8 +22,10 @@ from avalanche_agcn.training.statistics.provenance import (
     is_random,
 )
 from avalanche_agcn.training.statistics.ridge import (
+    RidgeClassifiers,
     check_ridge,
     estimate_relations,
+    logit_moments,
     make_refinement,
     solve_ridge,
 )
@@ -61,6 +64,7 @@ class StreamingRidge(ClosedForm):
         check_ridge(gamma, ridge)
         check_range("refine", refine, above=0)
         self.gamma, self.ridge, self.refine = gamma, ridge, refine
+        self.classifiers: RidgeClassifiers | None = None  # the last solution
         self.collector = FeatureStatisticsPlugin(statistics=statistics)
         plugins = [self.collector, *(plugins or [])]
         self.trains_network = any(isinstance(plugin, DecoupledTrainingPlugin) for plugin in plugins)
@@ -78,10 +82,18 @@ class StreamingRidge(ClosedForm):
 
     def _solution(self) -> tuple[Any, ...]:
         solution = solve_ridge(self.statistics, gamma=self.gamma, ridge=self.ridge)
+        self.classifiers = solution
         if self.refine is None:
             return solution.calibrated()
         relations = estimate_relations(self.statistics, solution)
         return *solution.calibrated(), make_refinement(solution, relations, self.refine)
+
+    def logit_moments(self) -> LogitMoments:
+        """Moments of the logits over the images in the sums (see `ridge.logit_moments`), for thresholds."""
+        if self.classifiers is None or not self._solved:
+            self.solve()
+        assert self.classifiers is not None
+        return logit_moments(self.statistics, self.classifiers, self.gamma)
 
     def merge(self, other: "StreamingRidge") -> None:
         """Add the images that another strategy was trained on, as if this one had been trained on them too.

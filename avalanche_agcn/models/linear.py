@@ -111,3 +111,34 @@ class LogitRefinement(nn.Module):
         """Refined logits, ``[B, n]``."""
         found = torch.where(self.unit > 0, (logits - self.origin) / self.unit, 0.0).clamp(0, 1)
         return logits + self.unit * (found @ self.gain.T)
+
+
+class Familiarity(nn.Module):
+    """Lowers all logits of images that are unlike the training images, such as black ones or noise.
+
+    With m the mean feature of the training images, f·m / m·m is 1 on average. ``weight`` and ``bias`` make it
+    z = f·weight + bias, with mean 0 and standard deviation 1 over the training images. Images with z below
+    −`LIMIT` have little in common with them: their logits are at most 0, and lower by `SLOPE` for each unit.
+
+    Args:
+        mean: m, ``[D]``.
+        mean_square: mean of (f·m)² over the training images.
+    """
+
+    LIMIT = 3.0
+    SLOPE = 20.0
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, mean: Tensor, mean_square: Tensor) -> None:
+        super().__init__()
+        length = (mean @ mean).clamp(min=torch.finfo(mean.dtype).tiny)
+        deviation = (mean_square / length**2 - 1).clamp(min=1e-12).sqrt()
+        self.register_buffer("weight", mean / (length * deviation))
+        self.register_buffer("bias", -1 / deviation)
+
+    def forward(self, logits: Tensor, features: Tensor) -> Tensor:
+        """Logits ``[B, n]`` of features ``[B, D]``, lower where the features are unfamiliar."""
+        z = features.to(self.weight.dtype) @ self.weight + self.bias
+        below = (z + self.LIMIT)[:, None].to(logits.dtype)
+        return torch.where(below < 0, torch.minimum(logits, self.SLOPE * below), logits)

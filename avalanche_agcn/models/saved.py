@@ -24,9 +24,9 @@ from avalanche_agcn import __version__
 from avalanche_agcn.benchmarks import image_files
 from avalanche_agcn.checks import check_fields, check_range, listed, naming_file, read_json, shown
 from avalanche_agcn.models.backbones import Precomputed, RandomFeatures, WeightsUnavailable, create_backbone
-from avalanche_agcn.models.base import MultiLabelModel
+from avalanche_agcn.models.base import Classifiers, MultiLabelModel
 from avalanche_agcn.models.forward import check_device, digest_weights, evaluation_mode, unwrap
-from avalanche_agcn.models.linear import LogitRefinement, MultiLabelClassifier
+from avalanche_agcn.models.linear import Familiarity, LogitRefinement, MultiLabelClassifier
 
 FORMAT = 1
 THRESHOLD = 0.5
@@ -79,15 +79,32 @@ class SavedModel(MultiLabelClassifier):
         self.amp = AMP[description.get("amp")]
         steps = description["transform"]
         self.transform = None if steps is None else image_files.make_transform(steps)
+        self.familiarity: Familiarity | None = None
         self.eval()
 
+    def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
+        """Logits of features ``[B, D]``, low for images that are unlike the training images."""
+        logits = super().logits(features, classifiers)
+        return logits if self.familiarity is None else self.familiarity(logits, features)
+
     @torch.inference_mode()
-    def predict(self, images: Photo | Sequence[Photo], *, batch_size: int = 32) -> list[Prediction]:
+    def predict(
+        self,
+        images: Photo | Sequence[Photo],
+        *,
+        batch_size: int = 32,
+        threshold: float | None = None,
+        top: int | None = None,
+    ) -> list[Prediction]:
         """Names and probabilities for photos.
 
-        ``images`` are paths, PIL images or transformed tensors ``[3, H, W]``: one, several, or a batch.
+        ``images`` are paths, PIL images or transformed tensors ``[3, H, W]``: one, several, or a batch. Names
+        are those of the classes that reach their own threshold, or ``threshold`` if it is given. With ``top``
+        they are those of this many classes, the most probable ones, whatever their own thresholds.
         """
         check_range("batch_size", batch_size, least=1)
+        check_range("threshold", threshold, least=0, most=1)
+        check_range("top", top, least=1)
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
         inputs = map(self._input, [images] if single else images)  # type: ignore[arg-type,list-item]
         rows = []
@@ -98,7 +115,7 @@ class SavedModel(MultiLabelClassifier):
                 while batch := list(islice(group, batch_size)):
                     logits = self(torch.stack(batch).to(device))
                     rows += logits.double().sigmoid().tolist()
-        return [self._prediction(row) for row in rows]
+        return [self._prediction(row, threshold, top) for row in rows]
 
     def _input(self, photo: Photo) -> Tensor:
         if isinstance(photo, Tensor):
@@ -112,12 +129,16 @@ class SavedModel(MultiLabelClassifier):
             return self.transform(image_files.upright_rgb(photo))
         return self.transform(image_files.load_image(photo))
 
-    def _prediction(self, row: Sequence[float]) -> Prediction:
+    def _prediction(self, row: Sequence[float], threshold: float | None, top: int | None) -> Prediction:
         probabilities = dict(zip(self.class_names, row, strict=True))
-        limits = zip(self.class_names, self.thresholds, strict=True)
-        found = [name for name, threshold in limits if probabilities[name] >= threshold]
+        limits = dict(zip(self.class_names, self.thresholds, strict=True))
+        if threshold is not None:
+            limits = dict.fromkeys(self.class_names, threshold)
+        elif top is not None:
+            limits = dict.fromkeys(self.class_names, 0.0)
+        found = [name for name, limit in limits.items() if probabilities[name] >= limit]
         found.sort(key=lambda name: -probabilities[name])
-        return Prediction(found, probabilities)
+        return Prediction(found[:top], probabilities)
 
 
 def save_model(
@@ -247,21 +268,22 @@ def pack_model(
     transform: image_files.Transform | None,
     class_names: Sequence[str],
     thresholds: Sequence[float] | None = None,
+    scale: Tensor | None = None,
+    offset: Tensor | None = None,
+    familiarity: Familiarity | None = None,
     about: Mapping[str, Any],
 ) -> tuple[bytes, dict[str, Any]]:
     """Content of ``model.safetensors`` and ``model.json`` of a trained `MultiLabelModel`.
 
     ``backbone`` differs from ``model.backbone`` if the model was trained on features. ``network`` has its
     name and `BACKBONE_SETTINGS`. With ``by_name``, its weights are not stored, because `create_backbone`
-    finds them. The model has seen the first of ``class_names``. ``about`` has more information on the run.
+    finds them. The model has seen the first of ``class_names``. ``scale`` and ``offset``, ``[n_seen]``, make
+    calibrated logits of the model's. ``about`` has more information on the run.
     """
-    weight, bias = model.classifiers()
-    names = list(class_names[: len(weight)])
-    tensors = {"weight": weight}
-    if bias is not None:
-        tensors["bias"] = bias
-    if getattr(model, "refinement", None) is not None:
-        tensors |= {f"refinement.{name}": value for name, value in model.refinement.state_dict().items()}
+    tensors = _calibrated_heads(model, scale, offset)
+    names = list(class_names[: len(tensors["weight"])])
+    if familiarity is not None:
+        tensors |= {f"familiarity.{name}": value.float() for name, value in familiarity.state_dict().items()}
     if isinstance(model.backbone, RandomFeatures):
         tensors["random"] = model.backbone.weight
         backbone = model.backbone.backbone if backbone is model.backbone else backbone
@@ -280,6 +302,27 @@ def pack_model(
         "tensors": hashlib.sha256(content).hexdigest(),
     }
     return content, description
+
+
+def _calibrated_heads(model: Any, scale: Tensor | None, offset: Tensor | None) -> dict[str, Tensor]:
+    """Classifiers and refinement of a model whose logits are scale · logits + offset."""
+    weight, bias = model.classifiers()
+    tensors = {"weight": weight}
+    if bias is not None:
+        tensors["bias"] = bias
+    if getattr(model, "refinement", None) is not None:
+        tensors |= {f"refinement.{name}": value for name, value in model.refinement.state_dict().items()}
+    if scale is None or offset is None:
+        return tensors
+    scale, offset = scale.to(weight.device), offset.to(weight.device)
+    # The refinement's scale has its origin at a logit, and a distance of logits as its unit.
+    shifted = {"bias": tensors.get("bias", torch.zeros_like(weight[:, 0]))}
+    scaled = {"weight": weight * scale[:, None]}
+    if "refinement.origin" in tensors:
+        shifted["refinement.origin"] = tensors["refinement.origin"]
+        scaled["refinement.unit"] = tensors["refinement.unit"] * scale
+    changed = scaled | {name: value * scale + offset for name, value in shifted.items()}
+    return tensors | {name: value.to(weight.dtype) for name, value in changed.items()}
 
 
 def model_name(after: int | None = None) -> str:
@@ -379,6 +422,10 @@ def _make_model(description: dict[str, Any], tensors: dict[str, Tensor]) -> Save
     model = SavedModel(backbone, description)
     bias = heads.get("bias", torch.zeros(n_classes))
     model.set_classifiers(heads["weight"], bias, _make_refinement(heads))
+    if "familiarity.weight" in heads:
+        _check("familiarity.bias" in heads, "the tensor 'familiarity.bias' is missing")
+        model.familiarity = Familiarity(torch.ones(n_features), torch.ones(()))
+        model.familiarity.load_state_dict({name: heads[f"familiarity.{name}"] for name in ("weight", "bias")})
     if model.transform is not None:
         image = model.transform(Image.new("RGB", (64, 48)))  # an error if its steps do not fit each other
         _check(image.ndim == 3 and image.is_floating_point(), "the transform returns no [3, H, W] floats")
@@ -399,6 +446,8 @@ def _check_heads(heads: Mapping[str, Tensor], n_classes: int, n_inputs: int, n_f
         "refinement.origin": (n_classes,),
         "refinement.unit": (n_classes,),
         "refinement.gain": (n_classes, n_classes),
+        "familiarity.weight": (n_features,),
+        "familiarity.bias": (),
     }
     for key, tensor in heads.items():
         _check(tensor.shape == shapes.get(key), f"the tensor {key!r} has shape {tuple(tensor.shape)}")

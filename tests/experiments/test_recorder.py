@@ -39,7 +39,7 @@ def ended(request, tmp_path_factory):
     run.strategy.model.eval()
     images, targets = zip(*[row[:2] for exp in run.benchmark.test_stream for row in exp.dataset], strict=True)
     with torch.no_grad():
-        scores = run.strategy.model(torch.stack(images)).double().sigmoid()
+        scores = run.recorder.calibration.probabilities(run.strategy.model(torch.stack(images)))
     return run, results, scores, torch.stack(targets).bool()
 
 
@@ -69,9 +69,14 @@ def test_counts_give_the_f1_of_the_scores_and_rows_of_class_ap_their_mean(ended)
         clear = (scores - p).abs().amin(0) > 1e-6  # of another batch size, so not equal to the last bit
         found = (scores >= p).sum(0)
         assert torch.equal(torch.tensor(decisions["found"][k])[clear], found[clear])
-    at = decisions["thresholds"].index(0.5)
-    counts = [decisions["right"][at], decisions["found"][at], decisions["true"], [1] * 4]
-    f1 = f1_from_counts(np.array(counts))
+    limits = torch.tensor(results.thresholds, dtype=torch.float64)
+    clear = (scores - limits).abs().amin(0) > 1e-6
+    for name, found in (("chosen_found", scores >= limits), ("chosen_right", (scores >= limits) & labels)):
+        assert torch.equal(torch.tensor(decisions[name])[clear], found.sum(0)[clear])
+    # The metrics are those of the method's own output, which is not calibrated.
+    is_found = scores.logit() >= run.recorder.calibration.offset  # where the logit was at least 0
+    counts = [(is_found & labels).sum(0), is_found.sum(0), labels.sum(0), torch.ones(4)]
+    f1 = f1_from_counts(torch.stack([count.double() for count in counts]).numpy())
     for metric in ("CF1", "OF1"):
         assert results.nested[metric][-1][-1] == pytest.approx(100 * getattr(f1, metric))
     for row, nested in zip(results.class_ap, results.nested["mAP"], strict=True):

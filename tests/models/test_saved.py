@@ -14,7 +14,6 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 from safetensors.torch import load, save
-from sklearn.metrics import f1_score
 from torch import nn
 from torchvision.transforms import v2
 
@@ -33,8 +32,8 @@ from avalanche_agcn.models import (
     load_model,
     save_model,
 )
-from avalanche_agcn.models.linear import LogitRefinement
-from avalanche_agcn.models.saved import Prediction
+from avalanche_agcn.models.linear import Familiarity, LogitRefinement
+from avalanche_agcn.models.saved import Prediction, _calibrated_heads
 
 TINY = {**SMOKE, "n_train": 40, "n_test": 16, "limit": None, "image_size": 32}
 WHOLE = ("agcn", "streaming_ridge", "l3a", "er")
@@ -55,9 +54,14 @@ def images_of(run):
 
 @torch.no_grad()
 def probabilities(run):
-    """Probabilities that the run computes for its test stream, [images, classes]."""
+    """Calibrated probabilities that the run computes for its test stream, [images, classes]."""
     data = [row[0] for experience in run.benchmark.test_stream for row in experience.dataset]
-    return run.strategy.model.eval()(torch.stack(data)).double().sigmoid()
+    model = run.strategy.model.eval()
+    features = model.features(torch.stack(data))
+    with torch.autocast("cpu", enabled=False):
+        logits = model.logits(features).double()
+        calibration = run.recorder.calibration
+        return run.familiarity(logits * calibration.scale + calibration.offset, features).sigmoid()
 
 
 CASES = [
@@ -106,7 +110,9 @@ def test_predict_in_a_new_process_prints_the_probabilities_of_the_run(finished, 
     assert list(found["probabilities"]) == run.benchmark.class_names
     printed = torch.tensor(list(found["probabilities"].values()), dtype=torch.float64)
     torch.testing.assert_close(printed, probabilities(run)[0], atol=1e-5, rtol=0)
-    assert set(found["labels"]) == {name for name, p in found["probabilities"].items() if p >= 0.5}
+    thresholds = dict(zip(run.benchmark.class_names, load_model(run.folder).thresholds, strict=True))
+    above = {name for name, p in found["probabilities"].items() if p >= thresholds[name]}
+    assert set(found["labels"]) == above
 
 
 def test_a_table_has_what_is_found_the_most_probable_first(finished, capsys):
@@ -165,16 +171,50 @@ def test_a_name_with_control_characters_does_not_reach_the_terminal(copy, finish
     assert r"'\x1b[31mred\n'" in capsys.readouterr().out
 
 
-def test_thresholds_are_chosen_on_held_out_images(tmp_path):
-    run = make_run(tmp_path, "finetuning", validation_size=0.3, freeze_backbone=True, pretrained=False)
-    thresholds = load_model(run.folder).thresholds
-    rows = [row for experience in run.benchmark.valid_stream for row in experience.dataset]
-    targets = torch.stack([row[1] for row in rows])
-    scores = run.strategy.model.eval()(torch.stack([row[0] for row in rows])).double().sigmoid()
-    for c, chosen in enumerate(thresholds):
-        f1 = {k / 10: f1_score(targets[:, c], scores[:, c] >= k / 10, zero_division=0) for k in range(1, 10)}
-        assert f1[chosen] == pytest.approx(max(f1.values()))
-    assert set(load_model(make_run(tmp_path / "b", "finetuning").folder).thresholds) == {0.5}
+def test_predict_takes_one_threshold_for_all_classes_and_a_number_of_labels(finished, capsys):
+    run, photo = finished
+    model = load_model(run.folder)
+    (usual,) = model.predict(photo)
+    ranked = sorted(usual.probabilities, key=usual.probabilities.__getitem__, reverse=True)
+    (top,) = model.predict(photo, top=3)
+    assert top.names == ranked[:3]
+    limit = usual.probabilities[ranked[1]]
+    (above,) = model.predict(photo, threshold=limit)
+    assert above.names == ranked[:2]
+    (both,) = model.predict(photo, threshold=limit, top=1)
+    assert both.names == ranked[:1]
+    assert main(["predict", str(run.folder), str(photo), "--threshold", "0", "--top", "2", "--json"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert printed["labels"] == ranked[:2]
+    with pytest.raises(ValueError, match=r"threshold must be .* at most 1, not 3"):
+        model.predict(photo, threshold=3)
+
+
+def test_calibration_is_exact_in_the_weights_of_a_refined_model():
+    torch.manual_seed(0)
+    model = MultiLabelClassifier(create_backbone("small"), 3).eval()
+    refinement = LogitRefinement(torch.randn(3), torch.rand(3) + 0.5, torch.rand(3, 3))
+    model.set_classifiers(torch.randn(3, model.classifier.in_features), torch.randn(3), refinement)
+    scale, offset = torch.rand(3) + 0.5, torch.randn(3)
+    features = torch.randn(20, model.classifier.in_features)
+    expected = model.logits(features) * scale + offset
+    heads = _calibrated_heads(model, scale, offset)
+    parts = {name.partition(".")[2]: value for name, value in heads.items() if "refinement" in name}
+    model.set_classifiers(heads["weight"], heads["bias"], LogitRefinement(**parts))
+    torch.testing.assert_close(model.logits(features), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_images_unlike_the_training_images_have_low_logits():
+    features = torch.randn(500, 8, dtype=torch.float64) * 0.1 + 1
+    mean = features.mean(0)
+    familiarity = Familiarity(mean, (features @ mean).square().mean())
+    logits = torch.randn(500, 3, dtype=torch.float64)
+    z = features @ familiarity.weight + familiarity.bias
+    assert z.mean().item() == pytest.approx(0, abs=1e-9)
+    assert z.std(correction=0).item() == pytest.approx(1)
+    usual = z > -Familiarity.LIMIT
+    assert torch.equal(familiarity(logits, features)[usual], logits[usual])
+    assert (familiarity(logits, torch.zeros_like(features)) < -20).all()
 
 
 def rewrite(folder, change=None, tensors=None):

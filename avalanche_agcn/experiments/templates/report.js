@@ -388,7 +388,8 @@
     };
     const thresholdOf = (method, c) => (state.threshold === "run" ? method.thresholds[c] : +state.threshold);
     const drawDecisions = (method) => {
-      const { thresholds, found, right, true: positives } = method.decisions;
+      const { thresholds, found, right, true: positives, chosen_found: chosenFound, chosen_right: chosenRight } = method.decisions;
+      const ofRun = state.threshold === "run" && chosenFound;
       const ratio = (a, b) => (b ? (100 * a) / b : null);
       const f1 = (k, c) => ratio(2 * right[k][c], found[k][c] + positives[c]);
       const count = (value) => h("td", {}, number(value, Number.isInteger(value) ? 0 : 1));
@@ -397,9 +398,10 @@
       const rows = classes.map((name, c) => {
         const best = nearest.reduce((a, k) => ((f1(k, c) ?? -1) > (f1(a, c) ?? -1) ? k : a));
         const at = thresholds.findIndex((p) => Math.abs(p - thresholdOf(method, c)) < 1e-6); // -1 if nothing was counted there
-        const cells = at < 0
-          ? [count(positives[c]), ...Array.from({ length: 5 }, () => h("td", {}, "–"))]
-          : [count(positives[c]), count(found[at][c]), count(right[at][c]), percent(ratio(right[at][c], found[at][c])), percent(ratio(right[at][c], positives[c])), percent(f1(at, c))];
+        const [nFound, nRight] = ofRun ? [chosenFound[c], chosenRight[c]] : at < 0 ? [null, null] : [found[at][c], right[at][c]];
+        const cells = known(nFound)
+          ? [count(positives[c]), count(nFound), count(nRight), percent(ratio(nRight, nFound)), percent(ratio(nRight, positives[c])), percent(ratio(2 * nRight, nFound + positives[c]))]
+          : [count(positives[c]), ...Array.from({ length: 5 }, () => h("td", {}, "–"))];
         return h("tr", {}, h("th", { scope: "row", title: name, "data-sort": -c }, name), h("td", {}, number(thresholdOf(method, c), 2)), cells,
           h("td", {}, number(method.ap[c])), h("td", { title: `F1 ${number(f1(best, c))} on the test images themselves` }, number(thresholds[best])));
       });
@@ -428,6 +430,25 @@
       const many = method.seeds.length > 1 ? `, mean over ${method.seeds.length} seeds` : "";
       content.append(...title("Found labels", `A label is found if its probability is at or above the threshold of its class. Counts are of all test images after the last experience${many}. The best threshold has the highest F1 on the test images themselves, which is optimistic.`), withHint(table));
       redraws.push(() => table.replaceChildren(drawDecisions(method)));
+    };
+    // Mean probability against the share of positives, in bins and of each class.
+    const drawReliability = (method) => {
+      if (!method.reliability) return;
+      const { cells, probability, share, class_probability: ofClass, class_share: shares } = method.reliability;
+      const side = between(240, content.clientWidth - 20, 380), edge = 40, room = side - edge - 14;
+      const X = (v) => edge + (room * v) / 100, Y = (v) => 10 + room * (1 - v / 100);
+      const ticks = [0, 25, 50, 75, 100].flatMap((v) => [
+        s("line", { class: "axis", x1: X(v), x2: X(v), y1: Y(0), y2: Y(100) }), s("line", { class: "axis", x1: X(0), x2: X(100), y1: Y(v), y2: Y(v) }),
+        s("text", { x: X(v), y: Y(0) + 16, "text-anchor": "middle" }, String(v)), s("text", { x: X(0) - 6, y: Y(v) + 4, "text-anchor": "end" }, String(v))]);
+      const bins = probability.map((p, k) => s("circle", { cx: X(p), cy: Y(share[k]), r: 4, fill: method.colour }, s("title", {}, `mean probability ${number(p)} %: the label is there in ${number(share[k])} % of ${cells[k].toLocaleString("en")}`)));
+      const rings = classes.filter((_, c) => known(ofClass[c]) && known(shares[c])).map((name) => {
+        const c = classes.indexOf(name);
+        return s("circle", { cx: X(ofClass[c]), cy: Y(shares[c]), r: 3.5, fill: "none", stroke: "currentColor" }, s("title", {}, `${name}: mean probability ${number(ofClass[c])} %, on ${number(shares[c])} % of the images`));
+      });
+      const plot = s("svg", { width: side, height: side, role: "img", "aria-label": `Reliability of the probabilities of ${method.name}` },
+        ticks, s("line", { class: "rule", x1: X(0), y1: Y(0), x2: X(100), y2: Y(100) }),
+        s("polyline", { points: probability.map((p, k) => `${X(p)},${Y(share[k])}`).join(" "), fill: "none", stroke: method.colour, "stroke-width": 2 }), bins, rings);
+      content.append(...title("Reliability", "Mean probability (horizontal) against how often the label is there (vertical), in percent of the test images. Dots: probabilities of all classes, in bins; rings: the mean probability of each class and its share. On the diagonal, probabilities are right."), h("div", { class: "plot" }, plot));
     };
     const drawPictures = (method) => {
       if (!method.pictures.length) return;
@@ -470,7 +491,7 @@
       const method = byLabel[state.focus];
       redraws = [];
       content.replaceChildren(h("p", { class: "note" }, `${sentence(method.description)}Seed${method.seeds.length > 1 ? "s" : ""} ${method.seeds.join(", ")}.`));
-      drawNested(method); drawMatrix(method); chooseThreshold(method); drawFound(method); drawPictures(method); drawWorst(method);
+      drawNested(method); drawMatrix(method); chooseThreshold(method); drawFound(method); drawReliability(method); drawPictures(method); drawWorst(method);
       if (part.missing_photos) content.append(h("p", { class: "note" }, `Photos that are not shown, of all methods: ${part.missing_photos}. Their files were not found, or there was no room for them on this page.`));
       redraws.forEach((draw) => draw());
       save();

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.checks import check_range
+from avalanche_agcn.evaluation.calibration import LogitMoments
 from avalanche_agcn.models.linear import LogitRefinement
 from avalanche_agcn.training.statistics.features import FeatureStatistics
 from avalanche_agcn.training.statistics.few_images import FewImages, Spectrum
@@ -65,6 +66,7 @@ class RidgeClassifiers(NamedTuple):
     bias: Tensor  # [C]
     calibration: Calibration  # how scores become probabilities
     ridge: Tensor  # [T], the λ of each experience
+    leverage: Tensor = torch.empty(0)  # [T], of an experience's own images: the mean pull of their labels
 
     def scores(self, features: Tensor) -> Tensor:
         """Scores ``[N, C]`` of features ``[N, D]``: about 1 for positives, 0 for negatives."""
@@ -98,9 +100,11 @@ def solve_ridge(
         if spectrum is None:
             spectrum = Spectrum.of(total, inverse_std)
         solved.append(_solve_few(factor.to(total.device), total, spectrum, gamma, ridge))
-    weights, biases, calibrations, ridges = zip(*solved, strict=True)
+    weights, biases, calibrations, ridges, leverages = zip(*solved, strict=True)
     calibration = Calibration(*map(torch.cat, zip(*calibrations, strict=True)))
-    return RidgeClassifiers(torch.cat(weights), torch.cat(biases), calibration, torch.cat(ridges))
+    return RidgeClassifiers(
+        torch.cat(weights), torch.cat(biases), calibration, torch.cat(ridges), torch.cat(leverages)
+    )
 
 
 def _solve_experience(
@@ -114,8 +118,9 @@ def _solve_experience(
         weight, used_ridge, freedom = solve_given(problem, ridge)
     weight = (weight * inverse_std[:, None]).T  # for features that are not standardised
     bias = problem.positives / problem.n - weight @ problem.mean
-    calibration = calibrate(weight, bias, moments, total, leverage=freedom / problem.n)
-    return RidgeClassifiers(weight, bias, calibration, weight.new_tensor([used_ridge]))
+    leverage = freedom / problem.n
+    calibration = calibrate(weight, bias, moments, total, leverage=leverage)
+    return RidgeClassifiers(weight, bias, calibration, *weight.new_tensor([[used_ridge], [leverage]]))
 
 
 def _solve_few(
@@ -132,10 +137,9 @@ def _solve_few(
     own, labels = factor[:, :width], factor[:, width:]
     count = torch.lerp(own[:, 0].square().sum(), total[0, 0], OTHERS_WEIGHT)
     summed = torch.lerp(classifiers @ own.T @ own, classifiers @ total, OTHERS_WEIGHT)
-    calibration = _calibrate_sums(
-        classifiers, summed, count, own[:, 0] @ labels, own.T @ labels, freedom / problem.n
-    )
-    return RidgeClassifiers(weight, bias, calibration, weight.new_tensor([used_ridge]))
+    leverage = freedom / problem.n
+    calibration = _calibrate_sums(classifiers, summed, count, own[:, 0] @ labels, own.T @ labels, leverage)
+    return RidgeClassifiers(weight, bias, calibration, *weight.new_tensor([[used_ridge], [leverage]]))
 
 
 def check_ridge(gamma: float, ridge: float | None) -> None:
@@ -331,6 +335,57 @@ def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifi
     # P(i | j) is unknown for a class j without positives: use P(i).
     conditional = torch.where(torch.cat(positive_counts) > 0, conditional, prior[:, None])
     return LabelRelations(conditional.fill_diagonal_(1.0), prior)
+
+
+def logit_moments(statistics: FeatureStatistics, classifiers: RidgeClassifiers, gamma: float) -> LogitMoments:
+    """Moments of the calibrated logits over the images in the sums, as if each had not been trained on.
+
+    The mean leverage h corrects scores as in `calibrate`: those of own images to (s − h·y) / (1 − h), those
+    of other experiences, whose weight is γ and whose target 0, to s / (1 − γh). Variances of positives and
+    of negatives are not known separately, but their mean is.
+    """
+    total = sum_of_moments(statistics)
+    width = len(total)  # 1 + D
+    by_experience = []
+    for t in range(statistics.n_experiences):
+        columns = statistics.columns(t)
+        moments = statistics.moments(t)
+        own = moments[:width, :width].to(total.device)
+        weight, bias = classifiers.weight[columns], classifiers.bias[columns]
+        rows = torch.cat([bias[:, None], weight], dim=1).to(total)  # scores are [1, f] · rows, [K, 1 + D]
+        h = classifiers.leverage[t].clamp(max=MOST_LEVERAGE).to(total)
+        n_positives = moments[0, width:].to(total)
+        n_negatives = own[0, 0] - n_positives
+        positive_sum = (rows * moments[:width, width:].T.to(total)).sum(dim=1)
+        mean, square = _mean_and_square(rows, own)
+        positive_mean = positive_sum / n_positives.clamp(min=1)
+        negative_mean = (mean * own[0, 0] - positive_sum) / n_negatives.clamp(min=1)
+        squares = n_positives * positive_mean**2 + n_negatives * negative_mean**2
+        within = (square - squares / own[0, 0].clamp(min=1)).clamp(min=0)
+        other_mean, other_square = _mean_and_square(rows, total - own)
+        other_variance = (other_square - other_mean**2).clamp(min=0)
+        scale = classifiers.calibration.scale[columns].to(total)
+        offset = classifiers.calibration.offset[columns].to(total)
+        by_experience.append(
+            LogitMoments(
+                n_positives,
+                scale * (positive_mean - h) / (1 - h) + offset,
+                n_negatives,
+                scale * negative_mean / (1 - h) + offset,
+                within * (scale / (1 - h)) ** 2,
+                (total[0, 0] - own[0, 0]).expand(len(rows)),
+                scale * other_mean / (1 - gamma * h) + offset,
+                other_variance * (scale / (1 - gamma * h)) ** 2,
+            )
+        )
+    return LogitMoments(*map(torch.cat, zip(*by_experience, strict=True)))
+
+
+def _mean_and_square(rows: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and mean square of scores, ``[K]`` each, from Σ [1, f]ᵀ [1, f]; 0 without images."""
+    summed = rows @ moments
+    count = moments[0, 0].clamp(min=1)
+    return summed[:, 0] / count, (summed * rows).sum(dim=1) / count
 
 
 def _shares(classifiers: RidgeClassifiers, means: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
 import avalanche_agcn.training.statistics.ridge as R
+from avalanche_agcn.evaluation.calibration import measure_moments
 from avalanche_agcn.training.statistics.features import FeatureStatistics
 
 
@@ -325,3 +326,25 @@ def test_a_class_without_positives_has_no_relations(feed):
     calibration = R.Calibration(*(part[without] for part in classifiers.calibration))
     part = classifiers._replace(calibration=calibration)
     torch.testing.assert_close(refined[:, without], refine(scores[:, without], part, others, 0.5))
+
+
+def test_moments_of_logits_from_sums_are_those_of_the_corrected_scores():
+    generator = torch.Generator().manual_seed(0)
+    statistics = FeatureStatistics()
+    features = torch.randn(90, 5, generator=generator, dtype=torch.float64)
+    labels = (features[:, :3] + torch.randn(90, 3, generator=generator, dtype=torch.float64) > 0.5).double()
+    targets = torch.full((90, 3), torch.nan, dtype=torch.float64)
+    targets[:50, :2], targets[50:, 2:] = labels[:50, :2], labels[50:, 2:]
+    for rows, columns in ((slice(50), slice(2)), (slice(50, 90), slice(2, 3))):
+        statistics.begin(targets[:, columns].shape[1])
+        statistics.update(features[rows], targets[rows, columns])
+    solution = R.solve_ridge(statistics, gamma=0.3, ridge=20.0)
+    leverage = solution.leverage[torch.tensor([0, 0, 1])]
+    assert ((leverage > 0) & (leverage < 0.5)).all()
+    scores = solution.scores(features)
+    own = (scores - leverage * targets) / (1 - leverage)
+    corrected = torch.where(targets.isnan(), scores / (1 - 0.3 * leverage), own)
+    scale, offset, *_ = solution.calibration
+    expected = measure_moments(corrected * scale + offset, targets)
+    for found, wanted in zip(R.logit_moments(statistics, solution, 0.3), expected, strict=True):
+        torch.testing.assert_close(found, wanted)

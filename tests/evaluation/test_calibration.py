@@ -1,0 +1,78 @@
+"""Calibrated probabilities and thresholds, on data whose true probabilities are known."""
+
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+
+from avalanche_agcn.evaluation.calibration import (
+    LEAST_POSITIVES,
+    LEAST_PRECISION,
+    calibrate_logits,
+    estimate_shares,
+    measure_moments,
+)
+
+N = 20_000
+
+
+def draw(share, distance, n=N, seed=0):
+    """Logits [n, 1] of two normal distributions, and targets."""
+    generator = torch.Generator().manual_seed(seed)
+    targets = (torch.rand(n, 1, generator=generator, dtype=torch.float64) < share).double()
+    return 2 * torch.randn(n, 1, generator=generator, dtype=torch.float64) + distance * targets - 3, targets
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_probabilities_are_those_of_a_logistic_regression_and_fit_the_share(share):
+    logits, targets = draw(share, 4.0)
+    calibration = calibrate_logits(measure_moments(logits, targets))
+    found = calibration.probabilities(logits)
+    expected = LogisticRegression(C=1e6).fit(logits, targets.ravel()).predict_proba(logits)[:, 1:]
+    torch.testing.assert_close(found, torch.from_numpy(expected), atol=0.05, rtol=0)
+    assert found.mean().item() == pytest.approx(targets.mean().item(), rel=0.05)
+
+
+def test_probabilities_fit_the_share_among_all_images_not_that_among_the_labelled():
+    logits, targets = draw(0.1, 4.0)
+    # The labelled images are half of the positives, and few of the negatives.
+    keep = torch.rand(N, 1, generator=torch.Generator().manual_seed(1)) < torch.where(targets == 1, 0.5, 0.1)
+    moments = measure_moments(logits, torch.where(keep, targets, torch.nan))
+    found = calibrate_logits(moments, torch.tensor([0.1])).probabilities(logits)
+    assert found.mean().item() == pytest.approx(0.1, rel=0.1)
+    n_positives, n_images = moments.n_positives.item(), N
+    assert n_positives / n_images < 0.06  # as if no unlabelled image were positive
+    assert estimate_shares(moments).item() == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.parametrize(("share", "distance"), [(0.05, 5.0), (0.3, 3.0), (0.7, 3.0)])
+def test_the_threshold_has_nearly_the_best_f1(share, distance):
+    logits, targets = draw(share, distance)
+    calibration = calibrate_logits(measure_moments(logits, targets))
+    found = calibration.probabilities(logits)
+    best = max(f1_score(targets, found >= k / 100) for k in range(2, 99, 3))
+    assert f1_score(targets, found >= calibration.thresholds) > best - 0.01
+    assert not calibration.is_global.any()
+
+
+def test_a_class_with_few_positives_has_the_threshold_of_all_classes():
+    frequent, targets = draw(0.3, 4.0, n=400)
+    rare = targets * (targets.cumsum(0) < LEAST_POSITIVES)
+    moments = measure_moments(torch.cat([frequent, frequent], 1), torch.cat([targets, rare], 1))
+    calibration = calibrate_logits(moments)
+    assert calibration.is_global.tolist() == [False, True]
+    assert calibration.thresholds[1].item() == pytest.approx(calibration.global_threshold)
+
+
+def test_a_class_that_cannot_be_told_apart_is_not_found_everywhere():
+    logits, targets = draw(LEAST_PRECISION / 4, 0.0)
+    calibration = calibrate_logits(measure_moments(logits, targets))
+    found = calibration.probabilities(logits)
+    assert found.std() < 0.02
+    assert calibration.is_global.all()
+    # Beside a class that is found well, its probabilities never reach the threshold of both.
+    good, of_good = draw(0.3, 6.0)
+    both = calibrate_logits(measure_moments(torch.cat([good, logits], 1), torch.cat([of_good, targets], 1)))
+    found = both.probabilities(torch.cat([good, logits], 1)) >= both.thresholds
+    assert found[:, 1].double().mean() < 0.01
+    assert found[:, 0].double().mean().item() == pytest.approx(0.3, abs=0.03)
