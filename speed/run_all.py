@@ -36,6 +36,7 @@ SCRIPTS = (
     "streams",
     "evaluation",
     "benchmarks",
+    "predict",
 )
 """In the order of the page."""
 

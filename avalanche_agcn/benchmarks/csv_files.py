@@ -12,14 +12,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated, check_inside, check_readable
+from avalanche_agcn.benchmarks.image_files import (
+    IMAGE_FILE,
+    ImageFiles,
+    Truncated,
+    check_inside,
+    check_readable,
+)
 from avalanche_agcn.benchmarks.tables import LabelTable, same_spelling
 from avalanche_agcn.checks import listed, read_file, shown
 
 FILE_COLUMNS = {"file", "files", "filename", "file_name", "image", "images", "image_name", "path", "photo"}
 LABEL_COLUMNS = re.compile(r"(label|tag|class|classe|category|categorie)s?[ _]?\d*")
 """Headers such as ``labels`` or ``label2``, of a column with names of classes instead of a class."""
-IMAGE_FILE = re.compile(r".+\.(jpe?g|png|gif|bmp|tiff?|webp)", re.IGNORECASE)
 VALUES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 MAX_NAME = 200  # characters of a label; a longer one is a cell that was not split
 Log = Callable[[str], None]

@@ -33,6 +33,8 @@ IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
 """Per channel, of images in [0, 1]; torchvision's weights were trained with it."""
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
+IMAGE_FILE = re.compile(r".+\.(jpe?g|jpe|jfif|png|gif|bmp|tiff?|webp|avif)", re.IGNORECASE)
+"""Names of image files; others are opened if they are named, but not searched for."""
 MAX_NAMED = 10  # images that an error lists
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

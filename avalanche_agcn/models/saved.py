@@ -81,7 +81,6 @@ class SavedModel(MultiLabelClassifier):
         self.transform = None if steps is None else image_files.make_transform(steps)
         self.eval()
 
-    @torch.inference_mode()
     def predict(self, images: Photo | Sequence[Photo], *, batch_size: int = 32) -> list[Prediction]:
         """Names and probabilities for photos.
 
@@ -90,15 +89,30 @@ class SavedModel(MultiLabelClassifier):
         check_range("batch_size", batch_size, least=1)
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
         inputs = map(self._input, [images] if single else images)  # type: ignore[arg-type,list-item]
-        rows = []
+        predictions: list[Prediction] = []
+        for _, group in groupby(inputs, key=lambda image: image.shape):  # only equal sizes form a batch
+            while batch := list(islice(group, batch_size)):
+                predictions += self.predict_batch(torch.stack(batch))
+        return predictions
+
+    @torch.inference_mode()
+    def predict_batch(self, inputs: Tensor) -> list[Prediction]:
+        """Names and probabilities for a batch of transformed images, ``[B, 3, H, W]``."""
         device = self.classifier.weight.device
         half = torch.autocast(device.type, dtype=self.amp, enabled=self.amp is not None)
         with evaluation_mode(self), half:
-            for _, group in groupby(inputs, key=lambda image: image.shape):  # only equal sizes form a batch
-                while batch := list(islice(group, batch_size)):
-                    logits = self(torch.stack(batch).to(device))
-                    rows += logits.double().sigmoid().tolist()
-        return [self._prediction(row) for row in rows]
+            logits = self(inputs.to(device))
+        return [self._prediction(row) for row in self.probabilities(logits.double()).tolist()]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Probabilities of logits, ``[B, n]``."""
+        return logits.sigmoid()
+
+    def require_transform(self) -> image_files.Transform:
+        """The transform; a ValueError if the model takes no photos, because it was saved without."""
+        if self.transform is None:
+            raise ValueError("The model was saved without its transform: pass photos as transformed tensors.")
+        return self.transform
 
     def _input(self, photo: Photo) -> Tensor:
         if isinstance(photo, Tensor):
@@ -106,11 +120,10 @@ class SavedModel(MultiLabelClassifier):
         if not isinstance(photo, FILE_OR_IMAGE):
             type_name = type(photo).__name__
             raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {type_name}.")
-        if self.transform is None:
-            raise ValueError("The model was saved without its transform: pass photos as transformed tensors.")
+        transform = self.require_transform()
         if isinstance(photo, Image.Image):
-            return self.transform(image_files.upright_rgb(photo))
-        return self.transform(image_files.load_image(photo))
+            return transform(image_files.upright_rgb(photo))
+        return transform(image_files.load_image(photo))
 
     def _prediction(self, row: Sequence[float]) -> Prediction:
         probabilities = dict(zip(self.class_names, row, strict=True))
@@ -187,10 +200,7 @@ def save_model(
     )
     path = Path(folder) / model_name()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The description has a digest of the tensors, so that a model written only in part is not loaded.
-    _write(path.with_suffix(TENSORS), content)
-    text = json.dumps(description, ensure_ascii=False, indent=1)
-    _write(path.with_suffix(DESCRIPTION), text.encode())
+    _write_both(path, content, description)
 
 
 def _check_names(class_names: Sequence[str], thresholds: Sequence[float], n_seen: int) -> None:
@@ -228,6 +238,13 @@ def _describe_network(network: Any) -> dict[str, Any]:
     if any(weight.dtype != torch.float32 for weight in network.parameters()):
         raise ValueError("The weights of the network are not float32; call model.float() before saving.")
     return {"name": network.name, **{name: getattr(network, name) for name in BACKBONE_SETTINGS}}
+
+
+def _write_both(path: Path, content: bytes, description: Mapping[str, Any]) -> None:
+    """Write the tensors, then the description, whose digest shows if only the first was written."""
+    _write(path.with_suffix(TENSORS), content)
+    text = json.dumps(description, ensure_ascii=False, indent=1)
+    _write(path.with_suffix(DESCRIPTION), text.encode())
 
 
 def _write(path: Path, content: bytes) -> None:
