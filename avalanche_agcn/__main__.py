@@ -16,6 +16,7 @@ from avalanche_agcn.experiments.exit_codes import handle_signals, returns_exit_c
 PROG = "avalanche-agcn"
 UNREADABLE = 3
 """Exit code of `predict` if it had to skip photos."""
+EXPORT_SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "pt2": ".pt2"}  # models/ would import torch
 
 
 def run(argv: Sequence[str]) -> int:
@@ -139,6 +140,47 @@ def _predict(arguments: argparse.Namespace) -> int:
     return UNREADABLE if unreadable else 0
 
 
+def export(argv: Sequence[str]) -> int:
+    """Write the model of a run to one file that works without this package."""
+    parser = argparse.ArgumentParser(prog=f"{PROG} export", description=export.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as results/agcn-seed0")
+    text = "onnx (pip install 'avalanche-agcn[onnx]'), torchscript or pt2 (both need torch alone)"
+    parser.add_argument("--format", choices=EXPORT_SUFFIXES, help=text)
+    text = "file to write; it is replaced (default: model.onnx, model.pt or model.pt2 in RUN)"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=text)
+    text = "photos to check the file on (default: ten drawn images)"
+    parser.add_argument("--photos", nargs="+", default=[], metavar="PHOTO", help=text)
+    text = "the model after this experience, from 1, of a run with --keep-models (default: the last)"
+    parser.add_argument("--after", type=int, metavar="N", help=text)
+    text = "put the weights of the network into RUN's model.safetensors, so that it needs no download"
+    cli.add_flag(parser, "--with-backbone", text)
+    arguments = parser.parse_args(argv)
+    if arguments.format is None and not arguments.with_backbone:
+        parser.error("say what to write: --format onnx, torchscript or pt2, or --with-backbone.")
+    from avalanche_agcn.models import load_model
+    from avalanche_agcn.models.export import N_CHECKED, export_model
+    from avalanche_agcn.models.saved import model_name, store_backbone
+
+    if arguments.with_backbone:
+        path = store_backbone(arguments.run, after=arguments.after)
+        print(f"{path} has all weights now ({_megabytes(path)}).")
+    if arguments.format is not None:
+        default = arguments.run / f"{model_name(arguments.after)}{EXPORT_SUFFIXES[arguments.format]}"
+        model = load_model(arguments.run, after=arguments.after)
+        path, difference = export_model(
+            model, arguments.out or default, arguments.format, photos=arguments.photos
+        )
+        print(
+            f"{path} ({_megabytes(path)}): {len(model.class_names)} classes; on {N_CHECKED} images its "
+            f"probabilities differ by at most {difference:.1e} from the model's."
+        )
+    return 0
+
+
+def _megabytes(path: Path) -> str:
+    return f"{path.stat().st_size / 1e6:.1f} MB"
+
+
 def methods(argv: Sequence[str]) -> int:
     """List all methods with their settings and defaults."""
     argparse.ArgumentParser(prog=f"{PROG} methods", description=methods.__doc__).parse_args(argv)
@@ -160,7 +202,7 @@ def methods(argv: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    command.__name__: command for command in (run, report, predict, methods)
+    command.__name__: command for command in (run, report, predict, export, methods)
 }
 
 

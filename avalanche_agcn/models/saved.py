@@ -334,6 +334,25 @@ def load_model(
     return model.to(device)
 
 
+def store_backbone(run: str | os.PathLike, *, after: int | None = None) -> Path:
+    """Add the network's weights to the files of a saved model, unless they are there; return that file.
+
+    A run with a frozen pretrained backbone stores the classifiers alone, and `load_model` finds the other
+    weights by the network's name: in a package, or on the internet. Afterwards it needs neither.
+    """
+    model = load_model(run, after=after)
+    path = _find(Path(run), after)
+    description, tensors = _read(path)
+    network = _find_network(model)
+    for name, value in network.state_dict().items():
+        tensors[f"backbone.{name}"] = value.contiguous()
+    content = save(tensors)
+    description["backbone"]["weights"] = "stored"
+    description["tensors"] = hashlib.sha256(content).hexdigest()
+    _write_both(path, content, description)
+    return path.with_suffix(TENSORS)
+
+
 def _find(run: Path, after: int | None) -> Path:
     path = run / f"{model_name(after)}{DESCRIPTION}"
     if path.is_file():
