@@ -140,6 +140,29 @@ def _predict(arguments: argparse.Namespace) -> int:
     return UNREADABLE if unreadable else 0
 
 
+def check(argv: Sequence[str]) -> int:
+    """Show photos and labels before training: counts of each class, and what is wrong or suspicious."""
+    about = f"{check.__doc__} The exit code is 1 if something is wrong."
+    if argv and argv[0] == "photos":
+        argv = argv[1:]
+    elif argv and not argv[0].startswith("-"):
+        print(f"{PROG} check: only photos can be checked, not {argv[0]!r}.", file=sys.stderr)
+        return 2
+    parser = cli.make_data_parser("photos", about, f"{PROG} check photos")
+    given = vars(parser.parse_args(argv))
+    from avalanche_agcn.benchmarks.photo_checks import check_photos, count_classes, format_counts
+    from avalanche_agcn.experiments.build import make_benchmark
+    from avalanche_agcn.experiments.settings import make_settings
+
+    benchmark = make_benchmark(make_settings("photos", **given), check_images=False)
+    print(f"{benchmark}\n\n{format_counts(count_classes(benchmark))}")
+    found = check_photos(benchmark)
+    for title, sentences in {"Wrong": found.errors, "To look at": found.warnings}.items():
+        if sentences:
+            print("\n".join([f"\n{title}:", *(f"- {sentence}." for sentence in sentences)]))
+    return int(bool(found.errors))
+
+
 def export(argv: Sequence[str]) -> int:
     """Write the model of a run to one file that works without this package."""
     parser = argparse.ArgumentParser(prog=f"{PROG} export", description=export.__doc__)
@@ -202,7 +225,7 @@ def methods(argv: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    command.__name__: command for command in (run, report, predict, export, methods)
+    command.__name__: command for command in (check, run, report, predict, export, methods)
 }
 
 
