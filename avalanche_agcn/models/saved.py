@@ -200,7 +200,7 @@ def save_model(
     )
     path = Path(folder) / model_name()
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_both(path, content, description)
+    write_model(path, content, description)
 
 
 def _check_names(class_names: Sequence[str], thresholds: Sequence[float], n_seen: int) -> None:
@@ -240,7 +240,7 @@ def _describe_network(network: Any) -> dict[str, Any]:
     return {"name": network.name, **{name: getattr(network, name) for name in BACKBONE_SETTINGS}}
 
 
-def _write_both(path: Path, content: bytes, description: Mapping[str, Any]) -> None:
+def write_model(path: Path, content: bytes, description: Mapping[str, Any]) -> None:
     """Write the tensors, then the description, whose digest shows if only the first was written."""
     _write(path.with_suffix(TENSORS), content)
     text = json.dumps(description, ensure_ascii=False, indent=1)
@@ -349,7 +349,7 @@ def store_backbone(run: str | os.PathLike, *, after: int | None = None) -> Path:
     content = save(tensors)
     description["backbone"]["weights"] = "stored"
     description["tensors"] = hashlib.sha256(content).hexdigest()
-    _write_both(path, content, description)
+    write_model(path, content, description)
     return path.with_suffix(TENSORS)
 
 
