@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import json
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from avalanche_agcn.checks import did_you_mean
 from avalanche_agcn.experiments import cli
-from avalanche_agcn.experiments.exit_codes import returns_exit_code
-
-if TYPE_CHECKING:
-    from avalanche_agcn.models.saved import Prediction
+from avalanche_agcn.experiments.exit_codes import handle_signals, returns_exit_code
 
 PROG = "avalanche-agcn"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+UNREADABLE = 3
+"""Exit code of `predict` if it had to skip photos."""
+EXPORT_SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "pt2": ".pt2"}  # models/ would import torch
 
 
 def run(argv: Sequence[str]) -> int:
@@ -60,10 +56,17 @@ def report(argv: Sequence[str]) -> int:
 
 
 def predict(argv: Sequence[str]) -> int:
-    """Print the labels that the model of a finished run finds in photos."""
-    parser = argparse.ArgumentParser(prog=f"{PROG} predict", description=predict.__doc__)
+    """Print or write the labels that the model of a finished run finds in photos."""
+    parser = argparse.ArgumentParser(
+        prog=f"{PROG} predict",
+        description=predict.__doc__,
+        epilog=f"Photos that cannot be read are skipped and named at the end; the exit code is {UNREADABLE}.",
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as results/agcn-seed0")
-    parser.add_argument("photos", nargs="+", metavar="PHOTO", help="image files")
+    text = "image files, folders (with all folders in them) or patterns such as 'photos/**/*.jpg'"
+    parser.add_argument("photos", nargs="*", metavar="PHOTO", help=text)
+    text = "a text file with a photo, folder or pattern per line; - for standard input (default: none)"
+    parser.add_argument("--from", dest="list_file", metavar="FILE", help=text)
     text = "the model after this experience, from 1, of a run with --keep-models (default: the last)"
     parser.add_argument("--after", type=int, metavar="N", help=text)
     text = "probability at which every class counts as found (default: the run's threshold of each class)"
@@ -73,54 +76,138 @@ def predict(argv: Sequence[str]) -> int:
     form = parser.add_mutually_exclusive_group()
     for name, words in {
         "json": "JSON",
+        "jsonl": "JSON lines, a photo per line",
         "csv": "CSV, a column per class; a quote precedes cells that begin with = + - @",
     }.items():
         text = f"print {words} (default: a table)"
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=text)
+    text = "write to this file, .csv or .jsonl, batch by batch (default: print)"
+    form.add_argument("--out", type=Path, metavar="FILE", help=text)
+    cli.add_flag(parser, "--resume", "add the photos that the file of --out does not have yet")
+    text = "images per batch (default: 32)"
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help=text)
+    text = "processes that load images (default: one per processor, at most 8; 0 for few photos)"
+    parser.add_argument("--workers", type=int, metavar="N", help=text)
     parser.add_argument("--device", default="cpu", metavar="TEXT", help="where to compute (default: cpu)")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)  # options may stand between photos
+    if not arguments.photos and arguments.list_file is None:
+        parser.error("there is nothing to predict: give photos, folders, or a list with --from.")
+    if arguments.resume and arguments.out is None:
+        parser.error("--resume adds to the file of --out: give one.")
+    if arguments.batch_size < 1 or (arguments.workers or 0) < 0:
+        parser.error("--batch-size must be at least 1, and --workers at least 0.")
+    return _predict(arguments)
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    """Run the command `predict`; `UNREADABLE` if some photos could not be read."""
+    from avalanche_agcn.experiments.prediction_files import Output, OutputFile
+    from avalanche_agcn.experiments.predictions import (
+        STANDARD_INPUT,
+        describe_unreadable,
+        find_photos,
+        read_list,
+        write_predictions,
+    )
     from avalanche_agcn.models import load_model
+
+    output = Output(arguments.form or "table")
+    if arguments.out is not None:
+        output = OutputFile(arguments.out, resume=arguments.resume)
+
+    def find() -> Iterator[str]:
+        listed = [] if arguments.list_file is None else read_list(arguments.list_file)
+        return find_photos(chain(arguments.photos, listed))
 
     model = load_model(arguments.run, after=arguments.after, device=arguments.device)
     done, planned = (model.description.get(name, 0) for name in ("experience", "n_experiences"))
     if arguments.after is None and done < planned:
         known = f"the model knows {len(model.class_names)} classes, after {done} of {planned} experiences"
         print(f"This run is not finished: {known}.", file=sys.stderr)
-    found = model.predict(arguments.photos, threshold=arguments.threshold, top=arguments.top)
-    print(format_predictions(arguments.photos, found, arguments.form), end="")
+    try:
+        with handle_signals():
+            unreadable = write_predictions(
+                model,
+                find,
+                output,
+                batch_size=arguments.batch_size,
+                num_workers=arguments.workers,
+                threshold=arguments.threshold,
+                top=arguments.top,
+                is_stream=arguments.list_file == STANDARD_INPUT,
+            )
+    except KeyboardInterrupt:
+        if arguments.out is not None:
+            remedy = "the same command with --resume adds the others"
+            print(f"\nThe photos done so far are in {arguments.out}; {remedy}.", file=sys.stderr)
+        raise
+    if unreadable:
+        print(describe_unreadable(unreadable), file=sys.stderr)
+    return UNREADABLE if unreadable else 0
+
+
+def check(argv: Sequence[str]) -> int:
+    """Show photos and labels before training: counts of each class, and what is wrong or suspicious."""
+    about = f"{check.__doc__} The exit code is 1 if something is wrong."
+    if argv and argv[0] == "photos":
+        argv = argv[1:]
+    elif argv and not argv[0].startswith("-"):
+        print(f"{PROG} check: only photos can be checked, not {argv[0]!r}.", file=sys.stderr)
+        return 2
+    parser = cli.make_data_parser("photos", about, f"{PROG} check photos")
+    given = vars(parser.parse_args(argv))
+    from avalanche_agcn.benchmarks.photo_checks import check_photos, count_classes, format_counts
+    from avalanche_agcn.experiments.build import make_benchmark
+    from avalanche_agcn.experiments.settings import make_settings
+
+    benchmark = make_benchmark(make_settings("photos", **given), check_images=False)
+    print(f"{benchmark}\n\n{format_counts(count_classes(benchmark))}")
+    found = check_photos(benchmark)
+    for title, sentences in {"Wrong": found.errors, "To look at": found.warnings}.items():
+        if sentences:
+            print("\n".join([f"\n{title}:", *(f"- {sentence}." for sentence in sentences)]))
+    return int(bool(found.errors))
+
+
+def export(argv: Sequence[str]) -> int:
+    """Write the model of a run to one file that works without this package."""
+    parser = argparse.ArgumentParser(prog=f"{PROG} export", description=export.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as results/agcn-seed0")
+    text = "onnx (pip install 'avalanche-agcn[onnx]'), torchscript or pt2 (both need torch alone)"
+    parser.add_argument("--format", choices=EXPORT_SUFFIXES, help=text)
+    text = "file to write; it is replaced (default: model.onnx, model.pt or model.pt2 in RUN)"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=text)
+    text = "photos to check the file on (default: ten drawn images)"
+    parser.add_argument("--photos", nargs="+", default=[], metavar="PHOTO", help=text)
+    text = "the model after this experience, from 1, of a run with --keep-models (default: the last)"
+    parser.add_argument("--after", type=int, metavar="N", help=text)
+    text = "put the weights of the network into RUN's model.safetensors, so that it needs no download"
+    cli.add_flag(parser, "--with-backbone", text)
+    arguments = parser.parse_args(argv)
+    if arguments.format is None and not arguments.with_backbone:
+        parser.error("say what to write: --format onnx, torchscript or pt2, or --with-backbone.")
+    from avalanche_agcn.models import load_model
+    from avalanche_agcn.models.export import N_CHECKED, export_model
+    from avalanche_agcn.models.saved import model_name, store_backbone
+
+    if arguments.with_backbone:
+        path = store_backbone(arguments.run, after=arguments.after)
+        print(f"{path} has all weights now ({_megabytes(path)}).")
+    if arguments.format is not None:
+        default = arguments.run / f"{model_name(arguments.after)}{EXPORT_SUFFIXES[arguments.format]}"
+        model = load_model(arguments.run, after=arguments.after)
+        path, difference = export_model(
+            model, arguments.out or default, arguments.format, photos=arguments.photos
+        )
+        print(
+            f"{path} ({_megabytes(path)}): {len(model.class_names)} classes; on {N_CHECKED} images its "
+            f"probabilities differ by at most {difference:.1e} from the model's."
+        )
     return 0
 
 
-def format_predictions(
-    photos: Sequence[str], found: Sequence[Prediction], form: Literal["json", "csv"] | None = None
-) -> str:
-    """Labels and probabilities of photos as text: a table of the labels, or JSON or CSV of all classes."""
-    pairs = list(zip(photos, found, strict=True))
-    if form == "json":
-        rows = [{"image": photo, "labels": p.names, "probabilities": p.probabilities} for photo, p in pairs]
-        return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
-    if form == "csv":
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["image", "labels", *map(_as_text, found[0].probabilities)])
-        for photo, own in pairs:
-            writer.writerow([_as_text(photo), _as_text(";".join(own.names)), *own.probabilities.values()])
-        return text.getvalue()
-    width = max(map(len, photos))
-    return "".join(f"{photo:{width}}  {_labels(own)}\n" for photo, own in pairs)
-
-
-def _as_text(cell: str) -> str:
-    """A cell that spreadsheets do not take for a formula: with a quote before = + - @ at its beginning."""
-    return f"'{cell}" if cell.startswith(FORMULA) else cell
-
-
-def _labels(found: Prediction) -> str:
-    ranked = sorted(found.probabilities, key=found.probabilities.__getitem__, reverse=True)
-    # Control characters in a name would change what a terminal shows.
-    names = {name: name if name.isprintable() else ascii(name) for name in found.names or ranked[:1]}
-    text = ", ".join(f"{shown} {found.probabilities[name]:.2f}" for name, shown in names.items())
-    return text if found.names else f"nothing found; most probable is {text}"
+def _megabytes(path: Path) -> str:
+    return f"{path.stat().st_size / 1e6:.1f} MB"
 
 
 def methods(argv: Sequence[str]) -> int:
@@ -144,7 +231,7 @@ def methods(argv: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    command.__name__: command for command in (run, report, predict, methods)
+    command.__name__: command for command in (check, run, report, predict, export, methods)
 }
 
 

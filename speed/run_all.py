@@ -39,6 +39,7 @@ SCRIPTS = (
     "predict",
     "evaluation",
     "benchmarks",
+    "predict",
 )
 """In the order of the page."""
 

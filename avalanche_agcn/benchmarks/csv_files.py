@@ -12,14 +12,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated, check_inside, check_readable
+from avalanche_agcn.benchmarks.image_files import (
+    IMAGE_FILE,
+    ImageFiles,
+    Truncated,
+    check_inside,
+    check_readable,
+)
 from avalanche_agcn.benchmarks.tables import LabelTable, same_spelling
 from avalanche_agcn.checks import listed, read_file, shown
 
 FILE_COLUMNS = {"file", "files", "filename", "file_name", "image", "images", "image_name", "path", "photo"}
 LABEL_COLUMNS = re.compile(r"(label|tag|class|classe|category|categorie)s?[ _]?\d*")
 """Headers such as ``labels`` or ``label2``, of a column with names of classes instead of a class."""
-IMAGE_FILE = re.compile(r".+\.(jpe?g|png|gif|bmp|tiff?|webp)", re.IGNORECASE)
+LONG_COLUMN = re.compile(r"label|tag|class|category")
+"""Headers of a column with one name: a photo may then have several rows."""
+SPLIT_COLUMN = "split"
+SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
+OTHER_COLUMNS = {"id", "index", SPLIT_COLUMN}
+"""Headers of columns that are no class, unless they have 0 and 1 only."""
 VALUES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 MAX_NAME = 200  # characters of a label; a longer one is a cell that was not split
 Log = Callable[[str], None]
@@ -34,9 +46,9 @@ class Row(NamedTuple):
     number: int
     cells: list[str]
 
-    def without(self, column: int) -> "Row":
-        """The same row without one of its cells."""
-        return self._replace(cells=self.cells[:column] + self.cells[column + 1 :])
+    def select(self, columns: Sequence[int]) -> "Row":
+        """The same row with some of its cells."""
+        return self._replace(cells=[self.cells[column] for column in columns if column < len(self.cells)])
 
     def error(self, text: str) -> ValueError:
         """An error about this row."""
@@ -49,6 +61,12 @@ class PhotoLabels(NamedTuple):
     table: LabelTable
     layout: str  # the file and the layout that was recognised, in words
     places: list[str]  # where each photo is named: "labels.csv, row 7"
+    splits: list[str] | None = None  # "train", "test" or "val" for each photo, if the file says so
+
+    def table_of(self, split: str) -> LabelTable:
+        """The photos of one split."""
+        assert self.splits is not None
+        return self.table.rows(torch.tensor([own == split for own in self.splits]))
 
 
 def multilabel_csv(
@@ -57,17 +75,23 @@ def multilabel_csv(
     *,
     class_names: Sequence[str] | None = None,
     separator: str | None = None,
+    file_column: str | None = None,
+    label_columns: Sequence[str] = (),
+    split: str | None = None,
     truncated: Truncated = "warn",
     check_images: bool = True,
     log: Log = print,
 ) -> ImageFiles:
     """Photos with labels from a CSV file, for `multilabel_benchmark`.
 
-    The file has one row per photo, in one of two layouts, recognised by the header:
+    The file has one of three layouts, recognised by the header:
 
     - ``file,labels`` and rows such as ``beach.jpg,person;dog``: names separated by semicolons, pipes or
       commas; they may contain spaces, as in ``hot dog``;
+    - ``file,label`` and rows such as ``beach.jpg,person`` and ``beach.jpg,dog``: one label per row;
     - ``file,person,dog,car`` and rows such as ``beach.jpg,1,1,0``: a column of 0 and 1 for each class.
+
+    Other columns than ``file`` and ``labels`` are ignored, as in ``id,file,labels,split``, except ``split``.
 
     Args:
         path: the CSV file, in UTF-8; columns separated by commas, semicolons or tabs.
@@ -76,6 +100,9 @@ def multilabel_csv(
             the test file. By default names in alphabetical order, or the columns of the file.
         separator: between the names in a cell, such as ``" "``; by default the first of ``;|,`` that a
             cell has.
+        file_column: header of the column of file names, if it is not a usual one such as ``file``.
+        label_columns: headers of the columns of labels, names or 0 and 1; all others are ignored.
+        split: only photos with this value in the column ``split``: ``"train"``, ``"test"`` or ``"val"``.
         truncated: what to do with a truncated photo; see `ImageFiles`.
         check_images: whether to open all photos now, so that broken ones are found before training.
         log: receives one line about the layout that was recognised.
@@ -84,7 +111,18 @@ def multilabel_csv(
         OSError: if photos cannot be opened; names rows and files.
         ValueError: if a row does not fit; names file, row and value.
     """
-    read = read_csv(path, class_names=class_names, separator=separator)
+    read = read_csv(
+        path,
+        class_names=class_names,
+        separator=separator,
+        file_column=file_column,
+        label_columns=label_columns,
+    )
+    if split is not None:
+        if read.splits is None:
+            raise ValueError(f"{path} has no column {SPLIT_COLUMN} with train and test: leave split out.")
+        places = [place for place, own in zip(read.places, read.splits, strict=True) if own == split]
+        read = read._replace(table=read.table_of(split), places=places)
     return open_photos(images, read, truncated=truncated, check_images=check_images, log=log)
 
 
@@ -103,11 +141,17 @@ def open_photos(
 
 
 def read_csv(
-    path: str | os.PathLike, *, class_names: Sequence[str] | None = None, separator: str | None = None
+    path: str | os.PathLike,
+    *,
+    class_names: Sequence[str] | None = None,
+    separator: str | None = None,
+    file_column: str | None = None,
+    label_columns: Sequence[str] = (),
 ) -> PhotoLabels:
     """Labels of a CSV file, without its photos; see `multilabel_csv`."""
     header, *rows = _read_rows(Path(path))
-    if any(IMAGE_FILE.fullmatch(name) for name in header.cells):  # there is no header
+    has_header = file_column is not None or len(label_columns) > 0
+    if not has_header and any(IMAGE_FILE.fullmatch(name) for name in header.cells):
         if any(name in VALUES for name in header.cells):
             raise header.error("there is no header; name the columns: file,cat,dog")
         rows = [header, *rows]
@@ -117,16 +161,54 @@ def read_csv(
         raise header.error(f"{name} is the only column; separate file and labels by commas")
     if not rows:
         raise header.error("there is a header but no image; add a row for each image")
-    file_column = _find_file_column(header)
-    files = _file_names(rows, file_column)
-    header = header.without(file_column)
-    rows = [row.without(file_column) for row in rows]
+    columns = _find_columns(header, rows, file_column, label_columns)
+    files = _file_names(rows, columns)
+    splits, about_split = _read_splits(header, files, rows, columns)
+    photos = _rows_of_photos(files, rows, columns)
+    label_rows = list(photos.values())
     known = None if class_names is None else [same_spelling(name) for name in class_names]
-    if _has_names(header, rows):
-        labels, names, layout = _from_names(rows, known, separator)
+    if columns.has_names:
+        labels, names, layout = _from_names(label_rows, known, separator)
+        if len(photos) < len(rows):
+            layout += f", in {len(rows)} rows"
     else:
-        labels, names, layout = _from_columns(header, rows, known)
-    return PhotoLabels(LabelTable(files, labels, names), f"{path}: {layout}", [row.place for row in rows])
+        labels, names, layout = _from_columns(header, label_rows, known, columns.labels)
+    return PhotoLabels(
+        LabelTable(list(photos), labels, names),
+        f"{path}: {layout}{_describe_unused(header, columns)}{about_split}",
+        [row.place for row in label_rows],
+        splits,
+    )
+
+
+class _Columns(NamedTuple):
+    """Which columns have what; those of labels may continue beyond the header, with a name in each cell."""
+
+    file: int
+    labels: list[int]
+    has_names: bool  # else 0 and 1 for each class
+    is_long: bool  # whether a photo may have several rows, with a label each
+
+
+def _find_columns(
+    header: Row, rows: Sequence[Row], file_column: str | None, label_columns: Sequence[str]
+) -> _Columns:
+    file = _find_file_column(header) if file_column is None else _named_column(header, file_column)
+    if label_columns:
+        chosen = [_named_column(header, name) for name in label_columns]
+        has_names = _has_words(rows, chosen)
+        return _Columns(file, chosen, has_names, is_long=has_names and len(chosen) == 1)
+    others = [column for column in range(len(header.cells)) if column != file]
+    beyond = list(range(len(header.cells), max(len(row.cells) for row in rows)))
+    named = [column for column in others if LABEL_COLUMNS.fullmatch(header.cells[column].lower())]
+    if named and (named == others or _has_words(rows, named)):
+        is_long = len(named + beyond) == 1 and LONG_COLUMN.fullmatch(header.cells[named[0]].lower())
+        return _Columns(file, named + beyond, has_names=True, is_long=bool(is_long))
+    classes = [column for column in others if not _is_no_class(header, rows, column)]
+    if not classes:
+        raise header.error("there is no column of labels; name one labels, or choose it by --label-columns")
+    has_names = len(classes) == 1 and _has_words(rows, classes + beyond)
+    return _Columns(file, classes + beyond, has_names, is_long=False)
 
 
 def _find_file_column(header: Row) -> int:
@@ -137,14 +219,27 @@ def _find_file_column(header: Row) -> int:
     return 0
 
 
-def _has_names(header: Row, rows: Sequence[Row]) -> bool:
-    """Whether the cells, without the file names, have names of classes and not 0 and 1 for each class."""
-    if all(LABEL_COLUMNS.fullmatch(name.lower()) for name in header.cells):
-        return True
-    if len(header.cells) > 1:
-        return False
-    cells = _all_cells(rows)
+def _named_column(header: Row, name: str) -> int:
+    if name not in header.cells:
+        raise header.error(f"there is no column {shown(name)}; the columns are {listed(header.cells)}")
+    return header.cells.index(name)
+
+
+def _is_no_class(header: Row, rows: Sequence[Row], column: int) -> bool:
+    return header.cells[column].lower() in OTHER_COLUMNS and _has_words(rows, [column])
+
+
+def _has_words(rows: Sequence[Row], columns: Sequence[int]) -> bool:
+    """Whether the columns have anything but 0 and 1."""
+    cells = _all_cells([row.select(columns) for row in rows])
     return any(cell and cell.lower() not in VALUES for cell in cells)
+
+
+def _describe_unused(header: Row, columns: _Columns) -> str:
+    used = {columns.file, *columns.labels}
+    names = [name for column, name in enumerate(header.cells) if column not in used]
+    unused = [shown(name) for name in names if name.lower() != SPLIT_COLUMN]
+    return f" (columns not used: {listed(unused)})" if unused else ""
 
 
 def _all_cells(rows: Sequence[Row]) -> list[str]:
@@ -154,18 +249,54 @@ def _all_cells(rows: Sequence[Row]) -> list[str]:
     return cells
 
 
-def _file_names(rows: Sequence[Row], column: int) -> list[str]:
+def _file_names(rows: Sequence[Row], columns: _Columns) -> list[str]:
+    """The file of each row."""
+    files: list[str] = []
     found: dict[str, int] = {}
     for row in rows:
-        file = row.cells[column] if column < len(row.cells) else ""
+        file = row.cells[columns.file] if columns.file < len(row.cells) else ""
         if not file or not file.isprintable():
             raise row.error(f"expected the name of an image file, got {shown(file)}")
         check_inside(file, f"{row.place}: the file")
         file = posixpath.normpath(file.replace("\\", "/"))  # ./a.jpg is a.jpg
-        if file in found:
-            raise row.error(f"{shown(file)} is already in row {found[file]}; write all labels in one row")
-        found[file] = row.number
-    return list(found)
+        if file in found and not columns.is_long:
+            raise row.error(
+                f"{shown(file)} is already in row {found[file]}; write all labels in one row, or name the "
+                "column label for one label per row"
+            )
+        found.setdefault(file, row.number)
+        files.append(file)
+    return files
+
+
+def _rows_of_photos(files: Sequence[str], rows: Sequence[Row], columns: _Columns) -> dict[str, Row]:
+    """The cells of labels by photo; several rows of a photo are joined to its first."""
+    photos: dict[str, Row] = {}
+    for file, row in zip(files, rows, strict=True):
+        labels = row.select(columns.labels)
+        if file in photos:
+            labels = photos[file]._replace(cells=photos[file].cells + labels.cells)
+        photos[file] = labels
+    return photos
+
+
+def _read_splits(
+    header: Row, files: Sequence[str], rows: Sequence[Row], columns: _Columns
+) -> tuple[list[str] | None, str]:
+    """The split of each photo, if a column has it, and words for the log if that column cannot be used."""
+    names = [name.lower() for name in header.cells]
+    if SPLIT_COLUMN not in names or names.index(SPLIT_COLUMN) in columns.labels:
+        return None, ""
+    column = names.index(SPLIT_COLUMN)
+    splits: dict[str, str] = {}
+    for file, row in zip(files, rows, strict=True):
+        value = row.cells[column] if column < len(row.cells) else ""
+        if value.lower() not in SPLITS:
+            return None, f" (column not used: {SPLIT_COLUMN} has {shown(value)}, not train and test)"
+        split = SPLITS[value.lower()]
+        if splits.setdefault(file, split) != split:
+            raise row.error(f"{shown(file)} is in two splits, {splits[file]} and {split}; choose one")
+    return list(splits.values()), ""
 
 
 def _from_names(
@@ -218,8 +349,11 @@ def _names(row: Row, separator: str) -> list[str]:
 
 
 def _from_columns(
-    header: Row, rows: Sequence[Row], classes: list[str] | None
+    header: Row, rows: Sequence[Row], classes: list[str] | None, columns: Sequence[int]
 ) -> tuple[Tensor, list[str], str]:
+    n_others = len(header.cells)
+    header = header.select(columns)
+    n_others -= len(header.cells)
     names = [same_spelling(name) for name in header.cells]
     for name in names:
         if names.count(name) > 1 or not _is_name(name):
@@ -228,13 +362,13 @@ def _from_columns(
     differing = listed(sorted(set(names) ^ set(classes)))
     if differing:
         raise header.error(f"only one of train and test labels has {differing}; give both the same columns")
-    labels = torch.tensor([_values(row, header) for row in rows], dtype=torch.int8)
+    labels = torch.tensor([_values(row, header, n_others) for row in rows], dtype=torch.int8)
     order = [names.index(name) for name in classes]
     return labels[:, order], classes, "a column of 0 and 1 for each class"
 
 
-def _values(row: Row, header: Row) -> list[int]:
-    n_cells, n_expected = 1 + len(row.cells), 1 + len(header.cells)  # with the file name
+def _values(row: Row, header: Row, n_others: int) -> list[int]:
+    n_cells, n_expected = n_others + len(row.cells), n_others + len(header.cells)  # with the file name
     if n_cells != n_expected:
         raise row.error(
             f"there are {n_cells} cells, but the header has {n_expected}; give each class a 0 or 1"

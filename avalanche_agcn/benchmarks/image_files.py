@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import re
@@ -34,6 +35,8 @@ IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
 """Per channel, of images in [0, 1]; torchvision's weights were trained with it."""
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
+IMAGE_FILE = re.compile(r".+\.(jpe?g|jpe|jfif|png|gif|bmp|tiff?|webp|avif)", re.IGNORECASE)
+"""Names of image files; others are opened if they are named, but not searched for."""
 MAX_NAMED = 10  # images that an error lists
 _pillow_setting = Lock()  # which threads that read images share
 UPRIGHT = {
@@ -190,25 +193,39 @@ class ImageFiles(Dataset):
 
 def check_readable(images: ImageFiles, places: Sequence[str]) -> None:
     """Open all images; an OSError gives the places, such as ``"labels.csv, row 7"``, of bad ones."""
-    if not os.path.isdir(images.root):
-        raise FileNotFoundError(f"There is no folder {images.root} of images.")
-
-    def reason(k: int) -> str | None:
-        try:
-            if not os.path.isfile(images.path(k)):  # opening a named pipe would wait for a writer
-                raise FileNotFoundError(f"There is no image file {images.path(k)}")
-            images[k]
-        except OSError as error:
-            return f"{places[k]}: {error}".rstrip(".")
-        return None
-
-    with ThreadPoolExecutor() as threads:  # Pillow decodes without Python's lock
-        reasons = list(threads.map(reason, range(len(images))))
-    found = [text for text in reasons if text is not None]
+    found = [f"{places[k]}: {reason}" for k, reason in find_unreadable(images)]
     if found:
         named = "; ".join(found[:MAX_NAMED])
         more = f"; and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
         raise OSError(f"{len(found)} of {len(images)} images cannot be opened: {named}{more}.")
+
+
+def find_unreadable(images: ImageFiles) -> list[tuple[int, str]]:
+    """Open all images; return the index of each that cannot be read, with the reason."""
+    if not os.path.isdir(images.root):
+        raise FileNotFoundError(f"There is no folder {images.root} of images.")
+
+    def reason(k: int) -> str | None:
+        path = images.path(k)
+        try:
+            if not os.path.isfile(path):  # opening a named pipe would wait for a writer
+                raise FileNotFoundError(f"There is no image file {path}{_name_with_suffix(path)}")
+            images[k]
+        except OSError as error:
+            return str(error).rstrip(".")
+        return None
+
+    with ThreadPoolExecutor() as threads:  # Pillow decodes without Python's lock
+        reasons = list(threads.map(reason, range(len(images))))
+    return [(k, text) for k, text in enumerate(reasons) if text is not None]
+
+
+def _name_with_suffix(path: str) -> str:
+    """For a message: the image file with this name and a suffix, such as ``.jpg``, if there is one."""
+    for other in sorted(glob.glob(f"{glob.escape(path)}.*")):
+        if IMAGE_FILE.fullmatch(os.path.basename(other)):
+            return f", but there is {os.path.basename(other)}: add the suffix to the labels"
+    return ""
 
 
 def check_inside(file: str, place: str) -> None:

@@ -1,9 +1,10 @@
 """Your own photos as a class-incremental benchmark, with labels in the formats of common tools."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from avalanche_agcn.benchmarks.coco import read_instances
 from avalanche_agcn.benchmarks.csv_files import Log, PhotoLabels, open_photos, read_csv
 from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.photo_checks import check_photos, summarise_experiences
 from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, Conventions, resolve_protocol
 from avalanche_agcn.benchmarks.split import (
     Assignment,
@@ -35,6 +37,9 @@ def SplitPhotos(
     test_labels: str | os.PathLike | None = None,
     test_size: float = 0.2,
     separator: str | None = None,
+    file_column: str | None = None,
+    label_columns: Sequence[str] = (),
+    check_images: bool = True,
     protocol: str = "paper",
     n_classes: int | None = None,
     n_experiences: int | None = None,
@@ -60,7 +65,7 @@ def SplitPhotos(
     """Your own photos, a few of their classes in each experience.
 
     All photos are opened first, so that broken ones are found before training. Classes are divided as equally
-    as possible.
+    as possible. A CSV file with a column ``split`` of train and test says itself which photos to test on.
 
     Args:
         dataset_root: folder of the photos.
@@ -69,7 +74,10 @@ def SplitPhotos(
         test_labels: the same for test photos, in the same folder of photos.
         test_size: without ``test_labels``, share of the photos of each class to test on; the same photos for
             any seed.
-        separator: between the names in a cell of a CSV file; see `multilabel_csv`.
+        separator: between the names in a cell of a CSV file; see `multilabel_csv`, as for the next two.
+        file_column: header of the column of file names.
+        label_columns: headers of the columns of labels.
+        check_images: whether to open all photos first.
         protocol: ``"paper"`` or ``"B<n>-C<m>"``; this and all arguments below are those of `SplitCOCO`.
         n_classes: number of classes, the most frequent ones; all if None.
         n_experiences: number of experiences; by default 5, or fewer if there are less than ten classes.
@@ -90,7 +98,8 @@ def SplitPhotos(
         validation_size: number or share of the train photos to hold out.
         limit: use at most this many photos of each experience.
         seed: of all random draws, except that of the test photos.
-        log: receives one line about the labels, and one that names classes without a test photo.
+        log: receives a line about the labels, and warnings: classes with few test photos, similar names,
+            photos that are both in train and test.
 
     Raises:
         OSError: if photos cannot be opened; names the first ten.
@@ -100,14 +109,10 @@ def SplitPhotos(
         Path(labels),
         test_labels,
         test_size=test_size,
-        separator=separator,
-        truncated=truncated,
+        columns=CSVColumns(separator, file_column, tuple(label_columns)),
+        truncated=truncated if check_images else None,
         log=log,
     )
-    shown = test.labels.any(0).tolist()
-    untested = [name for name, is_shown in zip(test.class_names, shown, strict=True) if not is_shown]
-    if untested:
-        log(f"No test photo shows {', '.join(untested)}; a class without test photos has no AP.")
     if n_classes is None:
         names = class_order if is_order_of_names(class_order) else train.class_names
         assert names is not None
@@ -141,7 +146,22 @@ def SplitPhotos(
         seed=seed,
     )
     rules = resolve_protocol(protocol, conventions, not_in_data=["crowds", "difficult"])
-    return benchmark_from_tables(dataset_root, train, test, rules, image_options)
+    benchmark = benchmark_from_tables(dataset_root, train, test, rules, image_options)
+    if check_images:
+        found = check_photos(benchmark, open_images=False)
+        for line in summarise_experiences(benchmark):
+            log(line)
+        for sentence in found.errors + found.warnings:
+            log(f"Warning: {sentence}.")
+    return benchmark
+
+
+class CSVColumns(NamedTuple):
+    """How to read a CSV file; see `multilabel_csv`."""
+
+    separator: str | None = None
+    file_column: str | None = None
+    label_columns: tuple[str, ...] = ()
 
 
 def read_photos(
@@ -149,18 +169,25 @@ def read_photos(
     labels: str | os.PathLike,
     *,
     class_names: Sequence[str] | None = None,
-    separator: str | None = None,
-    truncated: Truncated = "warn",
+    columns: CSVColumns | None = None,
+    truncated: Truncated | None = "warn",
     log: Log = print,
-) -> LabelTable:
-    """Labels in any format of `SplitPhotos`, after opening all photos; see `multilabel_csv`."""
+) -> PhotoLabels:
+    """Labels in any format of `SplitPhotos`, after opening all photos, unless ``truncated`` is None."""
     path = Path(labels)
     if path.is_dir() or path.suffix == ".json":
         read = _read_annotations(path, Path(images), class_names)
     else:
-        read = read_csv(path, class_names=class_names, separator=separator)
-    open_photos(images, read, truncated=truncated, log=log)
-    return read.table
+        separator, file_column, label_columns = columns or CSVColumns()
+        read = read_csv(
+            path,
+            class_names=class_names,
+            separator=separator,
+            file_column=file_column,
+            label_columns=label_columns,
+        )
+    open_photos(images, read, truncated=truncated or "warn", log=log, check_images=truncated is not None)
+    return read
 
 
 def split_photos(targets: Tensor, test_size: float, seed: int = SPLIT_SEED) -> Tensor:
@@ -193,31 +220,44 @@ def _read_both(
     test_labels: str | os.PathLike | None,
     *,
     test_size: float,
-    separator: str | None,
-    truncated: Truncated,
+    columns: CSVColumns,
+    truncated: Truncated | None,
     log: Log,
 ) -> tuple[LabelTable, LabelTable]:
     """Labels of the train photos and of the test photos."""
 
-    def read(path: str | os.PathLike, class_names: Sequence[str] | None = None) -> LabelTable:
-        return read_photos(
-            root, path, class_names=class_names, separator=separator, truncated=truncated, log=log
-        )
+    def read(path: str | os.PathLike, class_names: Sequence[str] | None = None) -> PhotoLabels:
+        return read_photos(root, path, class_names=class_names, columns=columns, truncated=truncated, log=log)
 
     if test_labels is None:  # COCO's folder has a file for training and one for validation
         train_files = sorted(labels.glob("instances_train*.json"))
         val_files = sorted(labels.glob("instances_val*.json"))
         if len(train_files) == len(val_files) == 1:
             labels, test_labels = train_files[0], val_files[0]
-    photos = read(labels)
+    found = read(labels)
+    photos = found.table
     if test_labels is not None:
-        return photos, read(test_labels, photos.class_names)
+        return photos, read(test_labels, photos.class_names).table
+    if found.splits is not None and len(set(found.splits)) > 1:
+        return _tables_of_splits(found, log)
     is_test = split_photos(photos.labels, test_size)
     if not is_test.any():
         raise ValueError(
             f"{test_size=} of {len(is_test)} photos leaves no test photo; add photos or test_labels."
         )
     return photos.rows(~is_test), photos.rows(is_test)
+
+
+def _tables_of_splits(found: PhotoLabels, log: Log) -> tuple[LabelTable, LabelTable]:
+    """Train and test photos by the column ``split``; those of ``val`` are tested on if there is no test."""
+    assert found.splits is not None
+    counts = Counter(found.splits)
+    tested = "test" if "test" in counts else "val"
+    if "train" not in counts:
+        raise ValueError("The column split has no photo to train on: write train beside some photos.")
+    unused = f"; {counts['val']} of val are not used" if tested == "test" and counts["val"] else ""
+    log(f"By the column split, {counts['train']} photos to train on and {counts[tested]} to test on{unused}.")
+    return found.table_of("train"), found.table_of(tested)
 
 
 def _read_annotations(path: Path, images: Path, class_names: Sequence[str] | None) -> PhotoLabels:

@@ -67,16 +67,23 @@ FURTHER_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "coco": ("split_lists", "crowds"),
     "wide": ("split_lists",),
     "voc": (),
-    "photos": ("labels", "test_labels", "test_size", "separator"),
+    "photos": ("labels", "test_labels", "test_size", "separator", "file_column", "label_columns"),
     "scenes": ("n_train", "n_test"),
 }
 """Settings that are arguments of a single benchmark."""
 
 
 def make_benchmark(
-    settings: Settings, backbone: Backbone | None = None, log: Callable[[str], None] = print
+    settings: Settings,
+    backbone: Backbone | None = None,
+    log: Callable[[str], None] = print,
+    *,
+    check_images: bool = True,
 ) -> MultiLabelBenchmark:
-    """The benchmark, with photos normalised as the backbone expects them; as of ImageNet if it is None."""
+    """The benchmark, with photos normalised as the backbone expects them; as of ImageNet if it is None.
+
+    With ``check_images``, own photos are opened first.
+    """
     protocol = settings.protocol or DEFAULT_PROTOCOL[settings.benchmark]
     arguments = settings.select(*SHARED_ARGUMENTS, *FURTHER_ARGUMENTS[settings.benchmark])
     arguments["validation_size"] = settings.validation_size or settings.calibration_size
@@ -86,7 +93,14 @@ def make_benchmark(
         raise ValueError(f"the benchmark {settings.benchmark!r} needs the folder of its images: give --data.")
     make = MAKERS[settings.benchmark]
     if settings.benchmark == "photos":
-        return make(settings.dataset_root, protocol=protocol, backbone=backbone, log=log, **arguments)
+        return benchmarks.SplitPhotos(
+            settings.dataset_root,
+            protocol=protocol,
+            backbone=backbone,
+            log=log,
+            check_images=check_images,
+            **arguments,
+        )
     return make(settings.dataset_root, protocol=protocol, backbone=backbone, **arguments)
 
 

@@ -64,7 +64,7 @@ FLAGS = {
 }
 """Options whose name differs from that of their setting."""
 OPTIONS_OF = {
-    "photos": {"labels", "test_labels", "test_size", "separator"},
+    "photos": {"labels", "test_labels", "test_size", "separator", "file_column", "label_columns"},
     "coco": {"split_lists", "crowds"},
     "wide": {"split_lists"},
 }
@@ -100,7 +100,8 @@ def make_parser(
     )
     parser.set_defaults(benchmark=benchmark)
     _add_run_options(parser, benchmark)
-    _add_settings(parser, benchmark)
+    for first, title in GROUPS.items():
+        _add_settings(parser.add_argument_group(title), benchmark, first)
     of_methods = parser.add_argument_group("settings of methods, for those that have them")
     for name, (flag, kind, text) in METHOD_FLAGS.items():
         of_methods.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
@@ -142,15 +143,27 @@ def _add_run_options(parser: argparse.ArgumentParser, benchmark: BenchmarkName) 
     add_flag(logging, "--csv-log", "log all metrics to CSV files in the folder of the run")
 
 
-def _add_settings(parser: argparse.ArgumentParser, benchmark: BenchmarkName) -> None:
-    """Add an option for each field of `Settings`, in groups."""
+def make_data_parser(benchmark: BenchmarkName, description: str | None, prog: str) -> argparse.ArgumentParser:
+    """Parser of the options of a run that are about its data."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        usage="%(prog)s [options]",
+        description=description,
+        argument_default=argparse.SUPPRESS,
+    )
+    _add_settings(parser.add_argument_group(GROUPS["benchmark"]), benchmark, "benchmark")
+    return parser
+
+
+def _add_settings(options: argparse._ArgumentGroup, benchmark: BenchmarkName, first: str) -> None:
+    """Add an option for each field of `Settings` in the group that begins with ``first``."""
     of_other_data = set().union(*OPTIONS_OF.values()) - OPTIONS_OF.get(benchmark, set())
-    options = parser.add_argument_group(GROUPS["benchmark"])
+    group = ""
     for name, hint in get_type_hints(Settings, include_extras=True).items():
-        if name in GROUPS and name != "benchmark":
-            options = parser.add_argument_group(GROUPS[name])
+        if name in GROUPS:
+            group = name
         has_option = get_origin(hint) is Annotated and name not in ("benchmark", "seed")
-        if has_option and name not in of_other_data:
+        if group == first and has_option and name not in of_other_data:
             text = hint.__metadata__[-1]
             _add_setting(options, name, f"{text} (default: {_default_text(name, benchmark)})", benchmark)
 
@@ -160,14 +173,16 @@ def _add_setting(options: argparse._ArgumentGroup, name: str, text: str, benchma
     if name == "dataset_root" and benchmark == "photos":
         flag = "--images"
     takes_several = get_origin(TYPES[name]) is tuple
+    several = "+" if takes_several else None
     hint = get_args(TYPES[name])[0] if takes_several else TYPES[name]
     kinds = [kind for kind in alternatives(hint) if kind is not type(None)]
     if kinds == [bool]:
         options.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=text)
     elif kinds[0] in PLAIN:
-        options.add_argument(flag, dest=name, type=kinds[0], metavar=METAVARS[kinds[0]], help=text)
+        metavar = METAVARS[kinds[0]]
+        options.add_argument(flag, dest=name, type=kinds[0], nargs=several, metavar=metavar, help=text)
     else:
-        options.add_argument(flag, dest=name, choices=kinds, nargs="+" if takes_several else None, help=text)
+        options.add_argument(flag, dest=name, choices=kinds, nargs=several, help=text)
 
 
 def _default_text(name: str, benchmark: BenchmarkName) -> str:

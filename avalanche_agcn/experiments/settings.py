@@ -63,6 +63,7 @@ Text = Annotated[str, AfterValidator(_check_text)]
 Separator = Annotated[str, AfterValidator(_check_separator)]
 ProtocolName = Annotated[str, AfterValidator(_check_protocol)]
 Negatives = Annotated[tuple[Literal["memory", "statistics"], ...], BeforeValidator(_as_tuple)]
+Columns = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
 Rate = Annotated[float, Field(ge=0, le=1e30)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=10**6)]
@@ -91,6 +92,8 @@ class Settings:
         float, Field(gt=0, lt=1), "share of own photos to test on, if there are no test labels"
     ] = 0.2
     separator: Annotated[Separator | None, "what separates names in a CSV; the first of ;|, if none"] = None
+    file_column: Annotated[Text | None, "column of file names in a CSV; file, image, … if none"] = None
+    label_columns: Annotated[Columns, "columns of labels in a CSV; labels, or all but the file if none"] = ()
     split_lists: Annotated[Text | None, "published split lists, a folder or zip"] = None
     protocol: Annotated[ProtocolName | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
     n_classes: Annotated[Size | None, "number of classes; with B0-C10 and the like all"] = 40
@@ -178,7 +181,8 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """Plain values with the version of the format; without the cache folder of this machine."""
         values = {name: value for name, value in asdict(self).items() if name != "cache"}
-        return {"format": FORMAT, **values, "negatives": list(self.negatives)}
+        lists = {"negatives": list(self.negatives), "label_columns": list(self.label_columns)}
+        return {"format": FORMAT, **values, **lists}
 
 
 TYPES: dict[str, Any] = get_type_hints(Settings)

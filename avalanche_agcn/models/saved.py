@@ -87,7 +87,6 @@ class SavedModel(MultiLabelClassifier):
         logits = super().logits(features, classifiers)
         return logits if self.familiarity is None else self.familiarity(logits, features)
 
-    @torch.inference_mode()
     def predict(
         self,
         images: Photo | Sequence[Photo],
@@ -103,19 +102,37 @@ class SavedModel(MultiLabelClassifier):
         they are those of this many classes, the most probable ones, whatever their own thresholds.
         """
         check_range("batch_size", batch_size, least=1)
-        check_range("threshold", threshold, least=0, most=1)
-        check_range("top", top, least=1)
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
         inputs = map(self._input, [images] if single else images)  # type: ignore[arg-type,list-item]
-        rows = []
+        predictions: list[Prediction] = []
+        for _, group in groupby(inputs, key=lambda image: image.shape):  # only equal sizes form a batch
+            while batch := list(islice(group, batch_size)):
+                predictions += self.predict_batch(torch.stack(batch), threshold=threshold, top=top)
+        return predictions
+
+    @torch.inference_mode()
+    def predict_batch(
+        self, inputs: Tensor, *, threshold: float | None = None, top: int | None = None
+    ) -> list[Prediction]:
+        """Names and probabilities for a batch of transformed images, ``[B, 3, H, W]``; see `predict`."""
+        check_range("threshold", threshold, least=0, most=1)
+        check_range("top", top, least=1)
         device = self.classifier.weight.device
         half = torch.autocast(device.type, dtype=self.amp, enabled=self.amp is not None)
         with evaluation_mode(self), half:
-            for _, group in groupby(inputs, key=lambda image: image.shape):  # only equal sizes form a batch
-                while batch := list(islice(group, batch_size)):
-                    logits = self(torch.stack(batch).to(device))
-                    rows += logits.double().sigmoid().tolist()
+            logits = self(inputs.to(device))
+        rows = self.probabilities(logits.double()).tolist()
         return [self._prediction(row, threshold, top) for row in rows]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Probabilities of logits, ``[B, n]``."""
+        return logits.sigmoid()
+
+    def require_transform(self) -> image_files.Transform:
+        """The transform; a ValueError if the model takes no photos, because it was saved without."""
+        if self.transform is None:
+            raise ValueError("The model was saved without its transform: pass photos as transformed tensors.")
+        return self.transform
 
     def _input(self, photo: Photo) -> Tensor:
         if isinstance(photo, Tensor):
@@ -123,11 +140,10 @@ class SavedModel(MultiLabelClassifier):
         if not isinstance(photo, FILE_OR_IMAGE):
             type_name = type(photo).__name__
             raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {type_name}.")
-        if self.transform is None:
-            raise ValueError("The model was saved without its transform: pass photos as transformed tensors.")
+        transform = self.require_transform()
         if isinstance(photo, Image.Image):
-            return self.transform(image_files.upright_rgb(photo))
-        return self.transform(image_files.load_image(photo))
+            return transform(image_files.upright_rgb(photo))
+        return transform(image_files.load_image(photo))
 
     def _prediction(self, row: Sequence[float], threshold: float | None, top: int | None) -> Prediction:
         probabilities = dict(zip(self.class_names, row, strict=True))
@@ -208,10 +224,7 @@ def save_model(
     )
     path = Path(folder) / model_name()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The description has a digest of the tensors, so that a model written only in part is not loaded.
-    _write(path.with_suffix(TENSORS), content)
-    text = json.dumps(description, ensure_ascii=False, indent=1)
-    _write(path.with_suffix(DESCRIPTION), text.encode())
+    write_model(path, content, description)
 
 
 def _check_names(class_names: Sequence[str], thresholds: Sequence[float], n_seen: int) -> None:
@@ -249,6 +262,13 @@ def _describe_network(network: Any) -> dict[str, Any]:
     if any(weight.dtype != torch.float32 for weight in network.parameters()):
         raise ValueError("The weights of the network are not float32; call model.float() before saving.")
     return {"name": network.name, **{name: getattr(network, name) for name in BACKBONE_SETTINGS}}
+
+
+def write_model(path: Path, content: bytes, description: Mapping[str, Any]) -> None:
+    """Write the tensors, then the description, whose digest shows if only the first was written."""
+    _write(path.with_suffix(TENSORS), content)
+    text = json.dumps(description, ensure_ascii=False, indent=1)
+    _write(path.with_suffix(DESCRIPTION), text.encode())
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -358,6 +378,25 @@ def load_model(
         files = f"{path} and {path.stem}{TENSORS}"
         raise ValueError(f"{files} are not a model that can be used: {reason}.") from None
     return model.to(device)
+
+
+def store_backbone(run: str | os.PathLike, *, after: int | None = None) -> Path:
+    """Add the network's weights to the files of a saved model, unless they are there; return that file.
+
+    A run with a frozen pretrained backbone stores the classifiers alone, and `load_model` finds the other
+    weights by the network's name: in a package, or on the internet. Afterwards it needs neither.
+    """
+    model = load_model(run, after=after)
+    path = _find(Path(run), after)
+    description, tensors = _read(path)
+    network = _find_network(model)
+    for name, value in network.state_dict().items():
+        tensors[f"backbone.{name}"] = value.contiguous()
+    content = save(tensors)
+    description["backbone"]["weights"] = "stored"
+    description["tensors"] = hashlib.sha256(content).hexdigest()
+    write_model(path, content, description)
+    return path.with_suffix(TENSORS)
 
 
 def _find(run: Path, after: int | None) -> Path:

@@ -55,6 +55,12 @@ ALL = [[1, 0, 1], [0, 1, 0], [0, 1, 1]]  # of the classes car, dog, person
             "a column of 0 and 1 for each class",
         ),
         ("car;dog;person;file\n1.0;0;1;a.jpg\r\n0;1;0;b.jpg\n\n0;true;TRUE;c.png", "a column of 0 and 1"),
+        ("file,label\na.jpg,person\nb.jpg,dog\na.jpg,car\nc.png,dog\nc.png,person\na.jpg,car\n", "in 6 rows"),
+        (
+            "id,file,labels,width\n7,a.jpg,person;car,9\n8,b.jpg,dog,9\n9,c.png,dog;person,9\n",
+            "not used: 'id'",
+        ),
+        ("id,file,car,dog,person\n7,a.jpg,1,0,1\n8,b.jpg,0,1,0\n9,c.png,0,1,1\n", "not used: 'id'"),
         ("\ufefffile\tcar\tdog\tperson\na.jpg\t1\t0\t1\nb.jpg\t0\t1\t0\nc.png\t0\t1\t1\n", "a column of 0"),
     ],
 )
@@ -66,6 +72,33 @@ def test_each_layout_gives_the_same_labels_and_is_named_in_one_line(read, conten
     assert len(lines) == 1
     assert layout in lines[0]
     assert "3 images, 3 classes" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("a,b,c\nx,a.jpg,person;car\nx,b.jpg,dog\ny,c.png,dog;person\n", ["c"]),
+        ("a,b,c\nx,a.jpg,person\nx,a.jpg,car\nx,b.jpg,dog\ny,c.png,dog\ny,c.png,person\n", ["c"]),
+        ("c,b,e\nperson,a.jpg,car\ndog,b.jpg,\ndog,c.png,person\n", ["c", "e"]),
+        ("car,b,x,person,dog\n1,a.jpg,7,1,0\n0,b.jpg,7,0,1\n0,c.png,7,1,1\n", ["car", "dog", "person"]),
+    ],
+)
+def test_chosen_columns_are_read_and_others_ignored(read, content, columns):
+    data = read(content, file_column="b", label_columns=columns)
+    assert (data.class_names, data.targets.tolist()) == (["car", "dog", "person"], ALL)
+    with pytest.raises(ValueError, match="row 1: there is no column 'z'; the columns are"):
+        read(content, file_column="b", label_columns=["z"])
+
+
+def test_a_split_is_read_by_its_name_with_the_classes_of_all(read):
+    text = "id,file,labels,split\n1,a.jpg,person;car,train\n2,b.jpg,dog,test\n3,c.png,dog;person,train\n"
+    train, test = (read(text, split=split) for split in ("train", "test"))
+    assert train.class_names == test.class_names == ["car", "dog", "person"]
+    assert (train.targets.tolist(), test.targets.tolist()) == ([ALL[0], ALL[2]], [ALL[1]])
+    with pytest.raises(ValueError, match="has no column split with train and test: leave split out"):
+        read("file,labels\na.jpg,dog\n", split="train")
+    with pytest.raises(ValueError, match=r"row 3: 'a.jpg' is in two splits, train and test; choose one"):
+        read("file,label,split\na.jpg,dog,train\na.jpg,cat,test\n")
 
 
 def test_a_space_separates_names_only_if_the_caller_says_so(read):
@@ -127,6 +160,11 @@ BAD = {
         "row 1: the column 'cat' is empty, repeated or not a name; rename",
     ),
     "a column without name": ("file,cat,\na.jpg,1,0\n", "row 1: the column '' is empty"),
+    "no labels at all": ("id,file\n7,a.jpg\n", "row 1: there is no column of labels"),
+    "too few cells beside an id": (
+        "id,file,cat,dog\n7,a.jpg,1,1\n8,b.jpg,1\n",
+        "row 3: there are 3 cells, but the header has 4",
+    ),
     "no file name": ("file,labels\n,dog\n", "row 2: expected the name of an image file, got ''"),
 }
 

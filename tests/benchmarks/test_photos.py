@@ -47,15 +47,16 @@ def test_classes_without_a_test_photo_are_named(folder):
     lines = []
     data = {"dataset_root": folder / "images", "labels": folder / "labels.csv", "log": lines.append}
     SplitPhotos(**data)
-    assert len(lines) == 1
+    assert not any("No test photo" in line for line in lines)
     (folder / "test.csv").write_text("file,labels\n0.jpg,bird;car\n1.jpg,tree")
     SplitPhotos(**data, test_labels=folder / "test.csv")
-    assert lines[3:] == ["No test photo shows dog, person; a class without test photos has no AP."]
+    expected = "Warning: No test photo shows dog, person; a class without test photos has no AP."
+    assert lines.count(expected) == 1
 
 
 @pytest.mark.parametrize("labels", ["labels.csv", "labels.json", "xml"])
 def test_labels_in_every_format_are_recognised(folder, labels):
-    photos = read_photos(folder / "images", folder / labels)
+    photos = read_photos(folder / "images", folder / labels).table
     assert photos.class_names == CLASSES
     rows = zip(photos.files, photos.labels, strict=True)
     found = {name: {CLASSES[c] for c in row.nonzero()} for name, row in rows}

@@ -1,0 +1,262 @@
+"""Labels of many photos: each is found, read and written once, whatever is broken or killed meanwhile."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+from avalanche_agcn.__main__ import UNREADABLE, main
+from avalanche_agcn.experiments.prediction_files import OutputFile, format_begin, format_rows
+from avalanche_agcn.experiments.predictions import find_photos, predict_files, read_list
+from avalanche_agcn.models import MultiLabelClassifier, create_backbone, load_model, save_model
+from avalanche_agcn.models.saved import Prediction
+
+NAMES = ["cat", "dog", "=1+1"]
+TO_FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+N_PHOTOS = 12
+BROKEN = 5
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Folder of a model, whose probabilities tell photos apart, and which takes photos of any size."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("model")
+    model = MultiLabelClassifier(create_backbone("small", pretrained=True), 3)
+    save_model(model, folder, class_names=NAMES, transform=v2.Compose(TO_FLOAT))
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with folders of images of two sizes, and files that are none."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "photos"
+    for k in range(N_PHOTOS):
+        path = folder / f"{k % 3}" / f"{k:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 255, (32 + 8 * (k % 4 == 3), 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    (folder / "notes.txt").write_text("no photo")
+    (folder / ".hidden.png").write_bytes(b"")
+    return folder
+
+
+def all_photos(folder):
+    return sorted(map(str, folder.glob("*/*.png")))
+
+
+def rows_of(path):
+    """Probabilities by photo of a file of predictions; an error if a photo is there twice."""
+    text = Path(path).read_text()
+    if path.suffix == ".csv":
+        rows = list(csv.reader(io.StringIO(text)))[1:]
+        pairs = [(photo, list(map(float, cells))) for photo, _, *cells in rows]
+    else:
+        rows = map(json.loads, text.splitlines())
+        pairs = [(row["image"], list(row["probabilities"].values())) for row in rows]
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+def expected_rows(run, photos):
+    """Probabilities by photo, predicted one by one."""
+    model = load_model(run)
+    return {photo: list(model.predict(photo)[0].probabilities.values()) for photo in photos}
+
+
+def assert_same_rows(found, expected):
+    assert list(found) == list(expected)
+    for photo, row in expected.items():
+        assert found[photo] == pytest.approx(row, abs=1e-6)
+
+
+def test_files_folders_patterns_and_lists_are_found_in_order(photos, tmp_path, monkeypatch):
+    every = all_photos(photos)
+    assert list(find_photos([str(photos)])) == every
+    assert list(find_photos([f"{photos}/**/*.png"])) == every
+    assert list(find_photos([f"{photos}/1/*", every[0]])) == [*sorted(map(str, photos.glob("1/*"))), every[0]]
+    odd = photos / "odd[1].png"  # a file whose name looks like a pattern
+    odd.write_bytes(b"")
+    assert list(find_photos([str(odd), "gone.jpg"])) == [str(odd), "gone.jpg"]
+    lines = tmp_path / "list.txt"
+    lines.write_bytes("\ufeffa b.jpg\r\n\n  \né.jpg".encode())
+    assert list(read_list(str(lines))) == ["a b.jpg", "é.jpg"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("x.jpg\n"))
+    assert list(read_list("-")) == ["x.jpg"]
+    for empty in (tmp_path / "empty", f"{tmp_path}/*.gif"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(ValueError, match=r"There is no photo in .*: give files, folders"):
+            list(find_photos([str(empty)]))
+
+
+@pytest.mark.parametrize(("name", "workers"), [("out.csv", 2), ("out.jsonl", 0)])
+def test_a_broken_photo_is_skipped_and_named_and_all_others_are_written_once(
+    run, photos, tmp_path, capsys, name, workers
+):
+    every = all_photos(photos)
+    Path(every[BROKEN]).write_bytes(b"this is no image")
+    os.mkfifo(photos / "pipe.png")
+    out = tmp_path / name
+    options = ["--batch-size", "4", "--workers", str(workers), "--out", str(out)]
+    given = [str(photos), every[0], str(photos / "pipe.png")]
+    assert main(["predict", str(run), *given, *options]) == UNREADABLE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "2 photos could not be read and had to be skipped:\n" in printed.err
+    assert f"{every[BROKEN]} is not an image that can be read" in printed.err
+    assert f"{photos / 'pipe.png'} is not an image file" in printed.err
+    assert_same_rows(rows_of(out), expected_rows(run, every[:BROKEN] + every[BROKEN + 1 :]))
+    assert sorted(os.listdir(tmp_path)) == [name, "photos"]  # and no lock
+
+
+def test_json_of_several_batches_is_one_list_and_a_table_has_a_line_per_photo(run, photos, capsys):
+    every = all_photos(photos)
+    expected = expected_rows(run, every)
+    assert main(["predict", str(run), str(photos), "--json", "--batch-size", "5"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    found = {row["image"]: list(row["probabilities"].values()) for row in rows}
+    assert_same_rows(found, expected)
+    assert main(["predict", str(run), str(photos), "--batch-size", "5"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == every
+    Path(every[0]).write_bytes(b"")
+    assert main(["predict", str(run), every[0], "--json"]) == UNREADABLE
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_killed_while_predicting_and_resumed_everything_is_written_once(run, photos, tmp_path):
+    every = all_photos(photos)
+    out = tmp_path / "out.csv"
+    command = [sys.executable, "-m", "avalanche_agcn", "predict", str(run), "--from", "-"]
+    options = ["--out", str(out), "--batch-size", "2", "--workers", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen([*command, *options], stdin=subprocess.PIPE, env=environment)
+    process.stdin.write("".join(f"{photo}\n" for photo in every[:-2]).encode())
+    process.stdin.flush()  # it stays open: the process waits for more
+    while not out.exists() or out.read_text().count("\n") < 4:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    n_written = len(rows_of(out))
+    assert 3 <= n_written < len(every)
+    arguments = ["predict", str(run), str(photos), "--out", str(out)]
+    assert main(arguments) == 1
+    assert len(rows_of(out)) == n_written
+    assert main([*arguments, "--resume"]) == 0
+    assert_same_rows(rows_of(out), expected_rows(run, every))
+    content = out.read_bytes()
+    assert main([*arguments, "--resume"]) == 0
+    assert out.read_bytes() == content
+
+
+class FixedModel:
+    """Class names, and the probabilities of any photo."""
+
+    class_names = NAMES
+
+    def predict(self, photo):
+        return [Prediction([], dict.fromkeys(NAMES, 0.25))]
+
+
+ODD_NAMES = ["a.jpg", "=b.jpg", 'say "c", d.jpg', "two\nlines\r.jpg", "é\udcff.jpg", "'=b.jpg", " e.jpg"]
+ODD_NAMES += [r"two\nlines\r.jpg", r"é\udcff.jpg", "''=b.jpg", "C:\\a.jpg"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_file_cut_anywhere_is_completed_with_each_photo_once(tmp_path, suffix):
+    found = [(photo, FixedModel().predict(photo)[0]) for photo in ODD_NAMES]
+    path = tmp_path / f"out{suffix}"
+
+    def write_missing():
+        with OutputFile(path, resume=True) as output:
+            output.begin(FixedModel())
+            for pair in found + found:
+                if output.lacks(pair[0]):
+                    output.write([pair])
+
+    write_missing()
+    whole = path.read_bytes()
+    assert len(rows_of(path)) == len(ODD_NAMES)
+    for n_bytes in range(len(whole)):
+        path.write_bytes(whole[:n_bytes])
+        write_missing()
+        assert path.read_bytes() == whole
+
+
+def test_a_file_that_cannot_be_continued_is_left_unchanged(run, photos, tmp_path, capsys):
+    every = all_photos(photos)
+    out = tmp_path / "out.csv"
+    arguments = ["predict", str(run), every[0], "--out", str(out), "--resume"]
+    assert main(arguments) == 0
+    whole = out.read_text()
+    changes = {
+        "has predictions of another model": whole.replace(",0.", ",0.9"),
+        "line 1, has other classes than the model": whole.replace("dog", "cow"),
+        "line 3, is not a line of predictions": whole + "x\n",
+    }
+    for message, text in changes.items():
+        out.write_text(text)
+        assert main(arguments) == 1
+        assert message in capsys.readouterr().err
+        assert out.read_text() == text
+    out.write_text(whole)
+    with OutputFile(out, resume=True):
+        assert main(arguments) == 1
+    assert "is being written by another process" in capsys.readouterr().err
+    assert main([*arguments[:-1], every[1]]) == 1  # an option between photos
+    assert "exists: give --resume to add the photos that it lacks" in capsys.readouterr().err
+    assert main(["predict", str(run), every[0], "--out", "labels.txt"]) == 1
+    assert "--out must end in .csv or .jsonl, not 'labels.txt'" in capsys.readouterr().err
+    assert out.read_text() == whole
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "there is nothing to predict: give photos, folders, or a list with --from"),
+        (["a.jpg", "--resume"], "--resume adds to the file of --out: give one"),
+        (["a.jpg", "--batch-size", "0"], "--batch-size must be at least 1"),
+        (["a.jpg", "--csv", "--out", "a.csv"], "not allowed with argument"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(capsys, arguments, message):
+    assert main(["predict", "RUN", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_paths_are_taken_only_as_they_are_needed(run, photos, workers):
+    taken = []
+
+    def endless():
+        for k in count():
+            taken.append(k)
+            yield str(photos / "0" / "00.png")
+
+    batches = predict_files(load_model(run), endless(), batch_size=2, num_workers=workers)
+    for _ in range(3):
+        found, _ = next(batches)
+        assert len(found) == 2
+    ahead = 2 * workers  # batches that torch loads in advance
+    assert len(taken) <= 2 * (3 + ahead + 1)
+
+
+@pytest.mark.parametrize("sign", ["=", "+", "-", "@"])
+def test_cells_of_a_csv_that_spreadsheets_would_compute_begin_with_a_quote(sign):
+    name = f"{sign}1+1"
+    text = format_begin("csv", [name, "b=1"])
+    text += format_rows("csv", [(f"{name}.jpg", Prediction([name], {name: 0.5, "b=1": 0.25}))])
+    assert text == f"image,labels,'{name},b=1\n'{name}.jpg,'{name},0.5,0.25\n"
