@@ -231,21 +231,24 @@ def continue_settings(parent: Parent, given: Mapping[str, Any]) -> Settings:
             f"{parent.folder} was trained with other settings ({'; '.join(changed)}): a run is continued "
             "with its own, so leave these out."
         )
-    of_photos: dict[str, Any] = {"test_labels": None, "separator": None, "n_experiences": 1}
-    of_photos |= {name: value for name, value in given.items() if name in (*OF_NEW_PHOTOS, *OF_MACHINE)}
-    settings = replace(
+    for name, option in (("dataset_root", "--images"), ("labels", "--labels")):
+        if name not in given:
+            raise ValueError(f"--continue needs the new photos: give {option}.")
+    not_inherited: dict[str, Any] = {"test_labels": None, "separator": None, "n_experiences": 1}
+    allowed = {name: value for name, value in given.items() if name in (*OF_NEW_PHOTOS, *OF_MACHINE)}
+    return replace(
         old,
         benchmark="photos",
         continues=os.path.abspath(parent.folder),
         n_classes=None,
         train_epochs=parent.n_epochs,
         earlier_classes=[*old.earlier_classes, len(parent.results.class_names) - sum(old.earlier_classes)],
-        **of_photos,
+        **{**not_inherited, **allowed},
     )
-    for name, option in (("dataset_root", "--images"), ("labels", "--labels")):
-        if name not in given:
-            raise ValueError(f"--continue needs the new photos: give {option}.")
-    return settings
+
+
+def _as_text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _plain(value: Any) -> Any:
@@ -360,8 +363,8 @@ def load_run(
         raise ValueError("images and labels belong together: give both, or none.")
     chosen = parent.settings
     if images is not None:
-        given = {"dataset_root": os.fspath(images), "labels": os.fspath(labels), **settings}  # type: ignore[arg-type]
-        chosen = continue_settings(parent, given)
+        given = {"dataset_root": images, "labels": labels, **settings}
+        chosen = continue_settings(parent, {name: _as_text(value) for name, value in given.items()})
     elif settings:
         raise ValueError(
             f"the settings {', '.join(settings)} are those of new photos: give images and labels."

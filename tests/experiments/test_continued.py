@@ -23,7 +23,7 @@ CLASSES = ["person", "bicycle", "car", "dog", "cat", "boat", "kite", "sheep"]
 RUNS = [CLASSES[:4], CLASSES[4:6], CLASSES[6:]]  # a run, and what each of two further ones adds
 N_PHOTOS = 24  # of each run; every third is a test photo
 SMALL = ["--defaults", "paper", "--backbone", "small", "--no-pretrained", "--image-size", "16"]
-SMALL += ["--batch-size", "4", "--epochs", "2", "--lr", "1e-3", "--set", "lr_gcn=1e-3", "random_features=32"]
+SMALL += ["--batch-size", "4", "--epochs", "1", "--lr", "1e-3", "--set", "lr_gcn=1e-3", "random_features=32"]
 
 
 def draw_photo(shown, number):
@@ -179,7 +179,7 @@ def test_a_loaded_run_trains_as_the_command_does(photos, finished, continued):
     again = load_run(parent, log=lambda text: None)
     assert again.benchmark.class_names == RUNS[0]
     assert (again.n_trained, len(again.new_experiences)) == (2, 0)
-    labels = {"labels": photos / "train1.csv", "test_labels": str(photos / "test1.csv")}
+    labels = {"labels": photos / "train1.csv", "test_labels": photos / "test1.csv"}
     loaded = load_run(parent, images=photos / "photos1", **labels, log=lambda text: None)
     assert loaded.benchmark.class_names == RUNS[0] + RUNS[1]
     for experience in loaded.new_experiences:
@@ -290,7 +290,7 @@ def test_new_photos_may_show_known_classes(photos, finished, tmp_path):
         finished("er"),
         images=photos / "photos1",
         labels=tmp_path / "new.csv",
-        test_labels=str(tmp_path / "test.csv"),
+        test_labels=tmp_path / "test.csv",
         n_experiences=2,
         log=lines.append,
     )
