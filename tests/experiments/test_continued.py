@@ -386,7 +386,7 @@ def test_messages_say_why_a_run_cannot_be_continued(
     folder = tmp_path / "ewc-seed0"
     shutil.copytree(finished("ewc", FROZEN), folder)
     (photos / "Dog.csv").write_text("file,labels\n1-00.png,Dog\n1-01.png,cow\n")
-    (photos / "tested.csv").write_text("file,labels\n0-02.png,cow\n0-00.png,cow\n")
+    (photos / "tested.csv").write_text("file,labels\n0-02.png,cat\n0-00.png,boat\n")
     if change is not None:
         change(folder)
     given = [option.format(photos=photos) for option in options]
