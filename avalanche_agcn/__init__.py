@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 # A warning of Avalanche's import: only its GEM needs such a solver.
 warnings.filterwarnings("ignore", "no QP solver found", UserWarning)
 
-_PACKAGES = ("benchmarks", "models", "training", "training.plugins", "evaluation")
+_PACKAGES = ("benchmarks", "models", "training", "training.plugins", "evaluation", "experiments")
 
 
 def lazy_names(

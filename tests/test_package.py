@@ -17,6 +17,7 @@ PUBLIC = {
     "AugmentedCorrelationMatrix adjacency FeatureStatistics PartialBCEWithLogitsLoss",
     "training.plugins": "ACMPlugin AGCNPlugin StatisticalNegativesPlugin DriftCompensationPlugin "
     "OnlineReplayPlugin",
+    "experiments": "load_run",
     "evaluation": "multilabel_evaluator mean_average_precision_metrics roc_auc_metrics f1_metrics "
     "nested_metrics",
     "evaluation.functional": "average_precision mean_average_precision roc_auc precision_recall_f1 "

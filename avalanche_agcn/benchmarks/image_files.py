@@ -157,6 +157,7 @@ class ImageFiles(Dataset):
         targets: [N, C] matrix of 0 and 1; not needed if the labels are kept elsewhere.
         class_names: names of the columns of ``targets``.
         truncated: ``"warn"`` and use the part of a truncated file that can be read, or ``"error"``.
+        names: what `image_name` returns; the files if None.
     """
 
     def __init__(
@@ -167,11 +168,13 @@ class ImageFiles(Dataset):
         *,
         class_names: Sequence[str] | None = None,
         truncated: Truncated = "warn",
+        names: Sequence[str] | None = None,
     ) -> None:
         check_choice("truncated", truncated, Truncated)
         self.root = os.fspath(root)
         # One array instead of a list of strings: loader workers share its memory instead of copying it.
         self.files = np.array([os.fsencode(file) for file in files])
+        self.names = self.files if names is None else np.array([os.fsencode(name) for name in names])
         self.targets = torch.zeros(len(files), 0) if targets is None else targets
         self.class_names = None if class_names is None else list(class_names)
         self.truncated: Truncated = truncated
@@ -180,12 +183,12 @@ class ImageFiles(Dataset):
         return len(self.files)
 
     def image_name(self, index: int) -> str:
-        """File name of image ``index``, relative to the folder."""
-        return os.fsdecode(self.files[index])
+        """Name of image ``index``: its file, relative to the folder, unless names were given."""
+        return os.fsdecode(self.names[index])
 
     def path(self, index: int) -> str:
         """Path of image ``index``."""
-        return os.path.join(self.root, self.image_name(index))
+        return os.path.join(self.root, os.fsdecode(self.files[index]))
 
     def __getitem__(self, index: int) -> tuple[Image.Image, Tensor]:
         return load_image(self.path(index), truncated=self.truncated), self.targets[index]

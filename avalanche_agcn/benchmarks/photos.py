@@ -239,7 +239,7 @@ def _read_both(
     if test_labels is not None:
         return photos, read(test_labels, photos.class_names).table
     if found.splits is not None and len(set(found.splits)) > 1:
-        return _tables_of_splits(found, log)
+        return tables_of_splits(found, log)
     is_test = split_photos(photos.labels, test_size)
     if not is_test.any():
         raise ValueError(
@@ -248,7 +248,7 @@ def _read_both(
     return photos.rows(~is_test), photos.rows(is_test)
 
 
-def _tables_of_splits(found: PhotoLabels, log: Log) -> tuple[LabelTable, LabelTable]:
+def tables_of_splits(found: PhotoLabels, log: Log) -> tuple[LabelTable, LabelTable]:
     """Train and test photos by the column ``split``; those of ``val`` are tested on if there is no test."""
     assert found.splits is not None
     counts = Counter(found.splits)

@@ -14,7 +14,7 @@ import torch
 from avalanche.core import BasePlugin
 from avalanche.logging import BaseLogger, TensorboardLogger
 from avalanche.training.plugins import EvaluationPlugin
-from torch import nn
+from torch import Tensor, nn
 
 from avalanche_agcn import benchmarks, models
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
@@ -31,7 +31,9 @@ from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.methods.streaming_ridge import StreamingRidge
 from avalanche_agcn.models.backbones import Backbone
 from avalanche_agcn.models.saved import AMP, BACKBONE_SETTINGS
+from avalanche_agcn.models.word_vectors import orthogonalise
 from avalanche_agcn.training import AsymmetricLoss
+from avalanche_agcn.training.loader import make_generator
 from avalanche_agcn.training.plugins import (
     DecoupledTrainingPlugin,
     DriftCompensationPlugin,
@@ -155,23 +157,49 @@ def make_strategy(
 
 
 def _make_model(settings: Settings, backbone: nn.Module, class_names: Sequence[str]) -> tuple[Any, Any]:
-    """The model of the method, and its parameters with their learning rates."""
+    """The model of the method, and its parameters with their learning rates.
+
+    In a run that continues others, it is made for the classes of the first, then the others are added:
+    weights were drawn before these classes were known.
+    """
     kind, decoupled = METHODS[settings.method].model, _is_decoupled(settings)
+    first, *others = _class_blocks(settings, len(class_names))
     model: Any
     if kind == "agcn":
-        words = models.load_word_vectors(
-            class_names,
-            settings.word_vectors,
-            missing=settings.missing_words,
-            orthogonal=settings.orthogonal_words,
-        )
-        model = models.AGCNModel(backbone, words, decoupled=decoupled)
+        first_words, *further_words = _word_vectors(settings, class_names, [first, *others])
+        model = models.AGCNModel(backbone, first_words, decoupled=decoupled)
+        for words in further_words:
+            model.add_word_vectors(words)
         return model, model.parameter_groups(lr_backbone=settings.lr, lr_gcn=settings.lr_gcn)
     if kind == "random":
         backbone = models.RandomFeatures(backbone, settings.random_features, seed=settings.seed)
-    model = models.MultiLabelClassifier(backbone, len(class_names), decoupled=decoupled)
+    model = models.MultiLabelClassifier(backbone, first, decoupled=decoupled)
+    for n_new in others:
+        n_before = model.classifier.out_features
+        model.add_classes(n_new, make_generator(settings.seed, n_before))  # not torch's own, which trains
     lr_head = settings.lr if settings.lr_head is None else settings.lr_head
     return model, model.parameter_groups(lr_backbone=settings.lr, lr_head=lr_head)
+
+
+def _class_blocks(settings: Settings, n_classes: int) -> list[int]:
+    """Numbers of classes that the model learns of at once: all, or those of a run and its continuations."""
+    earlier = settings.earlier_classes
+    n_new = n_classes - sum(earlier)
+    if min([n_new, *earlier]) < 1:
+        raise ValueError(
+            f"earlier_classes={earlier} must be positive and leave at least one of the {n_classes} classes."
+        )
+    return [*earlier, n_new]
+
+
+def _word_vectors(settings: Settings, class_names: Sequence[str], blocks: Sequence[int]) -> list[Tensor]:
+    """Word vectors of each block of classes; orthogonal ones do not depend on later blocks."""
+    vectors = models.load_word_vectors(class_names, settings.word_vectors, missing=settings.missing_words)
+    parts = list(vectors.split(list(blocks)))
+    if settings.orthogonal_words:
+        for k, part in enumerate(parts):
+            parts[k] = orthogonalise(part, torch.cat(parts[:k]) if k else None)
+    return parts
 
 
 def _make_plugins(settings: Settings) -> list[BasePlugin]:

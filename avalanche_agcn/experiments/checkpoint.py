@@ -143,11 +143,27 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
     """Load a state of `save_strategy`, or ``state.bin`` of a finished run, into a new strategy.
 
     It must have the same plugins; its model may be for more classes. The first experiences of the stream are
-    those of the saved strategy, for its memory. Collective.
+    those of the saved strategy, for its memory. `load_run` makes strategy and stream by itself. Collective.
     """
     state = load_state(path)
-    with fitting_state(path):
-        restore(strategy, state, train_stream)
+    with fitting_state(path, "make the strategy with the settings and plugins that it was saved with."):
+        restore(strategy, without_recorder(state), train_stream)
+
+
+def without_recorder(state: State) -> State:
+    """A state without that of the recorder, which only runs have."""
+    others = [k for k, name in enumerate(state["layout"]) if name != EvaluationRecorder.__name__]
+    layout = [state["layout"][k] for k in others]
+    plugins = [state["plugins"][k] for k in others if k < len(state["plugins"])]  # memories follow
+    return {**state, "layout": layout, "plugins": plugins}
+
+
+def without_pictures(state: State) -> State:
+    """A state of a run without its recorded pictures, for another choice of pictures."""
+    plugins = list(state["plugins"])
+    place = state["layout"].index(EvaluationRecorder.__name__)
+    plugins[place] = {**plugins[place], "rows": {}}
+    return {**state, "plugins": plugins}
 
 
 LOWER_RATE = "the learning rate is probably too high; choose a lower --lr, --lr-head or --lr-gcn."
@@ -265,14 +281,14 @@ def load_state(path: str | os.PathLike) -> State:
 
 
 @contextlib.contextmanager
-def fitting_state(path: str | os.PathLike) -> Iterator[None]:
+def fitting_state(path: str | os.PathLike, remedy: str) -> Iterator[None]:
     """Turn any error that a state with other keys or shapes causes into a ValueError that names its file."""
     try:
         yield
     except Exception as error:  # of any type, since any value of the state may be wrong
         reason = " ".join(str(error).split()).rstrip(".")
-        message = f"{path} does not fit this run ({type(error).__name__}: {reason:.200})"
-        raise ValueError(f"{message}: give --overwrite to start from the beginning.") from error
+        message = f"{path} does not fit ({type(error).__name__}: {reason:.200})"
+        raise ValueError(f"{message}: {remedy}") from error
 
 
 def seed_everything(seed: int) -> None:

@@ -57,6 +57,7 @@ from avalanche_agcn.experiments.settings import (
 )
 
 FLAGS = {
+    "continues": "continue",
     "dataset_root": "data",
     "train_mb_size": "batch-size",
     "train_epochs": "epochs",
@@ -64,7 +65,15 @@ FLAGS = {
 }
 """Options whose name differs from that of their setting."""
 OPTIONS_OF = {
-    "photos": {"labels", "test_labels", "test_size", "separator", "file_column", "label_columns"},
+    "photos": {
+        "continues",
+        "labels",
+        "test_labels",
+        "test_size",
+        "separator",
+        "file_column",
+        "label_columns",
+    },
     "coco": {"split_lists", "crowds"},
     "wide": {"split_lists"},
 }
@@ -240,6 +249,8 @@ def resolve_runs(arguments: argparse.Namespace, variants: Variants | None = None
     for name in EXTRAS:
         if name in asked:
             check_setting(name, asked[name])
+    if asked.get("continues") is not None:
+        return [_resolve_continued(arguments, layers)]
     benchmark = _benchmark_of(arguments, asked)
     choices = _choices_of(arguments, asked, benchmark, variants is not None)
     _check_accepted(_required_names(arguments, layers), [choice.method for choice in choices])
@@ -261,6 +272,34 @@ def resolve_runs(arguments: argparse.Namespace, variants: Variants | None = None
     check_folders(wanted)
     _check_word_vectors(wanted)
     return runs
+
+
+def _resolve_continued(arguments: argparse.Namespace, layers: Layers) -> Resolved:
+    """Settings of the run that continues another: the parent's, and what describes the new photos."""
+    from avalanche_agcn.experiments.continued import continue_settings, read_parent
+
+    for name in ("smoke", "defaults"):
+        if name in arguments:
+            raise ValueError(f"a run is continued with its own settings: leave --{name} out.")
+    asked, sources = merge({**layers, "machine": {}})
+    parent = read_parent(asked["continues"])
+    given = dict(asked)
+    given.setdefault("device", layers["machine"]["device"])
+    if "seed" in given:
+        given["seed"] = _only_value(given["seed"])
+    if "method" in given:
+        choice = find_choice(_only_value(given["method"]))
+        given.update(choice.changes, method=choice.method)
+        if choice.label is not None:
+            given["label"] = choice.label
+    settings = continue_settings(parent, given)
+    from_parent = dict.fromkeys([*TYPES, *settings.method_settings], "--continue")
+    return Resolved(settings, {**from_parent, **sources})
+
+
+def _only_value(value: Any) -> Any:
+    """The value of a list of one, as options that take several return it; any other as it is."""
+    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
 
 
 def _read_layers(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:

@@ -16,11 +16,12 @@ import contextlib
 import os
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from tqdm import tqdm
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Transform, split_transform
-from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, image_name
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, Plan, image_name
 from avalanche_agcn.checks import read_json
 from avalanche_agcn.experiments.checkpoint import DamagedState, load_state, save_state, write_json
 from avalanche_agcn.experiments.folder import digest, file_digest, image_bytes, spread
@@ -48,6 +49,7 @@ from avalanche_agcn.training.statistics.provenance import apply_to_noise, digest
 COMPUTATION = "folded, in passes of one thread"  # part of the name of files: change it if features change
 IMAGES_PER_FILE = 512
 SETTLED_SECONDS = 2.0  # the coarsest resolution of a file system's times
+NONE = torch.empty(0, dtype=torch.long)  # positions of no image
 N_PROBES = 2  # images, and as many of noise, whose features identify what a network computes
 
 
@@ -65,6 +67,8 @@ def feature_benchmark(
     num_workers: int = 0,
     device: str | torch.device = "cpu",
     log: Callable[[str], None] = print,
+    earlier_classes: Sequence[int] = (),
+    unused: Tensor | None = None,
 ) -> MultiLabelBenchmark:
     """The same streams and labels, with the backbone's features instead of images.
 
@@ -77,6 +81,10 @@ def feature_benchmark(
     that `describe_transform` knows are also read there. Other images are read one after the other, or by
     ``num_workers`` processes.
 
+    ``earlier_classes`` are the numbers of classes of the runs that this one continues: the images of each are
+    cached by themselves, so that their features are found. ``unused`` are positions of train images
+    that will not be read, and need not exist; their features are NaN.
+
     Raises:
         OSError: if an image cannot be opened or the cache cannot be written.
     """
@@ -85,10 +93,19 @@ def feature_benchmark(
     network = _Network(frozen, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
     folder = default_cache() if cache is None else Path(cache)
     features: dict[int, _Features] = {}  # by the id of their source, which two streams may share
-    for source, positions in _used_positions([plan.train, *plan.evaluation.values()]):
-        computed = network.features(source, positions, folder)
-        first_image = source[int(positions[0])][0]
-        features[id(source)] = _Features(computed, source, positions, network.digest(first_image))
+    ends = _last_experiences(plan, earlier_classes)
+    for source, parts in _used_positions([plan.train, *plan.evaluation.values()], ends):
+        skipped = unused if unused is not None and source is plan.train.source else NONE
+        used = [part[~torch.isin(part, skipped)] for part in parts]
+        if len(used) == 1 and not len(skipped):
+            positions, rows = used[0], network.features(source, used[0], folder)  # not copied: it is large
+        else:
+            computed = torch.cat([network.features(source, part, folder) for part in used if len(part)])
+            positions, place = torch.cat([*used, skipped]).sort()
+            rows = torch.cat([computed, computed.new_full((len(skipped), computed.shape[1]), torch.nan)])
+            rows = rows[place]
+        first_image = source[int(torch.cat(used)[0])][0]
+        features[id(source)] = _Features(rows, source, positions, network.digest(first_image))
     evaluation = {}
     for name, images in plan.evaluation.items():
         evaluation[name] = features[id(images.source)].replace_images(images)
@@ -102,13 +119,31 @@ def feature_benchmark(
     return MultiLabelBenchmark(plan)
 
 
-def _used_positions(streams: Sequence[Images]) -> list[tuple[MultiLabelSource, Tensor]]:
-    """Each source of the streams once, with the positions of the images that any of them uses."""
+def _last_experiences(plan: Plan, earlier_classes: Sequence[int]) -> list[int]:
+    """The number of experiences up to the end of each earlier run, and of all."""
+    n_classes_so_far = [columns.stop for columns in plan.columns]
+    ends = [bisect_right(n_classes_so_far, n_classes) for n_classes in accumulate(earlier_classes)]
+    return [*ends, len(plan.columns)]
+
+
+def _used_positions(
+    streams: Sequence[Images], ends: Sequence[int]
+) -> list[tuple[MultiLabelSource, list[Tensor]]]:
+    """Each source once, with positions of the images that the streams use, each once.
+
+    There is one tensor of positions, ascending, for the experiences up to each of ``ends``.
+    """
     sources = {id(images.source): images.source for images in streams}
-    positions: dict[int, list[Tensor]] = {key: [] for key in sources}
-    for images in streams:
-        positions[id(images.source)] += images.positions
-    return [(source, torch.cat(positions[key]).unique()) for key, source in sources.items()]
+    parts: dict[int, list[Tensor]] = {key: [] for key in sources}
+    for start, end in pairwise([0, *ends]):
+        for key, earlier in parts.items():
+            positions = [NONE]
+            for images in streams:
+                if id(images.source) == key:
+                    positions += images.positions[start:end]
+            unique = torch.cat(positions).unique()
+            earlier.append(unique[~torch.isin(unique, torch.cat([NONE, *earlier]))])
+    return [(source, parts[key]) for key, source in sources.items()]
 
 
 class _Features(TensorDataset):

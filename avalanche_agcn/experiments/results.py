@@ -232,7 +232,8 @@ class Results:
     @property
     def name(self) -> str:
         """Name of the run's folder."""
-        return run_name(self.label, self.settings.get("class_order"), self.seed)
+        order, parent = self.settings.get("class_order"), self.settings.get("continues")
+        return run_name(self.label, order, self.seed, parent)
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the file, atomically."""

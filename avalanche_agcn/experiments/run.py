@@ -12,12 +12,14 @@ from typing import Any
 from avalanche.logging import BaseLogger
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
+from avalanche_agcn.benchmarks.continued import new_part
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments import build, checkpoint, folder
 from avalanche_agcn.experiments.checkpoint import LOWER_RATE, CheckpointPlugin, Diverged, State
+from avalanche_agcn.experiments.continued import Continued, count_epochs, open_continued, open_features
 from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal, stop_between_batches
-from avalanche_agcn.experiments.features import feature_benchmark
+from avalanche_agcn.experiments.photos_file import PHOTOS_FILE, write_photos
 from avalanche_agcn.experiments.recorder import EvaluationRecorder
 from avalanche_agcn.experiments.results import (
     METRICS,
@@ -30,17 +32,14 @@ from avalanche_agcn.experiments.results import (
 from avalanche_agcn.experiments.settings import Settings
 from avalanche_agcn.experiments.thresholds import calibrate_run
 from avalanche_agcn.methods.multi_task import TrainsJointly
-from avalanche_agcn.models import Precomputed
 from avalanche_agcn.models.forward import check_device, unwrap
 from avalanche_agcn.models.saved import BACKBONE_SETTINGS, DESCRIPTION, TENSORS, model_name, pack_model
 from avalanche_agcn.training import AGCN, CSC
-from avalanche_agcn.training.closed_form import ClosedForm
 from avalanche_agcn.training.distributed import from_first_process, is_first_process
 from avalanche_agcn.training.template import MultiLabelTemplate
 
-STUDY_STEPS = 750
-"""Steps of the study that chose the settings: 6,000 photos in batches of 8."""
-MAX_EPOCHS = 25
+START_AGAIN = "give --overwrite to start from the beginning."
+OTHER_VERSION = "install the versions that it was trained with, or run it again."
 
 
 class Run:
@@ -49,7 +48,8 @@ class Run:
     A finished run with the same settings is not repeated. One with other settings or on other data raises
     `OtherRun`, and an unfinished one `UnfinishedRun`, unless it is resumed or overwritten: ``resume``
     continues from its state, if there is one, and ``overwrite`` starts from the beginning, whatever the
-    folder has. If another process runs in the folder, `FolderInUse` is raised.
+    folder has. If another process runs in the folder, `FolderInUse` is raised. With settings of
+    `continue_settings`, the run begins where another one ended.
 
     Args:
         benchmark: one of your own, instead of that of the settings.
@@ -99,18 +99,26 @@ class Run:
     def _open_data(self, benchmark: MultiLabelBenchmark | None) -> None:
         check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
+        self.continued: Continued | None = None
         root = self.settings.dataset_root
         if root is not None and not Path(root).is_dir():
             raise FileNotFoundError(f"There is no folder {root} with the data: check --data.")
         # The network comes first, because photos are normalised for it. A finished run needs none.
         self.backbone: Any = build.make_backbone(self.settings) if self.kept is None else None
-        if benchmark is None:
-            if self.backbone is not None:
-                self.backbone.check_image_size(self.settings.image_size)
-            benchmark = build.make_benchmark(self.settings, self.backbone, self.log)
-        self.benchmark = benchmark
+        if benchmark is None and self.backbone is not None:
+            self.backbone.check_image_size(self.settings.image_size)
+        if self.settings.continues is not None:
+            self.continued = open_continued(self.settings, self.backbone, self.log)
+            self.settings = self.continued.settings
+            self.benchmark = self.continued.benchmark
+            new_photos = new_part(self.benchmark.plan, self.continued.n_known)
+            self.data = folder.data_fingerprint(new_photos)  # the parent has that of the others
+        else:
+            if benchmark is None:
+                benchmark = build.make_benchmark(self.settings, self.backbone, self.log)
+            self.benchmark = benchmark
+            self.data = folder.data_fingerprint(self.benchmark.plan)
         self._log(str(self.benchmark))
-        self.data = folder.data_fingerprint(self.benchmark.plan)
 
     def _build(self, state: State | None, loggers: Sequence[BaseLogger]) -> None:
         """Make the strategy, and restore the state if there is one."""
@@ -121,18 +129,10 @@ class Run:
         self._started = time.monotonic()
         self.image_benchmark = self.benchmark  # with a frozen backbone, self.benchmark becomes its features
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
-        network: Any = self.backbone
-        if settings.freeze_backbone:
-            self.benchmark = feature_benchmark(
-                self.image_benchmark,
-                self.backbone,
-                settings.cache,
-                batch_size=settings.eval_mb_size,
-                num_workers=settings.num_workers,
-                device=settings.device,
-                log=self.log,
-            )
-            network = Precomputed(self.backbone.num_features)
+        if self._is_first and settings.benchmark == "photos":
+            write_photos(self.folder / PHOTOS_FILE, self.benchmark.plan)
+        unused = None if self.continued is None else self.continued.unused
+        network, self.benchmark = open_features(settings, self.backbone, self.benchmark, unused, self.log)
         self.strategy = build.make_strategy(
             settings,
             network,
@@ -143,7 +143,10 @@ class Run:
         self.strategy.train_epochs = self.n_epochs
         self.checkpoints = CheckpointPlugin(self._save, minutes=settings.checkpoint_minutes)
         if state is not None:
-            self._restore(state)
+            self._restore(state, self.folder / folder.STATE_FILE, START_AGAIN)
+        elif self.continued is not None and self.continued.initial_state is not None:
+            parent = self.continued.parent
+            self._restore(self.continued.initial_state, parent.state_path, OTHER_VERSION)
         # After all plugins that take part in training, and before the evaluator.
         end = self.strategy.plugins.index(self.strategy.evaluator)
         self.strategy.plugins.insert(end, self.checkpoints)
@@ -167,11 +170,8 @@ class Run:
 
     @property
     def n_epochs(self) -> int:
-        """Epochs of each experience; unless the settings have a number, one for methods in closed form."""
-        if self.settings.train_epochs is not None or isinstance(self.strategy, ClosedForm):
-            return self.settings.train_epochs or 1
-        n_images = sum(map(len, self.benchmark.plan.train.positions))
-        return max(1, min(MAX_EPOCHS, round(STUDY_STEPS * self.settings.train_mb_size / n_images)))
+        """Epochs of each experience."""
+        return count_epochs(self.settings, sum(map(len, self.benchmark.plan.train.positions)))
 
     def _count_batches(self, experience: int) -> int:
         """Batches per epoch of an experience, or of all images for a method that trains on them at once."""
@@ -387,9 +387,9 @@ class Run:
         if self._is_first:
             checkpoint.save_state(self.folder / folder.STATE_FILE, state)
 
-    def _restore(self, state: State) -> None:
-        """Continue from a saved state, which may be of another version."""
-        with checkpoint.fitting_state(self.folder / folder.STATE_FILE):
+    def _restore(self, state: State, path: Path, remedy: str) -> None:
+        """Continue from the state in a file, which may be of another version."""
+        with checkpoint.fitting_state(path, remedy):
             self.seconds = dict(state["seconds"])
             position = state["position"]
             self.experience = position["experience"]

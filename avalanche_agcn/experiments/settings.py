@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, field
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
@@ -25,7 +26,7 @@ FORMAT = 2
 """Version of ``results.json`` and of saved states; 1 had a field for each setting of each method."""
 RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes", "keep_models"})
 """Settings that do not change the results of a run: it may be resumed with others."""
-DATA_PATHS = frozenset({"dataset_root", "labels", "test_labels", "split_lists"})
+DATA_PATHS = frozenset({"continues", "dataset_root", "labels", "test_labels", "split_lists"})
 """Paths of data: the data themselves are compared by their fingerprint."""
 CONVENTIONS = ("class_order", "repeat_images", "unlabelled_as_negative", "test_images", "crowds")
 """Settings that override a protocol's, if not None."""
@@ -80,11 +81,16 @@ class Settings:
     would import torch.
 
     Attributes:
+        earlier_classes: number of classes of the first run that this one continues, then of those that each
+            further one added: the model learned of them first. Empty for a run of its own.
         method: key in `METHODS`.
         method_settings: all plain arguments of the method's strategy, by name.
     """
 
     benchmark: Annotated[BenchmarkName, "data set; drawn scenes; or own, for `Run(benchmark=…)`"] = "coco"
+    continues: Annotated[
+        Text | None, "folder of a finished run on own photos, to train on with the new classes of --labels"
+    ] = None
     dataset_root: Annotated[Text | None, "folder of the data set; without it scenes are drawn"] = None
     labels: Annotated[Text | None, "labels of own photos: CSV, COCO's JSON or VOC's XML folder"] = None
     test_labels: Annotated[Text | None, "labels of own test photos; if none, a part of --labels"] = None
@@ -166,13 +172,14 @@ class Settings:
         float, Field(ge=0, le=10**6), "minutes between saved states within an experience"
     ] = 10.0
 
+    earlier_classes: list[int] = field(default_factory=list, hash=False)
     method: str = "agcn"
     method_settings: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
         """Name of the run's folder: ``agcn-seed0``."""
-        return run_name(self.label or self.method, self.class_order, self.seed)
+        return run_name(self.label or self.method, self.class_order, self.seed, self.continues)
 
     def select(self, *names: str) -> dict[str, Any]:
         """Some fields by name, as arguments of a function."""
@@ -230,14 +237,26 @@ SMOKE: dict[str, Any] = {
 """Settings that check in seconds whether a run works; for methods that have them."""
 
 
+CONTINUED = re.compile(r"-continued(\d*)$")
+
+
 def ascii_name(text: str) -> str:
     """The text as the name of a file: ASCII letters, digits, dots and dashes; a number if it has none."""
     name = re.sub(r"[^\w.]+", "-", text, flags=re.ASCII)
     return name if re.search(r"\w", name, flags=re.ASCII) else f"name-{zlib.crc32(text.encode())}"
 
 
-def run_name(label: str, class_order: str | None, seed: int) -> str:
-    """Name of a run's folder: ``er-seed0``, or with a chosen class order ``er-shuffled-1-seed0``."""
+def run_name(label: str, class_order: str | None, seed: int, continues: str | None = None) -> str:
+    """Name of a run's folder: ``er-seed0``, or with a chosen class order ``er-shuffled-1-seed0``.
+
+    A run that continues ``results/er-seed0`` is ``er-seed0-continued``; the next is ``er-seed0-continued2``.
+    """
+    if continues is not None:
+        parent = Path(continues).name
+        match = CONTINUED.search(parent)
+        return (
+            f"{parent[: match.start()]}-continued{int(match[1] or 1) + 1}" if match else f"{parent}-continued"
+        )
     return ascii_name("-".join([ascii_name(label), *filter(None, [class_order]), f"seed{seed}"]))
 
 
@@ -250,6 +269,7 @@ LAYERS = {
     "--defaults": "chosen for each method on a few thousand photos",
     "--method": "the chosen method; a variant, such as agcn_statistics, changes some settings",
     "experiences": "a B protocol determines their number",
+    "--continue": "the run that is continued",
     "machine": "cuda if this machine has it",
     "--config": "the config file",
     "--smoke": "a check in seconds",

@@ -23,6 +23,27 @@ class Classifiers(NamedTuple):
     bias: Tensor | None
 
 
+class GrowingLinear(nn.Linear):
+    """A linear layer with outputs for classes that were added to it, block after block.
+
+    It computes the blocks up to ``n_used`` outputs only, so that a block that is not in use yet does not even
+    change the rounding of others: results are those of the layer before it was added.
+    """
+
+    def __init__(self, layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
+        """The outputs of a layer, then further ones: ``weight [n, D]`` and ``bias [n]``."""
+        super().__init__(layer.in_features, layer.out_features + len(weight), device="meta")
+        self.weight = nn.Parameter(torch.cat([layer.weight.detach(), weight.to(layer.weight)]))
+        self.bias = nn.Parameter(torch.cat([layer.bias.detach(), bias.to(layer.bias)]))
+        self.block_ends = [*getattr(layer, "block_ends", [layer.out_features]), self.out_features]
+        self.n_used = self.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs of all blocks that are in use."""
+        end = next(end for end in self.block_ends if self.n_used <= end)
+        return nn.functional.linear(x, self.weight[:end], self.bias[:end])
+
+
 class MultiLabelModel(DynamicModule):
     """Logits of the classes seen so far: features times one weight vector per class.
 
@@ -75,6 +96,7 @@ class MultiLabelModel(DynamicModule):
         features = self.features(x)
         if self.auxiliary is not None:
             if self.training:
+                use_outputs(self.auxiliary, self.n_seen)
                 self.auxiliary(features)  # recorded by DecoupledTrainingPlugin
             features = features.detach()
         with torch.autocast(features.device.type, enabled=False):  # or thousands of images share a score
@@ -100,6 +122,12 @@ class MultiLabelModel(DynamicModule):
                 state_dict[prefix + name] = torch.cat([saved, remaining])
         super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[arg-type]
 
+    def _add_auxiliary_rows(self, n_new: int) -> None:
+        """Add outputs of further classes to the auxiliary head, if there is one; zeros, as in a new model."""
+        if self.auxiliary is not None:
+            weight = torch.zeros(n_new, self.auxiliary.in_features)
+            self.auxiliary = GrowingLinear(self.auxiliary, weight, torch.zeros(n_new))
+
     def _group_parameters(self, head: nn.Module, *rates: float) -> list[dict[str, Any]]:
         """Parameter groups of backbone, head and auxiliary head; parts without parameters have none."""
         groups = []
@@ -108,3 +136,9 @@ class MultiLabelModel(DynamicModule):
             if parameters:
                 groups.append({"params": parameters, "lr": rate})
         return groups
+
+
+def use_outputs(layer: nn.Linear, n_seen: int) -> None:
+    """Tell a layer that grew how many of its outputs are in use."""
+    if isinstance(layer, GrowingLinear):
+        layer.n_used = n_seen

@@ -7,7 +7,15 @@ from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.experience import MultiLabelExperience, count_seen
 from avalanche_agcn.models.backbones import count_features
-from avalanche_agcn.models.base import LR_AUXILIARY, LR_BACKBONE, LR_HEAD, Classifiers, MultiLabelModel
+from avalanche_agcn.models.base import (
+    LR_AUXILIARY,
+    LR_BACKBONE,
+    LR_HEAD,
+    Classifiers,
+    GrowingLinear,
+    MultiLabelModel,
+    use_outputs,
+)
 
 
 class MultiLabelClassifier(MultiLabelModel):
@@ -38,6 +46,7 @@ class MultiLabelClassifier(MultiLabelModel):
 
     def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
         """Logits of features ``[B, D]`` by the layer itself, refined if the model has a `LogitRefinement`."""
+        use_outputs(self.classifier, self.n_seen)
         logits = self.classifier(features.to(self.classifier.weight.dtype))[:, : self.n_seen]
         return logits if self.refinement is None else self.refinement(logits)
 
@@ -50,6 +59,17 @@ class MultiLabelClassifier(MultiLabelModel):
     ) -> list[dict[str, Any]]:
         """Parameters for an optimizer; a layer with random initial weights needs a higher rate."""
         return self._group_parameters(self.classifier, lr_backbone, lr_head, lr_auxiliary)
+
+    def add_classes(self, n_new: int, generator: torch.Generator | None = None) -> None:
+        """Add classes that were not known when the model was made; then make a new optimizer.
+
+        Their weights are drawn as those of a new layer, from the generator or else from torch's own.
+        """
+        width = self.classifier.in_features
+        drawn = 2 * torch.rand(n_new, width + 1, generator=generator) - 1  # weights and bias, in [-1, 1)
+        drawn *= width**-0.5
+        self.classifier = GrowingLinear(self.classifier, drawn[:, :-1], drawn[:, -1])
+        self._add_auxiliary_rows(n_new)
 
     @torch.no_grad()
     def set_classifiers(self, weight: Tensor, bias: Tensor, refinement: nn.Module | None = None) -> None:
@@ -64,7 +84,8 @@ class MultiLabelClassifier(MultiLabelModel):
         if seen > self.classifier.out_features:
             raise ValueError(
                 f"The stream has {seen} classes so far, but the model was made for "
-                f"{self.classifier.out_features}: pass n_classes=benchmark.n_classes."
+                f"{self.classifier.out_features}: pass n_classes=benchmark.n_classes, or call "
+                "add_classes(...) and make a new optimizer."
             )
         if seen > (self._seen or 0):
             self._seen = seen

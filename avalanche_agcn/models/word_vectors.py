@@ -93,7 +93,7 @@ def load_word_vectors(
     return orthogonalise(vectors) if orthogonal else vectors
 
 
-def orthogonalise(vectors: Tensor) -> Tensor:
+def orthogonalise(vectors: Tensor, known: Tensor | None = None) -> Tensor:
     """The orthonormal rows ``[n, d]`` nearest to the given ones.
 
     GloVe vectors of class names span few directions, so that a GCN makes similar classifiers of them, and
@@ -101,12 +101,24 @@ def orthogonalise(vectors: Tensor) -> Tensor:
     of meanings. Each row depends on all others: pass the names of the whole stream at once.
 
     Up to d rows can be orthogonal; more are spread evenly over all directions. Equal rows stay equal, rows of
-    zeros stay zero.
+    zeros stay zero. ``known`` are rows of earlier classes, which stay as they are: the others are made
+    orthogonal to them, too, as long as there are directions left.
     """
+    if known is not None:
+        vectors = _without_directions_of(known, vectors)
     u, values, v = torch.linalg.svd(vectors.double(), full_matrices=False)
     present = values > RANK_TOLERANCE * values.max() if len(values) else values > 0
     nearest = u[:, present] @ v[present]  # all singular values 1: Löwdin's symmetric orthogonalisation
     return torch.nn.functional.normalize(nearest, dim=1).to(vectors.dtype)
+
+
+def _without_directions_of(known: Tensor, vectors: Tensor) -> Tensor:
+    """Vectors without their part in the span of the known rows, unless these span all directions."""
+    _, values, directions = torch.linalg.svd(known.double(), full_matrices=False)
+    basis = directions[values > RANK_TOLERANCE * values.max()]
+    if len(basis) == known.shape[1]:
+        return vectors
+    return (vectors.double() - vectors.double() @ basis.T @ basis).to(vectors.dtype)
 
 
 def _parts(name: str, found: Mapping[str, Tensor]) -> list[str]:

@@ -56,3 +56,23 @@ def test_classes_that_do_not_fit_are_rejected():
         make_model().adaptation(seen(6))
     with pytest.raises(ValueError, match=r"\[1, 3\]"):
         make_model().adaptation(SimpleNamespace(classes_seen_so_far=[3, 1]))
+
+
+def test_added_classes_leave_the_others_to_the_last_bit_and_draw_nothing_from_the_global_generator():
+    model, x = make_model(3), torch.randn(7, 4)
+    model.train().adaptation(seen(3))
+    before = model(x)
+    before.sum().backward()
+    gradient, state = model.classifier.weight.grad, torch.get_rng_state()
+    for n_new in (2, 4):
+        model.add_classes(n_new, torch.Generator().manual_seed(n_new))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.classifier.weight.shape == (9, 4)
+    assert model.classifier.weight.abs().max() <= 0.5  # 1/√4, as in a new layer
+    after = model(x)
+    assert torch.equal(after, before)
+    assert after.is_contiguous()  # rows that are not in use are not even computed
+    after.sum().backward()
+    assert torch.equal(model.classifier.weight.grad[:3], gradient)
+    model.adaptation(seen(6))
+    assert torch.equal(model(x), torch.nn.functional.linear(x, *model.classifiers()))

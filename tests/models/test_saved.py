@@ -33,7 +33,7 @@ from avalanche_agcn.models import (
     save_model,
 )
 from avalanche_agcn.models.linear import Familiarity, LogitRefinement
-from avalanche_agcn.models.saved import Prediction, _calibrated_heads
+from avalanche_agcn.models.saved import _calibrated_heads
 
 TINY = {**SMOKE, "n_train": 40, "n_test": 16, "limit": None, "image_size": 32}
 WHOLE = ("agcn", "streaming_ridge", "l3a", "er")

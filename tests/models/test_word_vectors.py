@@ -137,3 +137,12 @@ def test_orthogonalise_spreads_more_classes_than_dimensions_evenly():
     torch.testing.assert_close(after.norm(dim=1), torch.ones(80))
     upper = torch.ones(80, 80).triu(1).bool()
     assert (after @ after.T)[upper].abs().mean() < 0.5 * (before @ before.T)[upper].abs().mean()
+
+
+def test_further_vectors_are_made_orthogonal_to_known_ones_while_there_are_directions():
+    known, new = orthogonalise(torch.randn(4, 9)), torch.randn(3, 9)
+    added = orthogonalise(new, known)
+    every = torch.cat([known, added])
+    torch.testing.assert_close(every @ every.T, torch.eye(7), rtol=0, atol=1e-6)
+    full = orthogonalise(torch.randn(9, 9))
+    assert torch.equal(orthogonalise(new, full), orthogonalise(new))

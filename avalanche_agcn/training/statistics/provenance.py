@@ -63,7 +63,10 @@ class Provenance(NamedTuple):
         for mine, theirs in zip(self, other, strict=True):
             different = UNKNOWN if UNKNOWN in (mine, theirs) else SEVERAL
             fields.append(mine if mine == theirs else different)
-        return Provenance(*fields)._replace(network=self.network, random=self.random or other.random)
+        joined = Provenance(*fields)._replace(network=self.network, random=self.random or other.random)
+        if other.classes.startswith(f"{self.classes}, "):  # classes that became known later
+            joined = joined._replace(classes=other.classes)
+        return joined
 
 
 def digest_inputs(dataset: Any) -> tuple[str, str]:
