@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from avalanche_agcn.checks import check_choice, check_fields, check_range, reject_value
+from avalanche_agcn.checks import check_choice, check_fields, check_range, reject_value, shown
 
 Transform = Callable[[Any], Any]
 RGB = tuple[float, float, float]
@@ -33,6 +33,7 @@ IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
 """Per channel, of images in [0, 1]; torchvision's weights were trained with it."""
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
+MAX_PATH = 4096  # bytes; of Linux, and more than other systems have
 MAX_NAMED = 10  # images that an error lists
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -142,8 +143,16 @@ class ImageFiles(Dataset):
     ) -> None:
         check_choice("truncated", truncated, Truncated)
         self.root = os.fspath(root)
-        # One array instead of a list of strings: loader workers share its memory instead of copying it.
-        self.files = np.array([os.fsencode(file) for file in files])
+        names = [os.fsencode(file) for file in files]
+        longest = max(names, key=len, default=b"")
+        if len(longest) > MAX_PATH:
+            name = shown(os.fsdecode(longest))
+            raise ValueError(
+                f"The file name {name} has {len(longest)} bytes, but paths have at most {MAX_PATH}."
+            )
+        # One array instead of a list of strings: loader workers share its memory instead of copying it. Each
+        # name takes as much as the longest one.
+        self.files = np.array(names)
         self.targets = torch.zeros(len(files), 0) if targets is None else targets
         self.class_names = None if class_names is None else list(class_names)
         self.truncated: Truncated = truncated

@@ -142,3 +142,10 @@ def test_paper_transforms_scale_flip_and_normalise():
     transforms = paper_transforms(8, train_transform=len)
     assert transforms["train_transform"] is len
     assert transforms["eval_transform"] is not len
+
+
+def test_one_long_name_does_not_multiply_the_memory_of_all_names(tmp_path):
+    with pytest.raises(ValueError, match=r"The file name 'xxx.*…' has 100000 bytes, but paths have at most"):
+        ImageFiles(tmp_path, ["a.jpg", "x" * 100_000])
+    assert ImageFiles(tmp_path, ["a.jpg", "é" * 2048]).image_name(1) == "é" * 2048
+    assert len(ImageFiles(tmp_path, [])) == 0
