@@ -213,7 +213,10 @@ def _find_lists(path: Path) -> dict[tuple[int, str], Path | zipfile.Path]:
         files = found
         sizes = {name: file.stat().st_size for name, file in found.items()}
     elif zipfile.is_zipfile(path):
-        archive = zipfile.ZipFile(path)
+        try:
+            archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:  # its directory is damaged
+            raise ValueError(f"{path} cannot be read ({error}); download it again.") from None
         files = {name: zipfile.Path(archive, name) for name in archive.namelist()}
         sizes = {member.filename: member.file_size for member in archive.infolist()}
     else:

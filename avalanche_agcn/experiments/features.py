@@ -293,8 +293,8 @@ def _read(path: Path, n_images: int, log: Callable[[str], None]) -> Tensor | Non
             )
         content = load_state(path)
         features = content.get("features") if isinstance(content, dict) else None
-        is_matrix = isinstance(features, Tensor) and features.ndim == 2 and len(features) == n_images
-        if is_matrix and features.dtype == torch.float32:
+        is_float = isinstance(features, Tensor) and features.dtype == torch.float32
+        if isinstance(features, Tensor) and is_float and features.ndim == 2 and len(features) == n_images:
             return features
         log(f"{path} does not have the features of {n_images} images; they are recomputed")
     except FileNotFoundError:
