@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
@@ -250,6 +251,11 @@ def shorten(message: str, most: int = 1000) -> str:
 def cut(text: str) -> str:
     """The beginning of a text that is too long for a message."""
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def same_spelling(name: str) -> str:
+    """A name in Unicode's form NFC: systems write é as one character or as two, which look the same."""
+    return unicodedata.normalize("NFC", name)
 
 
 def did_you_mean(name: Any, known: Iterable[str]) -> str:

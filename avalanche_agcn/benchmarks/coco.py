@@ -17,8 +17,8 @@ from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Conventions, Crowds, resolve_protocol
 from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
 from avalanche_agcn.benchmarks.split_lists import DataSet, SplitLists, benchmark_from_lists, load_split_lists
-from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables, same_spelling
-from avalanche_agcn.checks import check_choice, check_fields, read_json, reject_value, shown
+from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
+from avalanche_agcn.checks import check_choice, check_fields, read_json, reject_value, same_spelling, shown
 
 PAPER_SIZES = (40, 10)
 """Classes and experiences, in the paper and in the published lists."""

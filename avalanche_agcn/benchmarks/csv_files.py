@@ -5,6 +5,7 @@ import io
 import os
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +20,8 @@ from avalanche_agcn.benchmarks.image_files import (
     check_inside,
     check_readable,
 )
-from avalanche_agcn.benchmarks.tables import LabelTable, same_spelling
-from avalanche_agcn.checks import listed, read_file, shown
+from avalanche_agcn.benchmarks.tables import LabelTable
+from avalanche_agcn.checks import listed, read_file, same_spelling, shown
 
 FILE_COLUMNS = {"file", "files", "filename", "file_name", "image", "images", "image_name", "path", "photo"}
 LABEL_COLUMNS = re.compile(r"(label|tag|class|classe|category|categorie)s?[ _]?\d*")
@@ -355,8 +356,9 @@ def _from_columns(
     header = header.select(columns)
     n_others -= len(header.cells)
     names = [same_spelling(name) for name in header.cells]
+    counts = Counter(names)
     for name in names:
-        if names.count(name) > 1 or not _is_name(name):
+        if counts[name] > 1 or not _is_name(name):
             raise header.error(f"the column {shown(name)} is empty, repeated or not a name; rename it")
     classes = names if classes is None else classes
     differing = listed(sorted(set(names) ^ set(classes)))

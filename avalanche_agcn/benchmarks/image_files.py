@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from avalanche_agcn.checks import check_choice, check_fields, check_range, reject_value
+from avalanche_agcn.checks import check_choice, check_fields, check_range, reject_value, shown
 
 Transform = Callable[[Any], Any]
 RGB = tuple[float, float, float]
@@ -37,6 +37,7 @@ IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
 IMAGE_FILE = re.compile(r".+\.(jpe?g|jpe|jfif|png|gif|bmp|tiff?|webp|avif)", re.IGNORECASE)
 """Names of image files; others are opened if they are named, but not searched for."""
+MAX_PATH = 4096  # bytes; of Linux, and more than other systems have
 MAX_NAMED = 10  # images that an error lists
 _pillow_setting = Lock()  # which threads that read images share
 UPRIGHT = {
@@ -149,6 +150,16 @@ def _check_colours(name: str, values: Sequence[float], *, above: float) -> None:
         raise ValueError(f"{name} must be a number for each of three colours, but is {values}.")
 
 
+def _encode(names: Sequence[str | os.PathLike]) -> np.ndarray:
+    """File names as one array, in which each takes as much memory as the longest one."""
+    encoded = [os.fsencode(name) for name in names]
+    longest = max(encoded, key=len, default=b"")
+    if len(longest) > MAX_PATH:
+        name = shown(os.fsdecode(longest))
+        raise ValueError(f"The file name {name} has {len(longest)} bytes, but paths have at most {MAX_PATH}.")
+    return np.array(encoded)
+
+
 class ImageFiles(Dataset):
     """Images on disk with multi-hot targets; each file is opened when its image is read.
 
@@ -173,8 +184,8 @@ class ImageFiles(Dataset):
         check_choice("truncated", truncated, Truncated)
         self.root = os.fspath(root)
         # One array instead of a list of strings: loader workers share its memory instead of copying it.
-        self.files = np.array([os.fsencode(file) for file in files])
-        self.names = self.files if names is None else np.array([os.fsencode(name) for name in names])
+        self.files = _encode(files)
+        self.names = self.files if names is None else _encode(names)
         self.targets = torch.zeros(len(files), 0) if targets is None else targets
         self.class_names = None if class_names is None else list(class_names)
         self.truncated: Truncated = truncated

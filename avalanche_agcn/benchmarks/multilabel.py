@@ -29,7 +29,7 @@ from avalanche_agcn.benchmarks.experience import (
 )
 from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.checks import check_whole_number, listed
+from avalanche_agcn.checks import check_whole_number, listed, same_spelling
 
 
 class MultiLabelSource(Interface):
@@ -329,18 +329,22 @@ def _class_names(
     if given is None:
         given = getattr(train, "class_names", None)
         others = getattr(test, "class_names", None)
-        if given is not None and others is not None and list(given) != list(others):
+        if given is not None and others is not None and _spelled(given) != _spelled(others):
             raise ValueError(
                 f"train has the classes {listed(given)} and test {listed(others)}; give both the same list."
             )
     if given is None:
         return [f"class {column}" for column in range(n_classes)]
-    names = [str(name) for name in given]
+    names = _spelled(given)
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ValueError(
             f"class_names must be {n_classes} different names, one per column, but are {listed(names)}."
         )
     return names
+
+
+def _spelled(names: Sequence[str]) -> list[str]:
+    return [same_spelling(str(name)) for name in names]
 
 
 def _make_train_stream(plan: Plan) -> EagerCLStream:
@@ -459,14 +463,15 @@ def _check_train_images(plan: Plan) -> None:
         names = plan.class_names[columns.start : columns.stop]
         if len(positions) == 0:
             raise ValueError(
-                f"Experience {t} ({', '.join(names)}) has no training image; use fewer experiences, another "
+                f"Experience {t} ({listed(names)}) has no training image; use fewer experiences, another "
                 "class order or repeat_images=True."
             )
         shown = plan.train.labels[positions, columns.start : columns.stop].any(0).tolist()
         without_positive += [name for name, is_shown in zip(names, shown, strict=True) if not is_shown]
     if without_positive:
         warnings.warn(
-            f"{without_positive} have no positive in their own experience: their images went to the "
-            "experiences of other labels; another class order, assignment or repeat_images=True avoids it.",
+            f"[{listed(map(repr, without_positive))}] have no positive in their own experience: their images "
+            "went to the experiences of other labels; another class order, assignment or repeat_images=True "
+            "avoids it.",
             stacklevel=4,
         )

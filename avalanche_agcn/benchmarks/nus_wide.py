@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Conventions, resolve_protocol
 from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
@@ -23,7 +23,7 @@ from avalanche_agcn.benchmarks.split_lists import (
     load_split_lists,
 )
 from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
-from avalanche_agcn.checks import read_file, read_text, shown
+from avalanche_agcn.checks import read_file, read_text, same_spelling, shown
 
 PAPER_SIZES = (21, 7)
 """Classes and experiences, in the paper and in the published lists."""
@@ -113,8 +113,13 @@ def read_image_list(path: Path) -> list[str]:
     """Files of one of NUS-WIDE's image lists, relative to its folder: ``Flickr/<folder>/<file>``."""
     if not path.is_file():
         raise FileNotFoundError(f"There is no image list {path}; unpack NUS-WIDE's ImageList there.")
-    lines = read_text(path).split("\n")
-    return ["Flickr/" + line.strip().replace("\\", "/") for line in lines if line.strip()]
+    files = []
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        name = line.strip().replace("\\", "/")
+        if name:
+            check_inside(name, f"{path}, line {number}")
+            files.append(f"Flickr/{name}")
+    return files
 
 
 def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
@@ -126,7 +131,7 @@ def read_nus_wide(root: Path, files: list[str]) -> LabelTable:
     return LabelTable(
         files,
         torch.stack([_read_labels(path, len(files)) for path in paths], 1),
-        [path.stem.removeprefix("Labels_") for path in paths],
+        [same_spelling(path.stem.removeprefix("Labels_")) for path in paths],
     )
 
 

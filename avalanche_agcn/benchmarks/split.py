@@ -1,7 +1,7 @@
 """Which classes and images go to which experience: pure functions over names and a label matrix."""
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from types import NoneType
@@ -10,11 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_choice, listed
+from avalanche_agcn.checks import check_choice, listed, same_spelling
 
 Assignment = Literal["rarest", "random"]
 ClassOrder = str | Sequence[int | str]
-NAMED_ORDER = re.compile(r"data|alphabetical|shuffled-(\d+)")
+NAMED_ORDER = re.compile(r"data|alphabetical|shuffled-(\d{1,18})")
 TestImages = Literal["seen", "all"]
 UNKNOWN = -1  # in place of the column of a name that no class has
 
@@ -50,7 +50,8 @@ def check_classes_present(labels: Tensor, class_names: Sequence[str], *, except_
     absent = [name for name, is_shown in zip(class_names, shown, strict=True) if not is_shown]
     if absent:
         raise ValueError(
-            f"No training image shows {absent}; use more images, fewer classes or a smaller validation_size."
+            f"No training image shows [{listed(map(repr, absent))}]; use more images, fewer classes or a "
+            "smaller validation_size."
         )
 
 
@@ -100,12 +101,15 @@ def choose_classes(
         raise ValueError(f"{n_classes=} must be between 1 and the {len(names)} classes of the data.")
     if not is_order_of_names(class_order):
         return sorted(torch.sort(counts, descending=True, stable=True).indices[:n_classes].tolist())
-    unknown = sorted(str(c) for c in class_order if c not in names)
+    wanted = {same_spelling(str(name)) for name in class_order}
+    unknown = sorted(wanted.difference(names))
     if unknown:
-        raise ValueError(f"class_order has unknown classes {unknown}; known are {listed(names)}.")
+        raise ValueError(
+            f"class_order has unknown classes [{listed(map(repr, unknown))}]; known are {listed(names)}."
+        )
     if len(class_order) != n_classes:
         raise ValueError(f"class_order names {len(class_order)} classes, but n_classes={n_classes}.")
-    return [position for position, name in enumerate(names) if name in class_order]
+    return [position for position, name in enumerate(names) if name in wanted]
 
 
 def is_order_of_names(class_order: ClassOrder | None) -> bool:
@@ -118,15 +122,17 @@ def resolve_class_order(class_order: ClassOrder, class_names: Sequence[str]) -> 
     if isinstance(class_order, str):
         return _named_order(class_order, class_names)
     column_of = {name: column for column, name in enumerate(class_names)}
-    order = [column_of.get(c, UNKNOWN) if isinstance(c, str) else int(c) for c in class_order]
+    order = [column_of.get(same_spelling(c), UNKNOWN) if isinstance(c, str) else int(c) for c in class_order]
     columns = range(len(class_names))
     if sorted(order) != list(columns):
         unknown = [c for c, column in zip(class_order, order, strict=True) if column not in columns]
-        missing = [class_names[c] for c in columns if c not in order]
-        repeated = [class_names[c] for c in columns if order.count(c) > 1]
+        counts = Counter(order)
+        missing = [class_names[c] for c in columns if counts[c] == 0]
+        repeated = [class_names[c] for c in columns if counts[c] > 1]
         raise ValueError(
-            f"class_order must have each of {list(class_names)} once, or its column, but {unknown} are "
-            f"unknown, {missing} missing and {repeated} repeated."
+            f"class_order must have each of [{listed(map(repr, class_names))}] once, or its column, but "
+            f"[{listed(map(repr, unknown))}] are unknown, [{listed(map(repr, missing))}] missing and "
+            f"[{listed(map(repr, repeated))}] repeated."
         )
     return order
 

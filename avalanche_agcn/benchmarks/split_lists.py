@@ -26,7 +26,7 @@ from torch import Tensor
 from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, ImageFiles, ImageOptions
 from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelBenchmark, Plan
 from avalanche_agcn.benchmarks.protocols import Conventions, Protocol
-from avalanche_agcn.checks import check_size, cut, listed, shorten, shown
+from avalanche_agcn.checks import check_size, cut, listed, naming_file, shorten, shown
 
 MAX_DISAGREEMENT = 0.05
 """A column of a split list is a class of the data if their labels differ on fewer images than this share of
@@ -213,7 +213,10 @@ def _find_lists(path: Path) -> dict[tuple[int, str], Path | zipfile.Path]:
         files = found
         sizes = {name: file.stat().st_size for name, file in found.items()}
     elif zipfile.is_zipfile(path):
-        archive = zipfile.ZipFile(path)
+        try:
+            archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:  # its directory is damaged
+            raise ValueError(f"{path} cannot be read ({error}); download it again.") from None
         files = {name: zipfile.Path(archive, name) for name in archive.namelist()}
         sizes = {member.filename: member.file_size for member in archive.infolist()}
     else:
@@ -234,7 +237,7 @@ def _find_lists(path: Path) -> dict[tuple[int, str], Path | zipfile.Path]:
 def _read_list(file: Path | zipfile.Path, where: str) -> ListedImages:
     """Images and labels of one csv file."""
     try:
-        with file.open("r", encoding="utf-8") as lines:
+        with naming_file(where), file.open("r", encoding="utf-8") as lines:
             return _parse(lines, where)
     # Of a zip file that is damaged, encrypted or compressed by an unknown method.
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, UnicodeDecodeError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -14,11 +13,6 @@ from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark, plan_image
 from avalanche_agcn.benchmarks.protocols import Protocol
 from avalanche_agcn.benchmarks.split import choose_classes, count_positives
 from avalanche_agcn.checks import shown
-
-
-def same_spelling(name: str) -> str:
-    """A name in Unicode's form NFC: systems write é as one character or as two, which look the same."""
-    return unicodedata.normalize("NFC", name)
 
 
 class LabelTable(NamedTuple):

@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Conventions, Difficult, resolve_protocol
 from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
-from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables, same_spelling
-from avalanche_agcn.checks import check_choice, listed, read_file, read_text, shown
+from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
+from avalanche_agcn.checks import check_choice, listed, read_file, read_text, same_spelling, shown
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle",
@@ -138,6 +138,8 @@ def _read_images(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no image set {path}; unpack the part of VOC that has it there.")
     images = [row[0] for row in _read_rows(path)]  # other tools may write further columns
+    for image in images:
+        check_inside(image, f"{path}: an image")
     n, n_lines = len(set(images)), len(images)
     if n == 0 or n != n_lines:
         raise ValueError(f"{path} must list different images, but lists {n} in {n_lines} lines.")

@@ -14,6 +14,7 @@ import os
 import random
 import time
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,7 +25,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.checks import naming_file
+from avalanche_agcn.checks import check_size, naming_file, shorten
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal
 from avalanche_agcn.experiments.recorder import EvaluationRecorder, count_bytes
@@ -247,6 +248,8 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
 
 
 MAGIC = b"avalanche-agcn state 1\n"
+MAX_STATE_BYTES = 2**36
+"""Size of the largest state that is read: the sums of L3A's random features have gigabytes."""
 
 
 class DamagedState(ValueError):
@@ -264,14 +267,19 @@ def save_state(path: str | os.PathLike, state: State) -> None:
 
 def load_state(path: str | os.PathLike) -> State:
     """Read a file of `save_state` without running code in it; raise `DamagedState` for any other file."""
-    content = Path(path).read_bytes()
-    begin = len(MAGIC) + hashlib.sha256().digest_size
-    payload = content[begin:]
-    if not content.startswith(MAGIC):
-        raise DamagedState(f"{path} is not a saved state of this package")
-    if hashlib.sha256(payload).digest() != content[len(MAGIC) : begin]:
+    with open(path, "rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise DamagedState(f"{path} is not a saved state of this package")
+        try:
+            check_size(path, os.fstat(file.fileno()).st_size, MAX_STATE_BYTES)
+        except ValueError as error:
+            raise DamagedState(str(error)) from None
+        checksum = file.read(hashlib.sha256().digest_size)
+        payload = file.read()
+    if hashlib.sha256(payload).digest() != checksum:
         raise DamagedState(f"{path} is damaged or was only partly written")
     try:
+        _check_unpacked_size(payload)
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:  # of torch's reader, of any type
         kind = type(error).__name__
@@ -280,14 +288,21 @@ def load_state(path: str | os.PathLike) -> State:
         ) from error
 
 
+def _check_unpacked_size(payload: bytes) -> None:
+    """Raise a ValueError if the file would grow when it is unpacked: `torch.save` compresses nothing."""
+    with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+        if sum(member.file_size for member in archive.infolist()) > len(payload):
+            raise ValueError("it is compressed")
+
+
 @contextlib.contextmanager
 def fitting_state(path: str | os.PathLike, remedy: str) -> Iterator[None]:
     """Turn any error that a state with other keys or shapes causes into a ValueError that names its file."""
     try:
         yield
     except Exception as error:  # of any type, since any value of the state may be wrong
-        reason = " ".join(str(error).split()).rstrip(".")
-        message = f"{path} does not fit ({type(error).__name__}: {reason:.200})"
+        reason = shorten(" ".join(str(error).split()), 200).rstrip(".")
+        message = f"{path} does not fit ({type(error).__name__}: {reason})"
         raise ValueError(f"{message}: {remedy}") from error
 
 
@@ -317,8 +332,8 @@ def set_random_state(state: State) -> None:
     kind, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    for device, generator_state in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
+        torch.cuda.set_rng_state(generator_state, device)  # of those that this machine has
 
 
 def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:

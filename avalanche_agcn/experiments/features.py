@@ -50,6 +50,7 @@ COMPUTATION = "folded, in passes of one thread"  # part of the name of files: ch
 IMAGES_PER_FILE = 512
 SETTLED_SECONDS = 2.0  # the coarsest resolution of a file system's times
 NONE = torch.empty(0, dtype=torch.long)  # positions of no image
+ROOT_USER = 0  # who may change files anyway
 N_PROBES = 2  # images, and as many of noise, whose features identify what a network computes
 
 
@@ -326,7 +327,7 @@ def _file_digests(source: ImageFiles, positions: Sequence[int], folder: Path) ->
     cache = folder / f"digests-{digest([os.path.abspath(source.root).encode()])[:32]}.json"
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, TypeError):  # it is missing or damaged
-        known = dict(read_json(cache))
+        known = {} if is_foreign(cache) else dict(read_json(cache))
     digests = []
     is_new = False
     for path in map(source.path, positions):
@@ -345,6 +346,11 @@ def _file_digests(source: ImageFiles, positions: Sequence[int], folder: Path) ->
     if is_new:
         write_json(cache, known)
     return digests
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether another user has written a file: its checksum only shows that it is complete."""
+    return os.name == "posix" and path.stat().st_uid not in (ROOT_USER, os.geteuid())
 
 
 def _bytes(tensor: Tensor) -> bytes:
@@ -372,9 +378,15 @@ def _bar(n_images: int) -> tqdm:
 
 def _read(path: Path, n_images: int, log: Callable[[str], None]) -> Tensor | None:
     try:
+        if is_foreign(path):
+            log(
+                f"{path} was written by another user: to compute its features yourself, choose a folder that "
+                "nobody else can write with --cache"
+            )
         content = load_state(path)
         features = content.get("features") if isinstance(content, dict) else None
-        if isinstance(features, Tensor) and features.ndim == 2 and len(features) == n_images:
+        is_float = isinstance(features, Tensor) and features.dtype == torch.float32
+        if isinstance(features, Tensor) and is_float and features.ndim == 2 and len(features) == n_images:
             return features
         log(f"{path} does not have the features of {n_images} images; they are recomputed")
     except FileNotFoundError:

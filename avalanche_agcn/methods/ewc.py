@@ -134,11 +134,15 @@ class EWCPlugin(MultiLabelPlugin):
         self.offset = self.offset.to(next(iter(parameters.values())).device)
         for name, fisher in self.fisher.items():
             parameter = parameters[name].detach()
-            if fisher.device != parameter.device or fisher.shape != parameter.shape:
+            if fisher.device != parameter.device:
+                self._vectors = None
+                self.fisher[name] = fisher.to(parameter.device)
+                self.centre[name] = self.centre[name].to(parameter.device)
+            if fisher.shape != parameter.shape:
                 self._vectors = None
                 added = parameter[len(fisher) :]
-                self.fisher[name] = torch.cat([fisher.to(parameter.device), torch.zeros_like(added)])
-                self.centre[name] = torch.cat([self.centre[name].to(parameter.device), added])
+                self.fisher[name] = torch.cat([self.fisher[name], torch.zeros_like(added)])
+                self.centre[name] = torch.cat([self.centre[name], added])
 
 
 def _as_vector(tensors: Named) -> Tensor:

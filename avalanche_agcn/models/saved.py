@@ -9,6 +9,7 @@ import json
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
@@ -22,7 +23,17 @@ from torch import Tensor, nn
 
 from avalanche_agcn import __version__
 from avalanche_agcn.benchmarks import image_files
-from avalanche_agcn.checks import check_fields, check_range, listed, naming_file, read_json, shown
+from avalanche_agcn.checks import (
+    check_fields,
+    check_range,
+    cut,
+    listed,
+    naming_file,
+    read_file,
+    read_json,
+    shorten,
+    shown,
+)
 from avalanche_agcn.models.backbones import Precomputed, RandomFeatures, WeightsUnavailable, create_backbone
 from avalanche_agcn.models.base import Classifiers, MultiLabelModel
 from avalanche_agcn.models.forward import check_device, digest_weights, evaluation_mode, unwrap
@@ -46,6 +57,8 @@ BACKBONE_FIELDS = {
     "weights": Literal["stored", "pretrained"],
     "digest": str,
 }
+MAX_TENSORS_BYTES = 2**34
+MAX_DESCRIPTION_BYTES = 2**26  # of model.json, whose longest part are the names of classes
 TENSORS = ".safetensors"
 DESCRIPTION = ".json"
 
@@ -232,8 +245,8 @@ def _check_names(class_names: Sequence[str], thresholds: Sequence[float], n_seen
         raise ValueError("The model has seen no class yet; train it before saving it.")
     if len(class_names) < n_seen:
         raise ValueError(f"class_names has {len(class_names)} names for {n_seen} classes; name them all.")
-    for name in class_names:
-        if class_names.count(name) > 1:
+    for name, n in Counter(class_names).items():
+        if n > 1:
             raise ValueError(f"class_names has {name!r} more than once; give each class a name of its own.")
     if len(thresholds) != len(class_names):
         raise ValueError(
@@ -374,7 +387,7 @@ def load_model(
     except WeightsUnavailable:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        reason = shorten(" ".join(str(error).split()), 400).rstrip(".") or type(error).__name__
         files = f"{path} and {path.stem}{TENSORS}"
         raise ValueError(f"{files} are not a model that can be used: {reason}.") from None
     return model.to(device)
@@ -415,7 +428,7 @@ def _find(run: Path, after: int | None) -> Path:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Content of ``model.json``, checked, and the tensors that it describes."""
-    found = read_json(path)
+    found = read_json(path, most=MAX_DESCRIPTION_BYTES)
     is_known = isinstance(found, dict) and found.get("format") == FORMAT
     _check(is_known, f"it does not have format {FORMAT}, which this version reads")
     optional = {name: hint for name, hint in OPTIONAL_FIELDS.items() if name in found}
@@ -429,7 +442,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     _check(BACKBONE_NAME.fullmatch(network), f"the backbone has the name {shown(network)}")
     file = path.with_suffix(TENSORS)
     _check(file.is_file(), f"there is no {file.name}")
-    content = file.read_bytes()
+    content = read_file(file, most=MAX_TENSORS_BYTES)
     is_whole = hashlib.sha256(content).hexdigest() == found["tensors"]
     _check(is_whole, f"{file.name} is damaged, or of another run")
     return found, load(content)
@@ -489,9 +502,10 @@ def _check_heads(heads: Mapping[str, Tensor], n_classes: int, n_inputs: int, n_f
         "familiarity.bias": (),
     }
     for key, tensor in heads.items():
-        _check(tensor.shape == shapes.get(key), f"the tensor {key!r} has shape {tuple(tensor.shape)}")
+        shape = cut(str(tuple(tensor.shape)))
+        _check(tensor.shape == shapes.get(key), f"the tensor {shown(key)} has shape {shape}")
         is_number = tensor.is_floating_point() and tensor.isfinite().all()
-        _check(is_number, f"the tensor {key!r} has values that are not finite floats")
+        _check(is_number, f"the tensor {shown(key)} has values that are not finite floats")
 
 
 def _make_backbone(network: Mapping[str, Any], weights: dict[str, Tensor]) -> Any:

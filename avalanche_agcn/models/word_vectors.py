@@ -19,13 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avalanche_agcn.checks import check_choice, check_size
+from avalanche_agcn.checks import check_choice, check_size, listed, shorten, shown
 
 Missing = Literal["error", "random"]
 
 EMBEDDED = Path(__file__).with_name("glove_6b_50d.npz")
 RANK_TOLERANCE = 1e-6  # singular values below this share of the largest are rounding errors
 MAX_BYTES_OF_VECTORS = 2**32  # GloVe 840B has 2.6 GB in float32
+MAX_BYTES_OF_TEXT = 2**34  # and 5.6 GB as text
+MAX_BYTES_OF_LINE = 2**20  # a line of 300 numbers has 3 kB
 RANDOM_STD = 0.4  # about the standard deviation of GloVe's entries
 
 
@@ -163,7 +165,7 @@ def _read_npz(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     except (KeyError, ValueError, OSError, EOFError, TypeError, IndexError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{str(path)!r} is not an .npz with words of type str, [n], and vectors of numbers, [n, d]: "
-            f"{str(error).rstrip('.')}."
+            f"{shorten(str(error), 200).rstrip('.')}."
         ) from error
     return _pick(words.tolist(), vectors, wanted)
 
@@ -191,8 +193,15 @@ def _pick(words: Iterable[str], vectors: np.ndarray, wanted: set[str]) -> dict[s
 def _read_text(path: Path, wanted: set[str]) -> dict[str, Tensor]:
     keys = {word.encode() for word in wanted}
     found: dict[str, Tensor] = {}
+    check_size(path, path.stat().st_size, MAX_BYTES_OF_TEXT)
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        lines = iter(lambda: file.readline(MAX_BYTES_OF_LINE + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) > MAX_BYTES_OF_LINE:
+                raise ValueError(
+                    f"Line {number} of {str(path)!r} has more than {MAX_BYTES_OF_LINE} bytes; word vectors "
+                    "have a word and its numbers on each line."
+                )
             word, _, numbers = line.partition(b" ")
             if word not in keys:
                 continue
@@ -218,10 +227,11 @@ def _check_no_unknown_words(
     for name in class_names:
         unknown = [word for word in _parts(name, found) if word not in found]
         if unknown:
-            problems.append(f"{unknown} of class {name!r}")
+            problems.append(f"[{listed(map(repr, unknown))}] of class {shown(name)}")
     if problems:
+        unknown_words = shorten(", ".join(problems), 2000)
         raise UnknownWords(
-            f"No vector in {str(source)!r} for {', '.join(problems)}. Rename the class to words it has, use "
+            f"No vector in {str(source)!r} for {unknown_words}. Rename the class to words it has, use "
             "a larger source ('glove-6b-50d' or a GloVe file), or pass missing='random' (in runs, "
             "--word-vectors glove-6b-50d or --set missing_words=random)."
         )
@@ -233,6 +243,6 @@ def _check_vectors(found: Mapping[str, Tensor], source: str | Path) -> None:
         if not vector.isfinite().all() or not vector.any():
             problem = "only zeros" if vector.isfinite().all() else "numbers that are not finite"
             raise ValueError(
-                f"The vector of {word!r} in {str(source)!r} has {problem}; download the file again, or "
+                f"The vector of {shown(word)} in {str(source)!r} has {problem}; download the file again, or "
                 "rename the class."
             )

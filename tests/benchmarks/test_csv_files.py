@@ -11,7 +11,7 @@ from PIL import Image
 
 from avalanche_agcn.benchmarks import multilabel_benchmark, multilabel_csv
 from avalanche_agcn.benchmarks.csv_files import read_csv
-from avalanche_agcn.benchmarks.tables import same_spelling
+from avalanche_agcn.checks import same_spelling
 from avalanche_agcn.experiments.settings import make_settings
 
 FILES = ("a.jpg", "b.jpg", "c.png")

@@ -187,3 +187,10 @@ TO_FLOAT = v2.ToDtype(torch.float32, scale=True)
 )
 def test_other_transforms_have_no_part_for_batches(transform):
     assert split_transform(transform) == (transform, None)
+
+
+def test_one_long_name_does_not_multiply_the_memory_of_all_names(tmp_path):
+    with pytest.raises(ValueError, match=r"The file name 'xxx.*…' has 100000 bytes, but paths have at most"):
+        ImageFiles(tmp_path, ["a.jpg", "x" * 100_000])
+    assert ImageFiles(tmp_path, ["a.jpg", "é" * 2048]).image_name(1) == "é" * 2048
+    assert len(ImageFiles(tmp_path, [])) == 0

@@ -338,3 +338,17 @@ def test_a_large_matrix_is_assigned_in_blocks_as_if_at_once(assignment, monkeypa
             assert_same(*parts)
     for parts in zip(other.train.positions, one.train.positions, strict=True):
         assert_same(*parts)
+
+
+def test_messages_about_thousands_of_classes_are_short():
+    n_classes = 3000
+    data = Images(torch.eye(n_classes))
+    reversed_names = [f"class {column}" for column in range(n_classes, 0, -1)]
+    for train, arguments in [
+        (data, {"class_order": reversed_names}),
+        (data, {"class_order": ["class 0"] * n_classes}),
+        (Images(torch.eye(n_classes)[:2]), {}),
+    ]:
+        with pytest.raises(ValueError, match=r"\d+ more") as raised:
+            multilabel_benchmark(train, data, n_experiences=1, **arguments)
+        assert len(str(raised.value)) < 3000

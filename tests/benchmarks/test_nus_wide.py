@@ -122,6 +122,7 @@ def test_lists_unlike_or_without_the_ground_truth_have_numbered_columns(tmp_path
     ("file", "content", "message"),
     [
         ("ImageList/Imagelist.txt", None, "no image list .*Imagelist.txt"),
+        ("ImageList/Imagelist.txt", "a\\1.jpg\n..\\x.jpg", "Imagelist.txt, line 2 must be a file within"),
         (LABELS, None, r"no Labels_<concept>\.txt"),
         (f"{LABELS}/Labels_sky.txt", "1\n0\n", r"Labels_sky\.txt must have .* of the 6 images.*has 2"),
         (f"{LABELS}/Labels_sky.txt", "1\n0\n1\n2\n1\n0\n", r"a line of 0 or 1 .*, but line 4 is '2'; unpack"),

@@ -54,6 +54,7 @@ def test_class_order_by_column_or_name_or_seed():
         ([0, 1, 3], r"\[3\] are unknown"),
         ([0, 1, -1], r"\[-1\] are unknown"),
         ("shuffled-x", "not 'shuffled-x'"),
+        ("shuffled-" + "9" * 30, "not 'shuffled-9999"),
     ],
 )
 def test_class_order_that_does_not_fit_is_rejected(order, message):

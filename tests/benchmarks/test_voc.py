@@ -110,6 +110,11 @@ SETS = "ImageSets/Main"
         (f"{SETS}/cat_test.txt", "000001 -1\n", "has 1 images that are not the 6 of its"),
         (f"{SETS}/cat_test.txt", "000001  2\n", "line 1: '000001 2' must be an image and -1, 0 or 1; unpack"),
         (f"{SETS}/test.txt", "1\n1\n", "different images, but lists 1 in 2 lines"),
+        (
+            f"{SETS}/test.txt",
+            "1\n../../x\n",
+            r"test\.txt: an image must be a file within .* but is '../../x'",
+        ),
         ("Annotations/000001.xml", None, r"neither a label file nor an annotation .*000001\.xml"),
         ("Annotations/000001.xml", "<annotation><object>", r"000001\.xml is not a complete XML file"),
         ("Annotations/000001.xml", annotation("1", "unicorn"), r"classes unicorn; VOC's are aer"),

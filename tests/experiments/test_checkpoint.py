@@ -17,6 +17,7 @@ from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
 from avalanche_agcn.models import Precomputed
+from avalanche_agcn.training.plugins import DriftCompensationPlugin
 
 
 def smoke(**changes):
@@ -114,6 +115,29 @@ def test_a_killed_run_resumes_with_other_workers_to_the_same_end(tmp_path, chang
     n_steps = stop(make_run(smoke(**changes, num_workers=n_saves % 2 + 1), tmp_path), n_saves)
     resumed = make_run(smoke(**changes, num_workers=n_saves % 2), tmp_path, resume=True)
     assert finish(resumed, n_before=n_steps) == whole(**changes)
+
+
+TRAINED_WITH_STATISTICS = [
+    {"method": "streaming_ridge"},
+    {"method": "streaming_ridge", "held_images": 0},
+    {"method": "agcn", "preset": "statistics"},
+    {"method": "finetuning", "negatives": ("statistics",), "train_epochs": 2},
+    {"method": "lwf", "negatives": ("statistics",)},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", range(30))
+def test_drift_compensation_stopped_at_a_random_moment_resumes_to_the_same_end(tmp_path, k, whole):
+    draw = random.Random(k)
+    changes = TRAINED_WITH_STATISTICS[k % len(TRAINED_WITH_STATISTICS)]
+    n_steps, *_ = expected = whole(**changes)
+    n_saves = draw.randint(1, n_steps + 2)  # after each step and experience, but not after the last one
+    stopped = make_run(smoke(**changes, num_workers=draw.randint(0, 2)), tmp_path)
+    assert any(isinstance(plugin, DriftCompensationPlugin) for plugin in stopped.strategy.plugins)
+    n_before = stop(stopped, n_saves)
+    resumed = make_run(smoke(**changes, num_workers=draw.randint(0, 2)), tmp_path, resume=True)
+    assert finish(resumed, n_before=n_before) == expected
 
 
 def test_a_run_that_is_stopped_twice_in_an_epoch_resumes_to_the_same_end(tmp_path, whole):

@@ -14,6 +14,7 @@ from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles, paper_transforms
 from avalanche_agcn.experiments import features as module
 from avalanche_agcn.experiments.features import default_cache, feature_benchmark
+from avalanche_agcn.experiments.folder import file_digest
 from avalanche_agcn.models import create_backbone
 
 TO_TENSOR = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
@@ -184,7 +185,37 @@ def test_a_file_is_read_again_if_it_may_have_changed(tmp_path, computed, monkeyp
     assert computed(photos(images, new=False), MeanColours(), cache) == 0
 
 
-@pytest.mark.parametrize("content", [None, {"features": torch.zeros(2, 3)}, {"features": "text"}, {}, []])
+@pytest.mark.skipif(os.name != "posix", reason="files have no owner")
+def test_files_of_another_user_are_named_and_their_digests_not_used(tmp_path, computed, monkeypatch):
+    images, cache = tmp_path / "images", tmp_path / "cache"
+    images.mkdir()
+    monkeypatch.setattr(module, "SETTLED_SECONDS", -1.0)
+    read = []
+    monkeypatch.setattr(module, "file_digest", lambda path: read.append(path) or file_digest(path))
+    computed(photos(images), MeanColours(), cache)
+    messages = []
+    assert computed(photos(images, new=False), MeanColours(), cache, log=messages.append) == 0
+    assert not any("another user" in message for message in messages)
+    n_read = len(read)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    monkeypatch.setattr(module, "ROOT_USER", -1)  # the tests may run as this user
+    assert computed(photos(images, new=False), MeanColours(), cache, log=messages.append) == 0
+    assert any("written by another user" in message for message in messages)
+    assert len(read) == n_read + 12
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        {"features": torch.zeros(2, 3)},
+        {"features": torch.zeros(16, 3).long()},
+        {"features": "a"},
+        {},
+        [],
+    ],
+)
 def test_only_a_file_that_is_damaged_or_of_other_images_is_named_and_recomputed(tmp_path, computed, content):
     computed(scenes(), MeanColours(), tmp_path)
     wrong = sorted(tmp_path.glob("*.bin"))[0]

@@ -3,11 +3,13 @@
 import contextlib
 import copy
 
+import numpy as np
 import pytest
 import torch
 from avalanche.benchmarks import split_online_stream
 from avalanche.benchmarks.utils import concat_datasets
 from avalanche.training.plugins import EvaluationPlugin
+from sklearn.linear_model import Ridge
 from torch.utils.data import TensorDataset
 
 from avalanche_agcn.benchmarks import SplitScenes, multilabel_benchmark
@@ -245,6 +247,42 @@ def test_forgetting_equals_never_having_seen_and_forgets_no_other_photos(feature
     with pytest.raises(ValueError, match="would"):
         strategy.forget(features.train_stream[0].dataset)
     assert torch.equal(scores(strategy, features), before)
+
+
+def weighted_ridge(stream, columns, *, gamma, ridge):
+    """scikit-learn's ridge regression on the rows of a stream, with the experience that has these columns."""
+    rows, labels, weights = [], [], []
+    for experience in stream:
+        for image, target, _ in experience.dataset:
+            is_own = not target[columns].isnan().any()
+            rows.append(image.numpy())
+            labels.append(target[columns].nan_to_num(0).numpy())
+            weights.append(1.0 if is_own else gamma)
+    rows = np.stack(rows)
+    deviations = rows.std(axis=0)
+    fitted = Ridge(alpha=ridge).fit(rows / deviations, np.stack(labels), sample_weight=weights)
+    return lambda images: fitted.predict(images.numpy() / deviations)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_forgetting_scores_are_those_of_a_regression_on_the_remaining_rows(features, seed):
+    generator = torch.Generator().manual_seed(seed)
+    removed, remaining = [], []
+    for experience in features.train_stream:
+        n_images = len(experience.dataset)
+        order = torch.randperm(n_images, generator=generator).tolist()
+        n_removed = int(torch.randint(1, n_images - 2, (), generator=generator))
+        removed.append(experience.dataset.subset(order[:n_removed]))
+        remaining.append(part_of(experience, order[n_removed:]))
+    strategy = train(make(gamma=0.4, ridge=2.0, refine=None), features.train_stream)
+    for dataset in removed:  # one after the other
+        strategy.forget(dataset)
+    images = evaluation_rows(features, 0)
+    found = solve_ridge(strategy.statistics, gamma=0.4, ridge=2.0).scores(images)
+    for experience in features.train_stream:
+        columns = experience.classes_in_this_experience
+        expected = weighted_ridge(remaining, columns, gamma=0.4, ridge=2.0)(images)
+        np.testing.assert_allclose(found[:, columns].numpy(), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("n_left", [0, 1, 20])

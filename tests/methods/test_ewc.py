@@ -39,6 +39,14 @@ def test_a_loaded_state_follows_the_model_to_its_device():
     assert {tensor.device.type for tensor in (*loaded.fisher.values(), *loaded.centre.values())} == {"meta"}
 
 
+def test_a_parameter_without_dimensions_follows_the_model_to_its_device():
+    plugin = EWCPlugin(ewc_lambda=1.0)
+    plugin.add({"scale": torch.ones(())}, {"scale": torch.zeros(())})
+    elsewhere = nn.Module()
+    elsewhere.scale = nn.Parameter(torch.zeros((), device="meta"))
+    assert plugin.penalty(elsewhere).device.type == "meta"
+
+
 def test_pieces_of_an_online_stream_are_rejected(benchmark, train):
     pieces = split_online_stream(benchmark.train_stream, experience_size=8)
     with pytest.raises(ValueError, match=r"EWC sums up each experience .* piece of one, of 8 images"):

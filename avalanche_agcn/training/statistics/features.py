@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.checks import check_range, check_shape
-from avalanche_agcn.training.statistics.sums import ClassBlocks, MomentSums, add_moments, check_features
+from avalanche_agcn.training.statistics.sums import (
+    ClassBlocks,
+    MomentSums,
+    add_moments,
+    check_features,
+    float64_device,
+)
 
 CONSTANT = slice(0, 1)  # row or column of the moments that belongs to the constant 1
 ROUNDING = 1e-5  # tolerated relative error of Σf² after a removal: float32 features depend on their batch
@@ -47,6 +53,9 @@ class FeatureStatistics(ClassBlocks):
         super().__init__()
         self._sums: list[MomentSums] = []
         self._changed: set[int] = set()  # experiences with rows that were added since the last synchronize()
+        self._device = torch.device(
+            "cpu"
+        )  # of the last rows; sums that were read from a state are on the CPU
 
     @property
     def n_experiences(self) -> int:
@@ -96,6 +105,7 @@ class FeatureStatistics(ClassBlocks):
         t = self._index(experience)
         self._sums[t].add(*self._labelled_rows(features, targets_new, t))
         self._changed.add(t)
+        self._device = float64_device(features.device)
 
     def remove(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
         """Subtract images that were added; errors as in `update`, or if a count or variance fell below 0."""
@@ -152,10 +162,13 @@ class FeatureStatistics(ClassBlocks):
         return self._sums[self._index(t)].count
 
     def moments(self, t: int) -> Tensor:
-        """All sums of experience ``t`` as one matrix Σ [1, f, y]ᵀ [1, f, y], of 1 + D + n_new rows."""
+        """All sums of experience ``t`` as one matrix Σ [1, f, y]ᵀ [1, f, y], of 1 + D + n_new rows.
+
+        Those of all experiences are on the device of the last rows.
+        """
         sums = self._sums[self._index(t)]
         total = sums.total()
-        return sums.zeros(self._features.stop - 1) if total is None else total
+        return sums.zeros(self._features.stop - 1, self._device) if total is None else total.to(self._device)
 
     def factor(self, t: int) -> Tensor | None:
         """R of 1 + D + n_new columns with RᵀR = `moments`, where few images have one (`flush`), else None."""

@@ -178,8 +178,11 @@ class MomentSums:
         return torch.zeros(shape, dtype=torch.float64, device=device)
 
     def _waiting_rows(self) -> tuple[Tensor, Tensor]:
+        device = self._waiting[-1][0].device  # rows of a state that was read are on the CPU
         features, targets = zip(*self._waiting, strict=True)
-        return torch.cat(features), torch.cat(targets)
+        return torch.cat([rows.to(device) for rows in features]), torch.cat(
+            [rows.to(device) for rows in targets]
+        )
 
     def _joined_rows(self) -> Tensor:
         """Waiting rows as [1, f, y], in float64."""
