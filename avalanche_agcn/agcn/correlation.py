@@ -48,8 +48,7 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         check_range("soft_start", soft_start, least=0)
         super().__init__()
         self.q_counts = q_counts
-        self.hard_start = hard_start
-        self.soft_start = soft_start
+        self.hard_start, self.soft_start = hard_start, soft_start
         self._old = torch.zeros(0, 0, dtype=torch.float64)  # A^{t-1}, [n_old, n_old]
         self._earlier = self._old.new_zeros(0)  # counts of old classes in earlier experiences, [n_old]
         self.restart()

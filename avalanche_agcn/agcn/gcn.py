@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 HIDDEN_FEATURES = 1024  # width between the two layers; authors' code and ML-GCN
-NEGATIVE_SLOPE = 0.2  # of the LeakyReLU between them; ML-GCN
 
 
 class GraphConvolution(nn.Module):
@@ -29,7 +28,7 @@ class GCN(nn.Module):
         super().__init__()
         self.first = GraphConvolution(in_features, hidden_features)
         self.second = GraphConvolution(hidden_features, out_features)
-        self.activation = nn.LeakyReLU(NEGATIVE_SLOPE)
+        self.activation = nn.LeakyReLU(0.2)  # ML-GCN
 
     def forward(self, adjacency: Tensor, nodes: Tensor) -> Tensor:
         """H, the classifiers ``[n, D]`` of all nodes (Eq. 5): ``adjacency [n, n]``, ``nodes [n, d]``."""

@@ -78,10 +78,7 @@ class AGCNModel(MultiLabelModel):
         self.adjacency = adjacency.detach().to(self.word_vectors)
 
     def add_word_vectors(self, word_vectors: Tensor) -> None:
-        """Append rows for classes that were not known when the model was made, ``[n, d]``.
-
-        A model with an auxiliary head needs a new optimizer afterwards.
-        """
+        """Append rows for unknown classes, ``[n, d]``; an auxiliary head then needs a new optimizer."""
         self.word_vectors = torch.cat([self.word_vectors, word_vectors.to(self.word_vectors)])
         self._add_auxiliary_rows(len(word_vectors))
 

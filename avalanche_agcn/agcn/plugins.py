@@ -57,8 +57,7 @@ class AGCNPlugin(TeacherPlugin):
         check_choice("reduction", reduction, Reduction)
         check_choice("gph_reduction", gph_reduction, Reduction)
         self.lambda_cls, self.lambda_dst, self.lambda_gph = lambda_cls, lambda_dst, lambda_gph
-        self.reduction = reduction
-        self.gph_reduction = gph_reduction
+        self.reduction, self.gph_reduction = reduction, gph_reduction
         self._embeddings = OutputRecorder()  # H of the current step, [n_seen, D]
 
     def before_train_dataset_adaptation(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
@@ -130,10 +129,8 @@ class ACMPlugin(StreamCounter):
         self.soft_labels = soft_labels or ("softmax" if is_official else "sigmoid")
         check_choice("soft_labels", self.soft_labels, SoftLabels)
         self.count_before_step = is_official if count_before_step is None else count_before_step
-        hard_start = HARD_START if is_official else 0.0
-        soft_start = SOFT_START if is_official else 0.0
-        self.acm = AugmentedCorrelationMatrix(q_counts=q_counts, hard_start=hard_start, soft_start=soft_start)
-        self.statistics = self.acm
+        starts = {"hard_start": HARD_START, "soft_start": SOFT_START} if is_official else {}
+        self.acm = self.statistics = AugmentedCorrelationMatrix(q_counts=q_counts, **starts)
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience in the sums, unless it is open already, and give the model its graph."""

@@ -25,16 +25,14 @@ class AGCN(OptionalReplay):
     code. Any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
     `PartialBCEWithLogitsLoss` and ``train(..., reset_optimizer_state=True)`` does the same.
 
-    Arguments that are not below are those of `AGCNPlugin` and `ACMPlugin`, and of `OptionalReplay` for a
-    memory, which the paper does not have. Loss weights that are None are those of the preset.
+    Arguments that are not below are those of `AGCNPlugin`, `ACMPlugin` (``graph_options``),
+    `StatisticalNegativesPlugin`, and `OptionalReplay`. Loss weights that are None are those of the preset.
 
     Args:
         preset: ``"paper"``, the equations (ℓ_dst and ℓ_gph as means, which λ₃ is for); ``"official"``, the
             soft labels and graph of the authors' code; or ``"statistics"``, the equations with a
             `StatisticalNegativesPlugin` and weights that suit it, best with orthogonal word vectors and
             ``lr_gcn=3e-4``.
-        graph_options: the ``options`` of `ACMPlugin`.
-        statistics, max_gaussians: of the `StatisticalNegativesPlugin`.
     """
 
     def __init__(
