@@ -39,7 +39,6 @@ SCRIPTS = (
     "predict",
     "evaluation",
     "benchmarks",
-    "predict",
 )
 """In the order of the page."""
 

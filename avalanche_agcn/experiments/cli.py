@@ -250,6 +250,7 @@ def resolve_runs(arguments: argparse.Namespace, variants: Variants | None = None
         if name in asked:
             check_setting(name, asked[name])
     if asked.get("continues") is not None:
+        check_setting("continues", asked["continues"])
         return [_resolve_continued(arguments, layers)]
     benchmark = _benchmark_of(arguments, asked)
     choices = _choices_of(arguments, asked, benchmark, variants is not None)

@@ -132,7 +132,8 @@ class Parent:
         """Positions of its train photos that are not needed again; a FileNotFoundError if others are missing.
 
         Photos in a replay memory are needed, and all for a method that trains on all photos at once. If all
-        photos are there, none counts as unused, so that their cached features are found.
+        photos are there, none counts as unused: thresholds are chosen with them, and their cached features
+        are found.
         """
         experiences = plan.train.positions[: self.n_experiences]
         every = torch.cat(list(experiences)).unique()
@@ -145,7 +146,7 @@ class Parent:
                 f"{self.settings.method} {use}, but {len(missing)} of {len(needed)} photos of {self.folder} "
                 f"cannot be found: {paths}. Put them back."
             )
-        if len(needed) and not len(_missing(plan, every)):
+        if not len(_missing(plan, every)):
             return every[:0]
         return every[~torch.isin(every, needed)]
 

@@ -167,6 +167,14 @@ class _Features(TensorDataset):
         return Images(self, images.labels[self.positions], positions)
 
 
+def positions_in_source(images: Images) -> list[Tensor]:
+    """Positions of a stream's images, in each experience, in the source that features were computed from."""
+    source = images.source
+    if not isinstance(source, _Features):
+        return list(images.positions)
+    return [source.positions[part] for part in images.positions]
+
+
 @dataclass
 class _Network:
     """A backbone with everything else that its features depend on, except the images."""

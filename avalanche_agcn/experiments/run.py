@@ -269,6 +269,7 @@ class Run:
             n,
             count_shares=self.settings.class_shares == "counted",
             num_workers=self.settings.num_workers,
+            unused=None if self.continued is None else self.continued.unused,
         )
         self.familiarity = calibrated.familiarity
         self.recorder.calibration = calibrated.logits

@@ -24,6 +24,7 @@ from avalanche_agcn.evaluation.calibration import (
     estimate_shares,
     measure_moments,
 )
+from avalanche_agcn.experiments.features import positions_in_source
 from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.methods.streaming_ridge import StreamingRidge
 from avalanche_agcn.models.forward import evaluation_mode, unwrap
@@ -50,18 +51,20 @@ def calibrate_run(
     *,
     count_shares: bool = True,
     num_workers: int = 0,
+    unused: Tensor | None = None,
 ) -> Calibrated:
     """Calibration of a model that was trained on the first experiences of a benchmark; collective.
 
     With ``count_shares``, the share of each class is that among all train images, where their labels are
-    known; else it is estimated from the logits.
+    known; else it is estimated from the logits. ``unused`` are positions of train images that are not scored:
+    those of a run that is continued need not exist any more.
     """
     n_seen = unwrap(strategy.model).n_seen
     shares = counted_shares(benchmark.plan, n_experiences) if count_shares else None
     if isinstance(strategy, StreamingRidge):
         moments, familiarity = _from_sums(strategy, shares)
     else:
-        moments, familiarity = _from_images(strategy, benchmark, n_experiences, num_workers)
+        moments, familiarity = _from_images(strategy, benchmark, n_experiences, num_workers, unused)
     return Calibrated(calibrate_logits(moments, None if shares is None else shares[:n_seen]), familiarity)
 
 
@@ -115,11 +118,15 @@ def _mean_above(mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def _from_images(
-    strategy: MultiLabelTemplate, benchmark: MultiLabelBenchmark, n_experiences: int, num_workers: int
+    strategy: MultiLabelTemplate,
+    benchmark: MultiLabelBenchmark,
+    n_experiences: int,
+    num_workers: int,
+    unused: Tensor | None,
 ) -> tuple[LogitMoments, Familiarity]:
     model = unwrap(strategy.model)
     all_logits, all_targets, all_features = [], [], []
-    for dataset, chosen in _datasets(strategy, benchmark, n_experiences):
+    for dataset, chosen in _datasets(strategy, benchmark, n_experiences, unused):
         loader: DataLoader[Any] = DataLoader(
             Subset(dataset, chosen),
             batch_size=strategy.eval_mb_size,
@@ -142,21 +149,29 @@ def _from_images(
 
 
 def _datasets(
-    strategy: MultiLabelTemplate, benchmark: MultiLabelBenchmark, n_experiences: int
+    strategy: MultiLabelTemplate, benchmark: MultiLabelBenchmark, n_experiences: int, unused: Tensor | None
 ) -> Iterator[tuple[Any, list[int]]]:
     """Datasets, as in evaluation, and which of their images to score.
 
     They are those held out, or else those trained on, at most `MOST_IMAGES` of them.
     """
+    unusable = [
+        torch.empty(0, dtype=torch.long)
+    ] * benchmark.n_experiences  # positions of images in their dataset
     if "valid" in benchmark.plan.evaluation:
         datasets = [experience.dataset for experience in benchmark.valid_stream[:n_experiences]]
     elif isinstance(strategy, TrainsJointly):
         datasets = [benchmark.complete_train_dataset]
     else:
         datasets = [experience.dataset for experience in benchmark.train_stream[:n_experiences]]
+        if unused is not None:
+            positions = positions_in_source(benchmark.plan.train)
+            unusable = [torch.isin(part, unused).nonzero().flatten() for part in positions]
     most = max(1, MOST_IMAGES // len(datasets))
-    for dataset in datasets:
-        if not len(dataset):
+    for number, dataset in enumerate(datasets):
+        every = torch.arange(len(dataset))
+        usable = every[~torch.isin(every, unusable[number])]
+        if not len(usable):
             continue
-        chosen = torch.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().long()
-        yield dataset.eval(), chosen.tolist()
+        chosen = torch.linspace(0, len(usable) - 1, min(most, len(usable))).round().long()
+        yield dataset.eval(), usable[chosen].tolist()

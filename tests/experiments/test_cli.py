@@ -25,13 +25,14 @@ def wanted(options="", benchmark="coco", variants=None):
 def test_help_has_every_setting_with_its_default():
     text = make_parser("coco", None).format_help()
     own = set().union(*OPTIONS_OF.values()) - OPTIONS_OF["coco"]
-    for name in set(TYPES) - {"benchmark", "method_settings"} - own:
+    for name in set(TYPES) - {"benchmark", "method_settings", "earlier_classes"} - own:
         assert f"--{FLAGS.get(name, name.replace('_', '-'))}" in text
     options = re.findall(r"^  (--[\w-]+)(.*?)(?=^  --|^\S|\Z)", text, flags=re.MULTILINE | re.DOTALL)
     assert [flag for flag, help in options if "(default:" not in " ".join(help.split())] == []
     assert re.search(r"--image-size N .*\(default:\s+448,\s+drawn\s+scenes:\s+64,\s+small:\s+224\)", text)
     photos = make_parser("photos", None).format_help()
-    assert all(f"--{name.replace('_', '-')} " in photos for name in ("images", *OPTIONS_OF["photos"]))
+    flags = [FLAGS.get(name, name.replace("_", "-")) for name in OPTIONS_OF["photos"]]
+    assert all(f"--{flag} " in photos for flag in ("images", *flags))
     assert re.search(r"--backbone TEXT .*\(default:\s+efficientnet_lite0\)", photos, flags=re.DOTALL)
 
 

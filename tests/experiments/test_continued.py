@@ -72,7 +72,7 @@ def photos(tmp_path_factory):
     return root
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def no_reports(tmp_path_factory):
     """Tables and plots take longest; and features are cached in a folder of these tests."""
     with pytest.MonkeyPatch.context() as patch:
@@ -250,9 +250,9 @@ def test_features_of_earlier_photos_are_read_from_the_cache(photos, finished, tm
     capsys.readouterr()
     run("--continue", parent, *data_of(photos, 1), "--out", tmp_path)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Features of")]
-    # New train photos, the parent's test photos, new test photos: AGCN needs no earlier train photo.
-    assert [line.split()[4] for line in lines] == ["16", "8", "8"]
-    assert lines[1].startswith("Features of 8 of 8")
+    assert [line.split()[4] for line in lines] == ["16", "16", "8", "8"]  # train photos, then test photos
+    assert lines[0].startswith("Features of 16 of 16")  # the parent's
+    assert lines[2].startswith("Features of 8 of 8")
 
 
 def test_a_continued_run_can_be_stopped_and_resumed(photos, finished, continued, tmp_path):
@@ -344,8 +344,8 @@ def damage_photos(folder):
         (None, ["--labels", "{photos}/Dog.csv"], "'Dog' differs from the known class 'dog' only in case"),
         (
             None,
-            ["--images", "{photos}/all", "--labels", "{photos}/tested.csv"],
-            "1 of the new train photos",
+            ["--images", "{photos}", "--labels", "{photos}/a.csv", "--test-labels", "{photos}/b.csv"],
+            "1 of the new train photos are test photos of the run: photos0/0-02.png",
         ),
         (
             None,
@@ -386,7 +386,8 @@ def test_messages_say_why_a_run_cannot_be_continued(
     folder = tmp_path / "ewc-seed0"
     shutil.copytree(finished("ewc", FROZEN), folder)
     (photos / "Dog.csv").write_text("file,labels\n1-00.png,Dog\n1-01.png,cow\n")
-    (photos / "tested.csv").write_text("file,labels\n0-02.png,cat\n0-00.png,boat\n")
+    (photos / "a.csv").write_text("file,labels\nphotos0/0-02.png,cat\nphotos1/1-00.png,cow\n")
+    (photos / "b.csv").write_text("file,labels\nphotos1/1-02.png,cat\nphotos1/1-05.png,cow\n")
     if change is not None:
         change(folder)
     given = [option.format(photos=photos) for option in options]
