@@ -83,20 +83,20 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         """
         self._check_open()
         check_shape("targets_new", targets_new, ("images", self._sizes[-1]))
-        hard = in_float64(targets_new.detach())
+        hard = in_float64(targets_new.detach())  # y
         self._move_to(hard.device)
         counted = ~hard.isnan().any(dim=1, keepdim=True)  # [B, 1]
         hard = hard.where(counted, 0.0)
         if soft_old is None:
             soft_old = hard.new_zeros(len(hard), self.n_old)
         check_shape("soft_old", soft_old, (len(hard), self.n_old), ", one column per old class")
-        soft = soft_old.detach().to(hard).where(counted, 0.0)
+        soft = soft_old.detach().to(hard).where(counted, 0.0)  # ẑ
         self._add(hard=hard.T @ hard, cross=soft.T @ hard, soft=soft.sum(dim=0), reduce=reduce)
 
     def matrix(self) -> Tensor:
         """Conditional probabilities ``[n_seen, n_seen]``, float64, unit diagonal (Eq. 1).
 
-        A class without positives so far has no relations: zeros beside its 1 on the diagonal.
+        A class without hard or soft labels so far has no relations: zeros beside its 1 on the diagonal.
         """
         count_new = self._hard.diagonal() + self.hard_start  # N_j
         count_old = self._soft + self._earlier if self.q_counts == "stream" else self._soft

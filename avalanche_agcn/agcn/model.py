@@ -23,13 +23,13 @@ class AGCNModel(MultiLabelModel):
 
     Args:
         backbone: network from images to ``[B, D]``, the paper's CNN.
-        word_vectors: H^{t,0}, one row per class, in the order of the columns of the targets, ``[n, d]``.
+        word_vectors: one row per class, in the order of the columns of the targets, ``[n, d]``.
         hidden_features: width between the layers of the GCN.
         decoupled: whether to add an auxiliary head that trains the backbone; see `MultiLabelModel`.
     """
 
     adjacency: Tensor  # made from A^t, [n_seen, n_seen]
-    word_vectors: Tensor  # H^{t,0}, [n, d]
+    word_vectors: Tensor  # [n, d]; H^{t,0} is its first n_seen rows
     resized_buffers = ("adjacency",)
     example = "AGCNModel(backbone, load_word_vectors(benchmark.class_names))"
 
@@ -64,7 +64,7 @@ class AGCNModel(MultiLabelModel):
     def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
         """ŷ before σ, ``[B, n_seen]``, of features CNN(x) (Eq. 6); pass the classifiers if they are known."""
         embeddings = self.embeddings() if classifiers is None else classifiers.weight  # H^t
-        return features.to(embeddings.dtype) @ embeddings.T  # Eq. 6
+        return features.to(embeddings.dtype) @ embeddings.T  # Eq. 6 before σ: H ⊗ CNN(x) for each image
 
     def set_graph(self, adjacency: Tensor) -> None:
         """Set the graph ``[n, n]`` over the first n classes."""

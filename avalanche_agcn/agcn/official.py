@@ -3,14 +3,14 @@
 ====================  ==================================  ==========================================
 quantity              paper                               authors' code
 ====================  ==================================  ==========================================
-soft labels ẑ         sigmoid of the teacher's logits     softmax over the old classes
-counts N_j and Σ ẑ_i  start at 0                          start at 1e-6 and 1e-10
+ẑ in Eq. 3 and 4      sigmoid of the teacher's logits     softmax over the old classes
+counts N_j and Σ ẑ_i  not said (here: start at 0)         start at 1e-6 and 1e-10
 a batch is counted    not said (here: after its step)     before its forward pass
 what the GCN sees     not said (see `adjacency`)          binarised blocks
 first experience      counted                             a constant block, whatever the labels are
 ====================  ==================================  ==========================================
 
-`ACMPlugin` computes the first three, `official_graph` the others.
+`ACMPlugin` computes the first three, `official_graph` the others. All presets have its means in Eq. 7 and 8.
 """
 
 from collections.abc import Sequence

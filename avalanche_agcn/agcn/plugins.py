@@ -36,11 +36,11 @@ class AGCNPlugin(TeacherPlugin):
     Args:
         lambda_cls: λ₁, weight of the criterion from the second experience on.
         lambda_dst: λ₂, weight of ℓ_dst.
-        lambda_gph: λ₃, weight of ℓ_gph. The paper's 1e5 is for 65,000 images; use about 1e3 for 1,000 steps.
+        lambda_gph: λ₃, weight of ℓ_gph. The paper's 1e5 is for 65,000 images; use about 1e3 for 8,000.
         reduction: ``"mean"`` over classes for ℓ_cls and ℓ_dst (the authors' code), or ``"sum"``
             (Eq. 7 and 9): ℓ_dst then weighs more, the more old classes there are.
         gph_reduction: ``"mean"`` over all entries of the embeddings (the authors' code, where
-            λ₃ comes from), or ``"sum"`` (Eq. 8), up to 70,000 times as much.
+            λ₃ comes from), or ``"sum"`` (Eq. 8), about 70,000 times as much.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AGCNPlugin(TeacherPlugin):
 
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Compute the loss: Eq. 9, or ℓ_cls alone in the first experience."""
-        loss_cls = strategy.loss
+        loss_cls = strategy.loss  # ℓ_cls(y, ŷ_new): the criterion skips old classes, whose targets are NaN
         if self.reduction == "sum":
             loss_cls = loss_cls * labels_per_image(strategy.mb_output, strategy.mb_y)
         if self.teacher.n_old == 0:
@@ -82,11 +82,11 @@ class AGCNPlugin(TeacherPlugin):
             return
         loss_dst = loss_gph = torch.zeros((), device=strategy.device)
         if self.lambda_dst:
-            teacher_logits = self.teacher.logits(strategy)
+            teacher_logits = self.teacher.logits(strategy)  # ẑ before σ
             loss_dst = distillation_loss(strategy.mb_output, teacher_logits, reduction=self.reduction)
         if self.lambda_gph:
-            embeddings = self._embeddings.stop()
-            old_embeddings = self.teacher.classifiers().weight
+            embeddings = self._embeddings.stop()  # H^t, recorded since before_forward
+            old_embeddings = self.teacher.classifiers().weight  # G^{t-1}, [n_old, D]
             loss_gph = relationship_preserving_loss(embeddings, old_embeddings, reduction=self.gph_reduction)
         strategy.loss = self.lambda_cls * loss_cls + self.lambda_dst * loss_dst + self.lambda_gph * loss_gph
 

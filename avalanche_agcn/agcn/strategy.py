@@ -29,7 +29,7 @@ class AGCN(OptionalReplay):
     `StatisticalNegativesPlugin`, and `OptionalReplay`. Loss weights that are None are those of the preset.
 
     Args:
-        preset: ``"paper"``, the equations (ℓ_dst and ℓ_gph as means, which λ₃ is for); ``"official"``, the
+        preset: ``"paper"``, the equations (with means for sums, as λ₃ was chosen for); ``"official"``, the
             soft labels and graph of the authors' code; or ``"statistics"``, the equations with a
             `StatisticalNegativesPlugin` and weights that suit it, best with orthogonal word vectors and
             ``lr_gcn=3e-4``.

@@ -35,6 +35,8 @@ def encode(targets: Any) -> Tensor:
             f"targets must be a 2-D matrix [images, classes] of 0 and 1, but have shape "
             f"{tuple(matrix.shape)}; torch.nn.functional.one_hot makes one of class indices."
         )
+    if matrix.is_complex():
+        raise ValueError(f"targets must be 0 or 1 (NaN where unlabelled), not of type {matrix.dtype}.")
     codes = torch.empty(matrix.shape, dtype=torch.int8)
     for rows in row_blocks(matrix):
         codes[rows] = _encode_block(matrix[rows], rows.start)

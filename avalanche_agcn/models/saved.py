@@ -130,10 +130,11 @@ class SavedModel(MultiLabelClassifier):
         """Names and probabilities for a batch of transformed images, ``[B, 3, H, W]``; see `predict`."""
         check_range("threshold", threshold, least=0, most=1)
         check_range("top", top, least=1)
-        device = self.classifier.weight.device
-        half = torch.autocast(device.type, dtype=self.amp, enabled=self.amp is not None)
+        _check_inputs(inputs)
+        weight = self.classifier.weight
+        half = torch.autocast(weight.device.type, dtype=self.amp, enabled=self.amp is not None)
         with evaluation_mode(self), half:
-            logits = self(inputs.to(device))
+            logits = self(inputs.to(weight))
         rows = self.probabilities(logits.double()).tolist()
         return [self._prediction(row, threshold, top) for row in rows]
 
@@ -168,6 +169,19 @@ class SavedModel(MultiLabelClassifier):
         found = [name for name, limit in limits.items() if probabilities[name] >= limit]
         found.sort(key=lambda name: -probabilities[name])
         return Prediction(found[:top], probabilities)
+
+
+def _check_inputs(inputs: Tensor) -> None:
+    """Raise a ValueError for a batch that no transform gives: of integers, or not finite."""
+    if not inputs.is_floating_point():
+        raise ValueError(
+            f"Transformed images have floating-point values, not {inputs.dtype}: give photos as paths or PIL "
+            "images, or apply the transform of the model to them."
+        )
+    finite = inputs.flatten(1).isfinite().all(dim=1)
+    if not bool(finite.all()):
+        number = int((~finite).nonzero()[0])
+        raise ValueError(f"Image {number} of the batch has values that are not finite.")
 
 
 def save_model(
@@ -439,6 +453,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     network = found["backbone"]["name"]
     _check(len(set(names)) == len(names) > 0, f"class_names are empty or have a name twice: {listed(names)}")
     _check(len(names) == len(thresholds), f"{len(names)} classes have {len(thresholds)} thresholds")
+    unusable = [threshold for threshold in thresholds if not 0 <= threshold <= 1]
+    _check(not unusable, f"thresholds are probabilities from 0 to 1, not {listed(unusable)}")
     _check(BACKBONE_NAME.fullmatch(network), f"the backbone has the name {shown(network)}")
     file = path.with_suffix(TENSORS)
     _check(file.is_file(), f"there is no {file.name}")

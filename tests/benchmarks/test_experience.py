@@ -19,6 +19,7 @@ from avalanche_agcn.benchmarks.experience import (
     MultiLabelAttribute,
     check_whole_experience,
     count_seen,
+    encode,
     origin_of,
 )
 from avalanche_agcn.training import PartialBCEWithLogitsLoss
@@ -223,3 +224,8 @@ def test_two_processes_share_the_images_that_one_process_trains_on(tmp_path):
         assert together.keys() == set(whole)
         # Avalanche repeats one image where their number is odd, so that both processes have equally many.
         assert together.total() - len(whole) == len(whole) % 2
+
+
+def test_complex_targets_are_rejected():
+    with pytest.raises(ValueError, match=r"targets must be 0 or 1 .*, not of type torch.complex64"):
+        encode(torch.ones(2, 2, dtype=torch.complex64))

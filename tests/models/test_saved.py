@@ -231,6 +231,7 @@ BAD = {
     "thresholds": {"thresholds": ["0.5"] * 4},
     "fewer names": {"class_names": ["a"], "thresholds": [0.5]},
     "fewer thresholds": {"thresholds": [0.5]},
+    "threshold that is no probability": {"thresholds": [0.5, 0.5, -1.0, 2.0]},
     "an unknown network": {"backbone": {"name": "no_such_network"}},
     "a path": {"backbone": {"name": "../../evil"}},
     "another network": {"backbone": {"name": "resnet18"}},
@@ -455,6 +456,21 @@ def test_a_model_of_ones_own_loop_predicts_with_its_probabilities_and_thresholds
         assert prediction.names == [NAMES[c] for c in ranked if row[c] >= thresholds[c] - 1e-6]
     assert 10 < sum(len(prediction.names) for prediction in found) < 20
     assert sorted(os.listdir(tmp_path / "new" / "folder")) == ["model.json", "model.safetensors"]
+
+
+def test_tensors_of_any_precision_are_predicted_and_those_of_no_transform_rejected(tmp_path):
+    torch.manual_seed(0)
+    save_model(linear_model(), tmp_path, class_names=NAMES)
+    saved = load_model(tmp_path)
+    image = torch.rand(3, 32, 32)
+    expected = torch.tensor(list(saved.predict(image)[0].probabilities.values()))
+    for dtype in (torch.float64, torch.float16):
+        found = torch.tensor(list(saved.predict(image.to(dtype))[0].probabilities.values()))
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
+    with pytest.raises(ValueError, match=r"floating-point values, not torch.uint8: give photos as paths"):
+        saved.predict((image * 255).to(torch.uint8))
+    with pytest.raises(ValueError, match="Image 1 of the batch has values that are not finite"):
+        saved.predict(torch.stack([image, image * torch.nan]))
 
 
 @pytest.mark.parametrize(("given", "expected"), [({}, [0.5] * 3), ({"thresholds": 0.2}, [0.2] * 3)])

@@ -13,6 +13,7 @@ from avalanche_agcn.training.statistics.sums import (
     ClassBlocks,
     MomentSums,
     add_moments,
+    can_be_squared,
     check_features,
     float64_device,
 )
@@ -285,7 +286,7 @@ class FeatureStatistics(ClassBlocks):
         self._check_targets(targets, len(features), t)
         labelled = ~targets.isnan().all(dim=1)  # [B]
         wrong = (targets != 0) & (targets != 1) & labelled[:, None]
-        if bool(wrong.any() | ~features.isfinite().all()):  # one device synchronization per batch
+        if bool(wrong.any() | ~can_be_squared(features).all()):  # one device synchronization per batch
             check_features(features, self.width)
             row, column = wrong.nonzero()[0].tolist()
             raise ValueError(

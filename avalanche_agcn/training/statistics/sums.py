@@ -21,6 +21,7 @@ from avalanche_agcn.training.distributed import is_distributed, largest_of_proce
 BLOCK_ROWS = 256
 """Rows that are multiplied at a time: writing D² sums for a batch of 8 costs more than its product."""
 CONSTANT_FEATURE = 1e-12  # least share of the variance in the mean square: below is the rounding of float64
+LARGEST_FEATURE = 1e100  # sums of squares of larger ones would overflow
 FEATURES_PER_ROW = 8
 """Rows are few, and kept as a triangular factor, if there are at least this many features for each."""
 
@@ -328,12 +329,19 @@ class ClassBlocks:
         check_shape("targets_new", targets, (n_images, self._sizes[experience]), reason)
 
 
+def can_be_squared(features: Tensor) -> Tensor:
+    """Which features are finite, and small enough for sums of their squares."""
+    if features.dtype == torch.float64:
+        return features.abs() <= LARGEST_FEATURE  # False for NaN
+    return features.isfinite()
+
+
 def check_features(features: Tensor, width: int | None, name: str = "features") -> None:
-    """Raise a ValueError unless features are ``[B, width]``, of any width if None, and finite."""
+    """Raise a ValueError unless features are ``[B, width]``, of any width if None, and can be squared."""
     check_shape(name, features, ("images", width or "features"))
-    finite = features.isfinite()
-    if not bool(finite.all()):
-        row, column = (~finite).nonzero()[0].tolist()
+    usable = can_be_squared(features)
+    if not bool(usable.all()):
+        row, column = (~usable).nonzero()[0].tolist()
         raise ValueError(
             f"Feature {column} of row {row} is {features[row, column].item()}: the network diverged, or its "
             "input is not finite."

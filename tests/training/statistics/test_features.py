@@ -321,3 +321,10 @@ def test_sums_of_any_precision_are_exact(feed, dtype):
     first = float(features[0])
     assert statistics.feature_sum(0).item() == first + 750
     assert statistics.gram(0).item() == first**2 + 187.5
+
+
+def test_features_whose_squares_overflow_are_named():
+    statistics = FeatureStatistics()
+    statistics.begin(1)
+    with pytest.raises(ValueError, match=r"Feature 0 of row 1 is 1e\+200: the network diverged"):
+        statistics.update(torch.tensor([[1.0], [1e200]], dtype=torch.float64), torch.ones(2, 1))
