@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +104,6 @@ def _predict(arguments: argparse.Namespace) -> int:
     """Run the command `predict`; `UNREADABLE` if some photos could not be read."""
     from avalanche_agcn.experiments.prediction_files import Output, OutputFile
     from avalanche_agcn.experiments.predictions import (
-        STANDARD_INPUT,
         describe_unreadable,
         find_photos,
         read_list,
@@ -134,7 +134,7 @@ def _predict(arguments: argparse.Namespace) -> int:
                 num_workers=arguments.workers,
                 threshold=arguments.threshold,
                 top=arguments.top,
-                is_stream=arguments.list_file == STANDARD_INPUT,
+                is_stream=arguments.list_file is not None and not os.path.isfile(arguments.list_file),
             )
     except KeyboardInterrupt:
         if arguments.out is not None:

@@ -1,4 +1,4 @@
-"""Benchmarks that go on: the experiences of an earlier one, then those of further photos and classes."""
+"""Continued benchmarks: the experiences of an earlier one, then those of new photos and classes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def continue_plan(known: Plan, further: FurtherPhotos, log: Log = print) -> Plan
     columns = split.resolve_class_order(order if isinstance(order, str) else "data", new_names)
     order_of_all = [*range(n_known), *(n_known + column for column in columns)]
     train, test = _reorder(train, order_of_all), _reorder(test, order_of_all)
-    _check_not_tested_before(known, further, train)
+    _check_kept_apart(known, further, train, test)
     added = _plan_new_classes(known, further, train, test)
     _log_photos(train.labels, added, n_known, log)
     sizes = [*_sizes(known), *_sizes(added)]
@@ -124,7 +124,7 @@ def new_part(plan: Plan, n_known: int) -> Plan:
 
 
 def existing_part(plan: Plan) -> tuple[Plan, int]:
-    """A plan of photos without the evaluated ones that are not there; and how many these are."""
+    """The plan without evaluation photos whose files are missing, and the number of these photos."""
     n_missing = 0
     evaluation = {}
     for name, images in plan.evaluation.items():
@@ -227,22 +227,28 @@ def _check_spelling(new: Sequence[str], known: Sequence[str]) -> None:
             )
 
 
-def _check_not_tested_before(known: Plan, further: FurtherPhotos, train: LabelTable) -> None:
-    """Reject new train photos that the earlier run is tested on."""
-    tested = known.evaluation["test"]
-    source = tested.source
+def _check_kept_apart(known: Plan, further: FurtherPhotos, train: LabelTable, test: LabelTable) -> None:
+    """Reject new train photos that the earlier run is tested on, and new test photos that it trained on."""
+    _check_are_others(known.evaluation["test"], further, train, "train", "test")
+    _check_are_others(known.train, further, test, "test", "train")
+
+
+def _check_are_others(
+    earlier: Images, further: FurtherPhotos, table: LabelTable, new_use: str, earlier_use: str
+) -> None:
+    source = earlier.source
     assert isinstance(source, ImageFiles)
-    paths = {os.path.realpath(source.path(k)) for k in torch.cat(list(tested.positions)).tolist()}
-    again = [file for file in train.files if os.path.realpath(os.path.join(further.images, file)) in paths]
+    paths = {os.path.realpath(source.path(k)) for k in torch.cat(list(earlier.positions)).tolist()}
+    again = [file for file in table.files if os.path.realpath(os.path.join(further.images, file)) in paths]
     if again:
         raise ValueError(
-            f"{len(again)} of the new train photos are test photos of the run: {listed(again)}; name them in "
-            "--test-labels instead, or remove them."
+            f"{len(again)} of the new {new_use} photos are {earlier_use} photos of the run: {listed(again)}; "
+            "remove them from the new labels."
         )
 
 
 def _log_photos(labels: Tensor, added: Plan, n_known: int, log: Log) -> None:
-    """Say what is added, and how photos with earlier classes are used."""
+    """Log what is added, and how photos with earlier classes are used."""
     n_experiences = len(added.columns)
     count = "one experience" if n_experiences == 1 else f"{n_experiences} experiences"
     log(f"New classes: {listed(added.class_names)}, in {count}.")

@@ -66,14 +66,16 @@ def find_copies(train: ImageFiles, test: ImageFiles) -> list[tuple[str, str]]:
     train_sizes = {_size(path) for path in train_paths}
     test_sizes = {_size(path) for path in test_paths}
     shared_sizes = (train_sizes & test_sizes) - {None}  # only files of equal size are read
-    by_content = {}
+    by_content: dict[bytes, str] = {}
     for path, name in train_paths.items():
-        if _size(path) in shared_sizes:
-            by_content[_digest(path)] = name
+        content = _digest(path) if _size(path) in shared_sizes else None
+        if content is not None:
+            by_content[content] = name
     pairs = []
     for path, name in test_paths.items():
-        if _size(path) in shared_sizes and _digest(path) in by_content:
-            pairs.append((name, by_content[_digest(path)]))
+        content = _digest(path) if _size(path) in shared_sizes else None
+        if content is not None and content in by_content:
+            pairs.append((name, by_content[content]))
     return pairs
 
 
@@ -81,9 +83,13 @@ def _size(path: str) -> int | None:
     return os.path.getsize(path) if os.path.isfile(path) else None
 
 
-def _digest(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+def _digest(path: str) -> bytes | None:
+    """SHA-256 of a file; None if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return None
 
 
 def check_photos(benchmark: MultiLabelBenchmark, *, open_images: bool = True) -> PhotoChecks:

@@ -1,4 +1,4 @@
-"""Probabilities that fit the share of each class, and a threshold per class, from moments of logits.
+"""Calibrated probabilities and a threshold per class, from the moments of logits.
 
 A class is labelled in the images of its own experience only. So three groups of logits are known: of
 positives, of negatives, and of images that are unlabelled for the class. Their means and variances
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 LEAST_PRECISION = 0.2
-LEAST_RECALL = 0.05  # a threshold that finds fewer of the positives has no precision worth the name
+LEAST_RECALL = 0.05  # of the positives; with fewer, a precision means nothing
 SHRINKAGE = 15.0
 LEAST_POSITIVES = 5
 """With fewer positives, or without a threshold that reaches the least precision, the global one is used."""
@@ -48,12 +48,12 @@ class LogitMoments(NamedTuple):
 
 
 class LogitCalibration(NamedTuple):
-    """How logits of C classes become probabilities, and when a class counts as found."""
+    """Maps logits of C classes to probabilities, with the threshold at which each class counts as found."""
 
     scale: Tensor  # [C], positive
     offset: Tensor  # [C]
     thresholds: Tensor  # [C], of the probability
-    is_global: Tensor  # [C], bool: the class has the threshold of all classes
+    is_global: Tensor  # [C], bool: whether the class uses the global threshold
     global_threshold: float
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -76,14 +76,14 @@ def measure_moments(logits: Tensor, targets: Tensor) -> LogitMoments:
     n_unlabelled, unlabelled_mean, unlabelled_squares = _sum_up(logits, targets.isnan())
     n_labelled = (n_positives + n_negatives).clamp(min=1)
     return LogitMoments(
-        n_positives,
-        positive_mean,
-        n_negatives,
-        negative_mean,
-        (positive_squares + negative_squares) / n_labelled,
-        n_unlabelled,
-        unlabelled_mean,
-        unlabelled_squares / n_unlabelled.clamp(min=1),
+        n_positives=n_positives,
+        positive_mean=positive_mean,
+        n_negatives=n_negatives,
+        negative_mean=negative_mean,
+        variance=(positive_squares + negative_squares) / n_labelled,
+        n_unlabelled=n_unlabelled,
+        unlabelled_mean=unlabelled_mean,
+        unlabelled_variance=unlabelled_squares / n_unlabelled.clamp(min=1),
     )
 
 
@@ -165,5 +165,5 @@ def _separate(moments: LogitMoments, prior: Tensor) -> tuple[Tensor, Tensor, Ten
     negative_mean = (mean - prior * positive_mean) / (1 - prior)
     between = prior * (1 - prior) * (positive_mean - negative_mean) ** 2
     within = squares / n_images - mean**2 - between
-    # Positives of other experiences may score lower than the labelled ones: then too little would remain.
+    # Positives of other experiences may score lower than labelled ones, so the difference could be too small.
     return positive_mean, negative_mean, torch.maximum(within, moments.variance).clamp(min=LEAST_VARIANCE)

@@ -1,4 +1,4 @@
-"""Runs that go on after their end: with new classes, from the saved state of a finished run.
+"""Continue a finished run with new classes, from its saved state.
 
 The run that is continued is the *parent*. The new run is what one run over all experiences would have been
 from there on: it has the parent's settings, model, memory, sums and random numbers, and its experiences
@@ -92,8 +92,10 @@ class Parent:
 
     @property
     def n_epochs(self) -> int:
-        """Epochs of each of its experiences."""
-        return count_epochs(self.settings, sum((self.results.n_images or {}).get("train", [1])))
+        """Number of epochs that it trained on each experience."""
+        counts = self.results.n_images or {}
+        images_per_experience = counts.get("train", [1])
+        return count_epochs(self.settings, sum(images_per_experience))
 
     @property
     def trains_jointly(self) -> bool:
@@ -129,7 +131,7 @@ class Parent:
         return plan
 
     def unused_positions(self, plan: Plan) -> Tensor:
-        """Positions of its train photos that are not needed again; a FileNotFoundError if others are missing.
+        """Positions of train photos that are not needed; a FileNotFoundError if needed ones are missing.
 
         Photos in a replay memory are needed, and all for a method that trains on all photos at once. If all
         photos are there, none counts as unused: thresholds are chosen with them, and their cached features
@@ -291,7 +293,9 @@ class Continued:
         """The state that training starts from; None for a method that trains on all photos at once."""
         if self.parent.trains_jointly:
             return None
-        return without_pictures(self.parent.state) if self.n_missing else self.parent.state
+        if self.n_missing:  # recorded pictures may show photos that are no longer evaluated
+            return without_pictures(self.parent.state)
+        return self.parent.state
 
 
 def open_continued(settings: Settings, backbone: Any, log: Log) -> Continued:
@@ -375,15 +379,18 @@ def load_run(
     """
     parent = read_parent(folder)
     if (images is None) != (labels is None):
-        raise ValueError("images and labels belong together: give both, or none.")
+        raise ValueError("images and labels belong together: give both or neither.")
     chosen = parent.settings
     if images is not None:
         given = {"dataset_root": images, "labels": labels, **settings}
         chosen = continue_settings(parent, {name: _as_text(value) for name, value in given.items()})
-    elif settings:
-        raise ValueError(
-            f"the settings {', '.join(settings)} are those of new photos: give images and labels."
-        )
+    else:
+        of_photos = [name for name in settings if name not in OF_MACHINE]
+        if of_photos:
+            raise ValueError(
+                f"{', '.join(of_photos)} can only be set for new photos: give images and labels, too."
+            )
+        chosen = replace(chosen, **{name: _as_text(value) for name, value in settings.items()})
     checkpoint.seed_everything(chosen.seed)
     backbone = build.make_backbone(chosen)
     if images is None:
@@ -394,6 +401,8 @@ def load_run(
         unused = _missing(benchmark.plan, every)
         if len(unused) == len(every):
             raise FileNotFoundError(f"none of the train photos of {folder} can be found. Put them back.")
+        if not any(len(part) for part in benchmark.plan.evaluation["test"].positions):
+            raise FileNotFoundError(f"none of the test photos of {folder} can be found. Put them back.")
     else:
         continued = open_continued(chosen, backbone, log)
         benchmark, state, unused = continued.benchmark, continued.initial_state, continued.unused

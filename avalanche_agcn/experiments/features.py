@@ -50,7 +50,7 @@ COMPUTATION = "folded, in passes of one thread"  # part of the name of files: ch
 IMAGES_PER_FILE = 512
 SETTLED_SECONDS = 2.0  # the coarsest resolution of a file system's times
 NONE = torch.empty(0, dtype=torch.long)  # positions of no image
-ROOT_USER = 0  # who may change files anyway
+ROOT_USER = 0  # root can change any file anyway
 N_PROBES = 2  # images, and as many of noise, whose features identify what a network computes
 
 
@@ -90,21 +90,21 @@ def feature_benchmark(
         OSError: if an image cannot be opened or the cache cannot be written.
     """
     plan = benchmark.plan
-    frozen = folded_copy(backbone, device)  # a copy that nobody else changes meanwhile
+    frozen = folded_copy(backbone, device)  # a copy, so that later changes of the backbone have no effect
     network = _Network(frozen, plan.eval_transform, batch_size, num_workers, torch.device(device), log)
     folder = default_cache() if cache is None else Path(cache)
     features: dict[int, _Features] = {}  # by the id of their source, which two streams may share
     ends = _last_experiences(plan, earlier_classes)
     for source, parts in _used_positions([plan.train, *plan.evaluation.values()], ends):
-        skipped = unused if unused is not None and source is plan.train.source else NONE
+        skipped = NONE
+        if unused is not None and source is plan.train.source:
+            skipped = unused
         used = [part[~torch.isin(part, skipped)] for part in parts]
         if len(used) == 1 and not len(skipped):
-            positions, rows = used[0], network.features(source, used[0], folder)  # not copied: it is large
+            positions = used[0]
+            rows = network.features(source, positions, folder)  # without a copy: they are large
         else:
-            computed = torch.cat([network.features(source, part, folder) for part in used if len(part)])
-            positions, place = torch.cat([*used, skipped]).sort()
-            rows = torch.cat([computed, computed.new_full((len(skipped), computed.shape[1]), torch.nan)])
-            rows = rows[place]
+            positions, rows = _features_of_parts(network, source, used, skipped, folder)
         first_image = source[int(torch.cat(used)[0])][0]
         features[id(source)] = _Features(rows, source, positions, network.digest(first_image))
     evaluation = {}
@@ -118,6 +118,16 @@ def feature_benchmark(
         eval_transform=None,
     )
     return MultiLabelBenchmark(plan)
+
+
+def _features_of_parts(
+    network: _Network, source: MultiLabelSource, used: Sequence[Tensor], skipped: Tensor, folder: Path
+) -> tuple[Tensor, Tensor]:
+    """Positions of used and skipped images, ascending, and their features; NaN for skipped images."""
+    computed = torch.cat([network.features(source, part, folder) for part in used if len(part)])
+    unknown = computed.new_full((len(skipped), computed.shape[1]), torch.nan)
+    positions, order = torch.cat([*used, skipped]).sort()
+    return positions, torch.cat([computed, unknown])[order]
 
 
 def _last_experiences(plan: Plan, earlier_classes: Sequence[int]) -> list[int]:
@@ -362,8 +372,10 @@ def is_foreign(path: Path) -> bool:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    return f"{tuple(tensor.shape)} {tensor.dtype}\n".encode() + values
+    """Shape, type and values of a tensor, for a digest."""
+    header = f"{tuple(tensor.shape)} {tensor.dtype}\n".encode()
+    values = tensor.detach().cpu().contiguous().flatten()
+    return header + values.view(torch.uint8).numpy().tobytes()  # NumPy has no bfloat16
 
 
 class _Transformed(Dataset):

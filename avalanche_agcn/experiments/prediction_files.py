@@ -71,7 +71,7 @@ def _cell(text: str) -> str:
 
 
 def _photo_cell(photo: str) -> str:
-    """The cell of a path, another one for each path, so that it shows whether the file has the photo."""
+    """The cell of a photo's path. Different paths give different cells, so a cell identifies its photo."""
     return _without_formula(photo).translate(PATH_ESCAPES)
 
 
@@ -84,7 +84,7 @@ def _labels(found: Prediction) -> str:
     ranked = sorted(found.probabilities, key=found.probabilities.__getitem__, reverse=True)
     names = found.names or ranked[:1]
     text = ", ".join(f"{printable(name)} {found.probabilities[name]:.2f}" for name in names)
-    return text if found.names else f"nothing found; most probable is {text}"
+    return text if found.names else f"nothing found; most probable: {text}"
 
 
 def printable(text: str) -> str:
@@ -202,7 +202,7 @@ class OutputFile(Output):
             self._file.flush()
 
     def _read(self, class_names: Sequence[str]) -> Line | None:
-        """Note the photos in the file and cut an incomplete last line; return the first photo's line."""
+        """Note the photos in the file, cut an incomplete last line; return the line of a photo or None."""
         self._file.seek(0)
         first = None
         end = 0
@@ -212,8 +212,10 @@ class OutputFile(Output):
             end += len(content)
             line = self._parse(content, number, class_names)
             if line is not None:
-                first = first or line
                 self._known.add(_digest(line.photo))
+                is_path = self.form != "csv" or _photo_cell(line.photo) == line.photo  # without escapes
+                if first is None and is_path:
+                    first = line
         self._file.truncate(end)
         self._file.seek(end)
         return first
@@ -231,8 +233,10 @@ class OutputFile(Output):
                 is_same = len(cells) == len(class_names)
             else:
                 row = json.loads(text)
-                line = Line(row["image"], list(row["probabilities"].values()))
+                line = Line(row["image"], [float(value) for value in row["probabilities"].values()])
                 is_same = list(row["probabilities"]) == list(class_names)
+                if not isinstance(line.photo, str):
+                    raise TypeError("a path is a text")
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration, csv.Error):
             raise ValueError(
                 f"{self.path}, line {number}, is not a line of predictions: write to another file."
@@ -244,7 +248,7 @@ class OutputFile(Output):
         return line
 
     def _check_model(self, model: SavedModel, first: Line) -> None:
-        """Raise a ValueError if the model gives other probabilities than the file has for its first photo."""
+        """Raise a ValueError if the model gives other probabilities than the file has for a photo."""
         try:
             (found,) = model.predict(first.photo)
         except OSError:  # the photo is no longer there

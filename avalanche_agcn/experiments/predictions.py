@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +43,7 @@ class LoadedBatch(NamedTuple):
 
 
 def find_photos(names: Iterable[str]) -> Iterator[str]:
-    """Paths of photos: of files, of all photos in folders and their folders, and of patterns (``*.jpg``).
+    """Paths of photos: of files, of all photos in folders and subfolders, and of patterns (``*.jpg``).
 
     Photos of folders and patterns come in alphabetical order, folder by folder. Hidden files and files whose
     name is not that of an image are left out. A ValueError names a folder or pattern without photos.
@@ -76,6 +77,8 @@ def _is_photo(path: str) -> bool:
 def read_list(file: str) -> Iterator[str]:
     """Lines of a text file, or of standard input if the file is ``-``, without blank ones."""
     if file == STANDARD_INPUT:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as other files
         yield from _lines(sys.stdin)
         return
     with open(file, encoding="utf-8-sig", errors="surrogateescape") as lines:

@@ -34,11 +34,11 @@ from avalanche_agcn.training.statistics.ridge import sum_of_moments
 from avalanche_agcn.training.template import MultiLabelTemplate
 
 MOST_IMAGES = 2000
-"""Train images that are scored at most, as many of each experience."""
+"""Largest number of train images to score, divided equally among experiences."""
 
 
 class Calibrated(NamedTuple):
-    """What the saved model of a run has beside the trained one."""
+    """What a run's saved model adds to the trained model."""
 
     logits: LogitCalibration
     familiarity: Familiarity
@@ -65,7 +65,8 @@ def calibrate_run(
         moments, familiarity = _from_sums(strategy, shares)
     else:
         moments, familiarity = _from_images(strategy, benchmark, n_experiences, num_workers, unused)
-    return Calibrated(calibrate_logits(moments, None if shares is None else shares[:n_seen]), familiarity)
+    seen_shares = None if shares is None else shares[:n_seen]
+    return Calibrated(calibrate_logits(moments, seen_shares), familiarity)
 
 
 def counted_shares(plan: Plan, n_experiences: int) -> Tensor | None:
@@ -124,8 +125,11 @@ def _from_images(
     num_workers: int,
     unused: Tensor | None,
 ) -> tuple[LogitMoments, Familiarity]:
+    """Moments and familiarity from the logits and features of scored images."""
     model = unwrap(strategy.model)
-    all_logits, all_targets, all_features = [], [], []
+    all_logits = []
+    all_targets = []
+    all_features = []
     for dataset, chosen in _datasets(strategy, benchmark, n_experiences, unused):
         loader: DataLoader[Any] = DataLoader(
             Subset(dataset, chosen),
@@ -142,10 +146,11 @@ def _from_images(
                 all_logits.append(model.logits(features).double().cpu())
                 all_targets.append(targets[:, : model.n_seen])
                 all_features.append(features.double().cpu())
-    features = torch.cat(all_features)
-    mean = features.mean(0)
-    familiarity = Familiarity(mean, (features @ mean).square().mean())
-    return measure_moments(torch.cat(all_logits), torch.cat(all_targets)), familiarity
+    stacked = torch.cat(all_features)  # [N, D]
+    mean = stacked.mean(0)
+    mean_square = (stacked @ mean).square().mean()
+    moments = measure_moments(torch.cat(all_logits), torch.cat(all_targets))
+    return moments, Familiarity(mean, mean_square)
 
 
 def _datasets(
@@ -155,9 +160,8 @@ def _datasets(
 
     They are those held out, or else those trained on, at most `MOST_IMAGES` of them.
     """
-    unusable = [
-        torch.empty(0, dtype=torch.long)
-    ] * benchmark.n_experiences  # positions of images in their dataset
+    none = torch.empty(0, dtype=torch.long)
+    unusable = [none] * benchmark.n_experiences  # positions of images in their dataset
     if "valid" in benchmark.plan.evaluation:
         datasets = [experience.dataset for experience in benchmark.valid_stream[:n_experiences]]
     elif isinstance(strategy, TrainsJointly):

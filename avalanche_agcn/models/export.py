@@ -107,7 +107,7 @@ def export_model(
 
 def _difference(found: Tensor, expected: Tensor) -> float:
     """The largest difference; infinite if it is not a number or the shapes differ."""
-    if found.shape != expected.shape or not found.isfinite().all():
+    if found.shape != expected.shape or not (found.isfinite() & expected.isfinite()).all():
         return math.inf
     return float((found - expected).abs().max())
 
@@ -135,9 +135,7 @@ def _check_inputs(model: SavedModel, photos: Sequence[str | os.PathLike]) -> Ten
     images = [load_image(photo) for photo in photos[:N_CHECKED]]
     images += _drawn_images(N_CHECKED - len(images))
     inputs = [transform(image) for image in images]
-    shapes = sorted(
-        {tuple(transform(Image.new("RGB", size)).shape) for size in ((64, 48), (48, 64), (80, 80))}
-    )
+    shapes = sorted({tuple(transform(Image.new("RGB", size)).shape) for size in PHOTO_SIZES})
     if len(shapes) > 1:
         raise ValueError(
             f"Photos of different shapes give network inputs of different sizes {shapes}: only models whose "
@@ -217,7 +215,12 @@ def _read_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
+
+    def run(images: Tensor) -> Tensor:
+        (probabilities,) = session.run([OUTPUT], {INPUT: images.numpy()})
+        return torch.from_numpy(probabilities)
+
+    return run
 
 
 WRITERS: dict[str, tuple[Callable[..., None], Callable[[Path], Callable[[Tensor], Tensor]]]] = {

@@ -57,5 +57,9 @@ def frozen_forward(
         images: ``[B, 3, H, W]`` of any type, such as the pixels of photos.
         to_inputs: makes inputs of images; see `split_transform`. None if they are inputs.
     """
-    parts = images.split(images_per_pass(images[0])) if images.device.type == "cpu" else [images]
-    return torch.cat([model(part if to_inputs is None else to_inputs(part)) for part in parts])
+    n_per_pass = images_per_pass(images[0]) if images.device.type == "cpu" else len(images)
+    outputs = []
+    for part in images.split(n_per_pass):
+        inputs = part if to_inputs is None else to_inputs(part)
+        outputs.append(model(inputs))
+    return torch.cat(outputs)

@@ -176,7 +176,9 @@ def test_every_method_continues_in_new_processes_as_one_run(method, options, pho
 
 def test_a_loaded_run_trains_as_the_command_does(photos, finished, continued):
     parent = finished("er")
-    again = load_run(parent, log=lambda text: None)
+    again = load_run(parent, device="cpu", log=lambda text: None)
+    with pytest.raises(ValueError, match="test_size can only be set for new photos"):
+        load_run(parent, test_size=0.5, log=lambda text: None)
     assert again.benchmark.class_names == RUNS[0]
     assert (again.n_trained, len(again.new_experiences)) == (2, 0)
     labels = {"labels": photos / "train1.csv", "test_labels": photos / "test1.csv"}
@@ -349,6 +351,11 @@ def damage_photos(folder):
         ),
         (
             None,
+            ["--images", "{photos}", "--labels", "{photos}/b.csv", "--test-labels", "{photos}/c.csv"],
+            "1 of the new test photos are train photos of the run: photos0/0-00.png",
+        ),
+        (
+            None,
             ["--images", "{photos}/all", "--test-labels", "{photos}/test2.csv"],
             "neither the run nor the train labels have: kite, sheep",
         ),
@@ -387,6 +394,7 @@ def test_messages_say_why_a_run_cannot_be_continued(
     shutil.copytree(finished("ewc", FROZEN), folder)
     (photos / "Dog.csv").write_text("file,labels\n1-00.png,Dog\n1-01.png,cow\n")
     (photos / "a.csv").write_text("file,labels\nphotos0/0-02.png,cat\nphotos1/1-00.png,cow\n")
+    (photos / "c.csv").write_text("file,labels\nphotos0/0-00.png,cat\nphotos1/1-08.png,cow\n")
     (photos / "b.csv").write_text("file,labels\nphotos1/1-02.png,cat\nphotos1/1-05.png,cow\n")
     if change is not None:
         change(folder)

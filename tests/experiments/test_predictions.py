@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from itertools import count
 from pathlib import Path
@@ -221,6 +223,32 @@ def test_a_file_that_cannot_be_continued_is_left_unchanged(run, photos, tmp_path
     assert main(["predict", str(run), every[0], "--out", "labels.txt"]) == 1
     assert "--out must end in .csv or .jsonl, not 'labels.txt'" in capsys.readouterr().err
     assert out.read_text() == whole
+
+
+def test_a_list_from_a_named_pipe_is_read_once(run, photos, tmp_path, capsys):
+    every = all_photos(photos)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("\n".join(every),), daemon=True)
+    writer.start()
+    assert main(["predict", str(run), "--from", str(pipe), "--csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(every)
+
+
+def test_another_model_is_noticed_behind_an_escaped_path(run, photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    every = all_photos(photos)
+    shutil.copy(every[0], "-a.png")
+    Path("list.txt").write_text(f"-a.png\n{every[1]}\n")
+    arguments = ["predict", str(run), "--from", "list.txt", "--out", "out.csv", "--resume"]
+    assert main(arguments) == 0
+    text = Path("out.csv").read_text()
+    Path("out.csv").write_text(text.replace(",0.", ",0.9"))
+    assert main(arguments) == 1
+    assert "has predictions of another model" in capsys.readouterr().err
+    Path("out.jsonl").write_text('{"image": 5, "labels": [], "probabilities": {}}\n')
+    assert main(["predict", str(run), every[0], "--out", "out.jsonl", "--resume"]) == 1
+    assert "line 1, is not a line of predictions" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

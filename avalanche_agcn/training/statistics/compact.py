@@ -59,12 +59,13 @@ class Own(NamedTuple):
         return torch.cat([root_mean[None], self.factor.double()])
 
     def map(self, A: Tensor, shift: Tensor) -> "Own":
-        """The same of features fA + shift."""
+        """What is kept if each feature vector f becomes fA + shift."""
         width = len(self.cross)
         n, feature_sum, label_sum = self.row.tensor_split([1, 1 + width])
         row = torch.cat([n, feature_sum @ A + n * shift, label_sum])
         cross = A.T @ self.cross.double() + torch.outer(shift, label_sum)
-        return self._replace(row=row, cross=cross.float(), factor=(self.factor.double() @ A).float())
+        factor = self.factor.double() @ A  # a scatter does not depend on the shift
+        return self._replace(row=row, cross=cross.float(), factor=factor.float())
 
 
 class CompactStatistics(FeatureStatistics):
@@ -178,9 +179,11 @@ class CompactStatistics(FeatureStatistics):
     def state_dict(self) -> dict[str, Tensor]:
         """All sums as tensors, float32 where they are large."""
         state = super().state_dict()
-        for t, own in enumerate(self._own):
-            if own is not None:
-                state |= {f"{t}.own.{name}": value.clone() for name, value in own._asdict().items()}
+        for t, kept in enumerate(self._own):
+            if kept is None:
+                continue
+            for name, value in kept._asdict().items():
+                state[f"{t}.own.{name}"] = value.clone()
         if self._total is not None:
             state[f"{TOTAL}row"] = self._total[0].clone()
             state[f"{TOTAL}diagonal"] = self._total.diagonal().clone()
@@ -250,7 +253,10 @@ class CompactStatistics(FeatureStatistics):
 
 
 def _rounded(total: Tensor) -> Tensor:
-    """Sums in the precision in which they are saved: float32, but float64 where variances come from."""
+    """Sums rounded as in `state_dict`: to float32, except the first row and the diagonal.
+
+    Variances are computed from these two, and need float64.
+    """
     return _with_border(total.float().double(), total[0], total.diagonal())
 
 

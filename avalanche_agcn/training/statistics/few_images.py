@@ -85,7 +85,9 @@ class FewImages(NamedTuple):
     def solve(self, ridge: float) -> tuple[Tensor, float]:
         """Weights ``[K, D]`` for features that are not standardised, and degrees of freedom."""
         scaled, _, _, Z, freedom = self._reduced(ridge)
-        return ((self.spectrum.vectors @ (scaled @ Z)) * self.spectrum.inverse_std[:, None]).T, freedom
+        standardised = self.spectrum.vectors @ (scaled @ Z)  # [D, K]
+        weights = standardised * self.spectrum.inverse_std[:, None]
+        return weights.T, freedom
 
     def _reduced(self, ridge: float) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
         """diag(γe + λ)⁻¹ P, H, Pᵀ diag(γe + λ)⁻² P, Z and the degrees of freedom 1 + tr(G (G + λI)⁻¹)."""
