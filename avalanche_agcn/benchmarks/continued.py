@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from avalanche_agcn.benchmarks import split
-from avalanche_agcn.benchmarks.csv_files import Log, PhotoLabels
+from avalanche_agcn.benchmarks.csv_files import CSVColumns, Log, PhotoLabels
 from avalanche_agcn.benchmarks.image_files import ImageFiles, Truncated
 from avalanche_agcn.benchmarks.multilabel import Images, Plan, make_plan
-from avalanche_agcn.benchmarks.photos import CSVColumns, read_photos, split_photos, tables_of_splits
+from avalanche_agcn.benchmarks.photos import read_photos, split_photos, tables_of_splits
 from avalanche_agcn.benchmarks.tables import LabelTable
 from avalanche_agcn.checks import listed
 

@@ -56,6 +56,17 @@ class Row(NamedTuple):
         return ValueError(f"{self.place}: {text}.")
 
 
+class CSVColumns(NamedTuple):
+    """How to read a CSV file; see `multilabel_csv`."""
+
+    separator: str | None = None
+    file_column: str | None = None
+    label_columns: tuple[str, ...] = ()
+
+
+AS_USUAL = CSVColumns()
+
+
 class PhotoLabels(NamedTuple):
     """Labels of photos, and how they were read."""
 
@@ -112,13 +123,8 @@ def multilabel_csv(
         OSError: if photos cannot be opened; names rows and files.
         ValueError: if a row does not fit; names file, row and value.
     """
-    read = read_csv(
-        path,
-        class_names=class_names,
-        separator=separator,
-        file_column=file_column,
-        label_columns=label_columns,
-    )
+    chosen = CSVColumns(separator, file_column, tuple(label_columns))
+    read = read_csv(path, class_names=class_names, chosen=chosen)
     if split is not None:
         if read.splits is None:
             raise ValueError(f"{path} has no column {SPLIT_COLUMN} with train and test: leave split out.")
@@ -142,14 +148,10 @@ def open_photos(
 
 
 def read_csv(
-    path: str | os.PathLike,
-    *,
-    class_names: Sequence[str] | None = None,
-    separator: str | None = None,
-    file_column: str | None = None,
-    label_columns: Sequence[str] = (),
+    path: str | os.PathLike, *, class_names: Sequence[str] | None = None, chosen: CSVColumns = AS_USUAL
 ) -> PhotoLabels:
     """Labels of a CSV file, without its photos; see `multilabel_csv`."""
+    separator, file_column, label_columns = chosen
     header, *rows = _read_rows(Path(path))
     has_header = file_column is not None or len(label_columns) > 0
     if not has_header and any(IMAGE_FILE.fullmatch(name) for name in header.cells):

@@ -4,13 +4,13 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.coco import read_instances
-from avalanche_agcn.benchmarks.csv_files import Log, PhotoLabels, open_photos, read_csv
+from avalanche_agcn.benchmarks.csv_files import AS_USUAL, CSVColumns, Log, PhotoLabels, open_photos, read_csv
 from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.photo_checks import check_photos, summarise_experiences
@@ -156,20 +156,12 @@ def SplitPhotos(
     return benchmark
 
 
-class CSVColumns(NamedTuple):
-    """How to read a CSV file; see `multilabel_csv`."""
-
-    separator: str | None = None
-    file_column: str | None = None
-    label_columns: tuple[str, ...] = ()
-
-
 def read_photos(
     images: str | os.PathLike,
     labels: str | os.PathLike,
     *,
     class_names: Sequence[str] | None = None,
-    columns: CSVColumns | None = None,
+    columns: CSVColumns = AS_USUAL,
     truncated: Truncated | None = "warn",
     log: Log = print,
 ) -> PhotoLabels:
@@ -178,14 +170,7 @@ def read_photos(
     if path.is_dir() or path.suffix == ".json":
         read = _read_annotations(path, Path(images), class_names)
     else:
-        separator, file_column, label_columns = columns or CSVColumns()
-        read = read_csv(
-            path,
-            class_names=class_names,
-            separator=separator,
-            file_column=file_column,
-            label_columns=label_columns,
-        )
+        read = read_csv(path, class_names=class_names, chosen=columns)
     open_photos(images, read, truncated=truncated or "warn", log=log, check_images=truncated is not None)
     return read
 

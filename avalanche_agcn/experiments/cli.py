@@ -36,6 +36,7 @@ from avalanche_agcn.experiments.methods import (
 from avalanche_agcn.experiments.settings import (
     DEFAULTS,
     GROUPS,
+    LABEL_SETTINGS,
     LAYERS,
     SMOKE,
     TYPES,
@@ -65,15 +66,7 @@ FLAGS = {
 }
 """Options whose name differs from that of their setting."""
 OPTIONS_OF = {
-    "photos": {
-        "continues",
-        "labels",
-        "test_labels",
-        "test_size",
-        "separator",
-        "file_column",
-        "label_columns",
-    },
+    "photos": {"continues", *LABEL_SETTINGS},
     "coco": {"split_lists", "crowds"},
     "wide": {"split_lists"},
 }

@@ -29,7 +29,7 @@ from avalanche_agcn.experiments.folder import STATE_FILE, changed_data, data_fin
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.photos_file import PHOTOS_FILE, read_photos_file
 from avalanche_agcn.experiments.results import RESULTS_FILE, Results, read_results
-from avalanche_agcn.experiments.settings import TYPES, Settings, make_settings
+from avalanche_agcn.experiments.settings import LABEL_SETTINGS, TYPES, Settings, make_settings
 from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.models import Precomputed
 from avalanche_agcn.models.forward import digest_weights
@@ -40,16 +40,7 @@ from avalanche_agcn.training.template import MultiLabelTemplate
 STUDY_STEPS = 750
 """Steps of the study that chose the settings: 6,000 photos in batches of 8."""
 MAX_EPOCHS = 25
-OF_NEW_PHOTOS = (
-    "dataset_root",
-    "labels",
-    "test_labels",
-    "test_size",
-    "separator",
-    "file_column",
-    "label_columns",
-    "n_experiences",
-)
+OF_NEW_PHOTOS = ("dataset_root", *LABEL_SETTINGS, "n_experiences")
 """Settings that describe the new photos."""
 OF_MACHINE = ("device", "num_workers", "cache", "keep_models", "checkpoint_minutes")
 """Settings that may differ from the parent's, since they do not change what is learned."""
@@ -310,7 +301,7 @@ def open_continued(settings: Settings, backbone: Any, log: Log) -> Continued:
     further = FurtherPhotos(
         images=settings.dataset_root,
         n_experiences=settings.n_experiences or 1,
-        **settings.select("labels", "test_labels", "test_size", "separator", "file_column", "label_columns"),
+        **settings.select(*LABEL_SETTINGS),
         **settings.select("validation_size", "limit", "seed"),
     )
     plan = continue_plan(known, further, log)

@@ -28,6 +28,8 @@ RUNTIME_SETTINGS = frozenset({"num_workers", "cache", "checkpoint_minutes", "kee
 """Settings that do not change the results of a run: it may be resumed with others."""
 DATA_PATHS = frozenset({"continues", "dataset_root", "labels", "test_labels", "split_lists"})
 """Paths of data: the data themselves are compared by their fingerprint."""
+LABEL_SETTINGS = ("labels", "test_labels", "test_size", "separator", "file_column", "label_columns")
+"""Settings of labels that are read from a file of your own."""
 CONVENTIONS = ("class_order", "repeat_images", "unlabelled_as_negative", "test_images", "crowds")
 """Settings that override a protocol's, if not None."""
 B_IMAGE_SIZE = 224  # as in benchmarks/protocols.py, which would import torch here

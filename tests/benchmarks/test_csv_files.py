@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from avalanche_agcn.benchmarks import multilabel_benchmark, multilabel_csv
-from avalanche_agcn.benchmarks.csv_files import read_csv
+from avalanche_agcn.benchmarks.csv_files import CSVColumns, read_csv
 from avalanche_agcn.checks import same_spelling
 from avalanche_agcn.experiments.settings import make_settings
 
@@ -225,6 +225,6 @@ def test_any_names_are_read_as_they_were_written(tmp_path_factory, rows, separat
         writer = csv.writer(file)
         writer.writerow(["file", "labels"])
         writer.writerows([f"{k}.jpg", separator.join(sorted(own))] for k, own in enumerate(rows))
-    table = read_csv(path, separator=separator).table
+    table = read_csv(path, chosen=CSVColumns(separator)).table
     found = [{table.class_names[c] for c in row.nonzero()} for row in table.labels]
     assert found == [{same_spelling(name) for name in names} for names in rows]
