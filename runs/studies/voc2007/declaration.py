@@ -1,8 +1,9 @@
 """PASCAL VOC 2007: 20 classes under B0-C4, B4-C2 and B10-C2, frozen EfficientNet-Lite0 at 224 pixels.
 
-    python runs/studies/study.py voc2007 --data ROOT --word-vectors voc20.300d.txt
+    python runs/studies/study.py voc2007 --data ROOT
 
-ROOT has `VOCdevkit/VOC2007`. Settings are those chosen on coco18.
+ROOT has `VOCdevkit/VOC2007`. Settings are those chosen on coco18; word vectors are those of the package,
+because GloVe files have no words such as "tvmonitor".
 """
 
 from functools import partial
@@ -29,7 +30,6 @@ STREAM = Stream(
     name="voc2007",
     title="PASCAL VOC 2007",
     base=base_settings,
-    files={"word_vectors": "voc20.300d.txt"},
     parts={
         "b0c4": PartOfStream(title="B0-C4, frozen backbone", declare=partial(under, "B0-C4")),
         "b4c2": PartOfStream(title="B4-C2, frozen backbone", declare=partial(under, "B4-C2")),
