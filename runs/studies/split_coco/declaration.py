@@ -13,7 +13,7 @@ from typing import Any
 from declare import Choices, Entry, Part, PartOfStream, Stream
 from rows import OF_EQUAL_BYTES, equal_bytes, frozen_entries, frozen_entry, without_a_part
 
-from avalanche_agcn.experiments.methods import ABLATIONS, FULL
+from avalanche_agcn.experiments.methods import ABLATIONS, FULL, SEARCHES, LogUniform
 from avalanche_agcn.experiments.settings import Settings, change_settings, make_settings
 
 SEED_0 = (0,)
@@ -25,6 +25,13 @@ PARTS_OF_AGCN = (
     "agcn-words-plain",
     "agcn-words-random",
 )
+TUNED = {
+    "finetuning": {"lr_head": LogUniform(1e-4, 1e-2)},
+    "finetuning + statistics": {"lr_head": LogUniform(1e-4, 1e-2)},
+    "agcn statistics": SEARCHES[FULL],
+    "streaming_ridge": SEARCHES["streaming_ridge"],
+}
+"""Rows whose settings are also chosen on this stream, and what is chosen."""
 PHOTOS_OF_SUMS = {"exact": 4900, "compact": 520}
 """Train photos, of 13.5 kB on average as JPEG files, that take the bytes of the sums: 66.1 MB and 7.0 MB."""
 UNLABELLED_AS_0 = {"unlabelled_as_negative": True}
@@ -39,6 +46,12 @@ def base_settings(**given: Any) -> Settings:
 def frozen(base: Settings, _: Choices) -> Part:
     """Every method over features that are computed once, with the settings chosen on coco18."""
     return Part(base=base, entries=frozen_entries())
+
+
+def tuned(base: Settings, _: Choices) -> Part:
+    """The rows that matter most with settings chosen on a held-out tenth of this stream's train photos."""
+    entries = [replace(frozen_entry(label), space=space) for label, space in TUNED.items()]
+    return Part(base=base, entries=entries, trials=12, validation_size=0.1)
 
 
 def paper(base: Settings, _: Choices) -> Part:
@@ -85,7 +98,7 @@ def parts(base: Settings, _: Choices) -> Part:
 def bytes_of_sums(base: Settings, _: Choices) -> Part:
     """Every row may keep as many bytes as StreamingRidge's sums take, exact or compact."""
     rows = {label: frozen_entry(label) for label in OF_EQUAL_BYTES}
-    return Part(base=base, entries=equal_bytes(rows, PHOTOS_OF_SUMS))
+    return Part(base=base, entries=equal_bytes(rows, PHOTOS_OF_SUMS), seeds=SEED_0)
 
 
 STREAM = Stream(
@@ -96,6 +109,9 @@ STREAM = Stream(
     parts={
         "frozen": PartOfStream(title="Frozen backbone at 224 pixels, all methods", declare=frozen),
         "zeros": PartOfStream(title="Frozen backbone, unlabelled classes as 0", declare=zeros),
+        "tuned": PartOfStream(
+            title="Frozen backbone, settings chosen on held-out train photos of this stream", declare=tuned
+        ),
         "paper": PartOfStream(title="Whole network, the paper's settings, 64 pixels", declare=paper),
         "bytes": PartOfStream(title="Frozen backbone, equal bytes", declare=bytes_of_sums),
         "parts": PartOfStream(title="Parts of AGCN with statistics, frozen backbone", declare=parts),
