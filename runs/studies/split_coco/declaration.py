@@ -61,6 +61,7 @@ def paper(base: Settings, _: Choices) -> Part:
     for method in ("multitask", "finetuning", "ewc", "lwf", "agem", "er", "prs", "scr", FULL):
         seeds = THREE_SEEDS if method in ("finetuning", "lwf", FULL) else SEED_0
         entries.append(Entry(label=method, settings={"method": method}, seeds=seeds))
+    entries.append(Entry(label="er, 200 photos", settings={"method": "er", "mem_size": 200}))
     entries.append(Entry(label="agcn official", settings={"method": FULL, "preset": "official"}))
     for method in ("finetuning", "lwf", "er"):
         label = f"{method}, unlabelled as 0"
