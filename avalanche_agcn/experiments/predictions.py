@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from avalanche_agcn.benchmarks.image_files import IMAGE_FILE, Transform, load_image, split_transform
+from avalanche_agcn.benchmarks.image_files import IMAGE_FILE, Transform, load_image
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.experiments.prediction_files import Found, Output, printable
 from avalanche_agcn.models.saved import SavedModel
@@ -159,7 +159,7 @@ def predict_files(
     """
     check_range("batch_size", batch_size, least=1)
     check_range("num_workers", num_workers, least=0)
-    to_pixels, _ = split_transform(model.require_transform())
+    to_pixels = model.require_to_pixels()
     for batch in load_batches(to_pixels, paths, batch_size=batch_size, num_workers=num_workers):
         found: list[Found] = []
         for photos, pixels in batch.groups:

@@ -209,16 +209,22 @@ class SavedModel(MultiLabelClassifier):
             raise ValueError("The model was saved without its transform: pass photos as transformed tensors.")
         return self.transform
 
+    def require_to_pixels(self) -> image_files.Transform:
+        """The first part of the transform, from an image to pixels for `predict_pixels`; errors likewise."""
+        self.require_transform()
+        assert self._to_pixels is not None
+        return self._to_pixels
+
     def _load(self, photo: Photo) -> _Loaded:
         if isinstance(photo, Tensor):
             return _Loaded(photo, True)
         if not isinstance(photo, FILE_OR_IMAGE):
             type_name = type(photo).__name__
             raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {type_name}.")
-        self.require_transform()
-        is_open = isinstance(photo, Image.Image)
-        image = image_files.upright_rgb(photo) if is_open else image_files.load_image(photo)
-        return _Loaded(self._to_pixels(image), False)
+        to_pixels = self.require_to_pixels()
+        if isinstance(photo, Image.Image):
+            return _Loaded(to_pixels(image_files.upright_rgb(photo)), False)
+        return _Loaded(to_pixels(image_files.load_image(photo)), False)
 
     def _prediction(self, row: Sequence[float], threshold: float | None, top: int | None) -> Prediction:
         probabilities = dict(zip(self.class_names, row, strict=True))
