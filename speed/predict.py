@@ -1,17 +1,19 @@
-"""Images per second of `predict` against the bare forward pass with as many loader processes.
+"""Images per second of `predict` against the bare folded network with as many loader processes.
 
     python speed/predict.py                  # 10,000 photos of 256 px, some minutes
     python speed/predict.py --photos 1000
 
-Both sides read the same files with the same transform and network. The bare side is torch's loader and the
-network alone; ours also handles unreadable files, applies thresholds and writes a CSV file, batch by batch.
+Both sides read the same files with the same transform and the same folded network. The bare side is torch's
+loader, which normalises each image, and the network alone, in its fastest batch size; ours also handles
+unreadable files, applies thresholds and writes a CSV file, batch by batch. Sides take turns.
 """
 
 import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,12 @@ from avalanche_agcn.benchmarks.image_files import paper_transforms
 from avalanche_agcn.experiments.prediction_files import OutputFile
 from avalanche_agcn.experiments.predictions import find_photos, write_predictions
 from avalanche_agcn.models import MultiLabelClassifier, create_backbone, load_model, save_model
+from avalanche_agcn.models.frozen import folded_copy
 
 N_CLASSES = 80
 PHOTO_SIZE, IMAGE_SIZE = 256, 224
 BATCH_SIZE = 32
+BARE_BATCHES = (8, 32)  # of the bare side; the fastest counts
 WORKERS = 2
 QUICK = 20  # --quick has so many times fewer photos
 BOUND = 0.9
@@ -61,11 +65,13 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
         def find() -> Iterator[str]:
             return find_photos([str(folder / "photos")])
 
+        folded = folded_copy(network)
+
         @torch.inference_mode()
-        def bare() -> None:
+        def bare(batch_size: int) -> None:
             files = BareFiles(list(find()), transform)
-            for images in DataLoader(files, BATCH_SIZE, num_workers=WORKERS):
-                model(images)
+            for images in DataLoader(files, batch_size, num_workers=WORKERS):
+                folded(images)
 
         def ours() -> None:
             out = folder / "labels.csv"
@@ -73,12 +79,14 @@ def measure(arguments: argparse.Namespace) -> list[Topic]:
             output = OutputFile(out)
             write_predictions(model, find, output, batch_size=BATCH_SIZE, num_workers=WORKERS)
 
-        seconds = best_times({"bare": bare, "ours": ours}, arguments.repeats, clock=time.perf_counter)
-    ratio = seconds["bare"] / seconds["ours"]
-    row = Row("images per second, `predict` / bare forward pass", ratio, BOUND, at_least=True)
+        sides: dict[Any, Callable[[], None]] = {size: partial(bare, size) for size in BARE_BATCHES}
+        seconds = best_times({**sides, "ours": ours}, arguments.repeats, clock=time.perf_counter)
+    ratio = min(seconds[size] for size in BARE_BATCHES) / seconds["ours"]
+    row = Row("images per second, `predict` / bare folded network", ratio, BOUND, at_least=True)
     about = (
         f"{n_photos:,} photos of {PHOTO_SIZE} px, EfficientNet-Lite0 at {IMAGE_SIZE} px, batches of "
-        f"{BATCH_SIZE}, {WORKERS} loader processes; `predict` writes a CSV file of {N_CLASSES} classes."
+        f"{BATCH_SIZE} (the bare side: the faster of {BARE_BATCHES}), {WORKERS} loader processes; `predict` "
+        f"writes a CSV file of {N_CLASSES} classes."
     )
     return [Topic("Predicting many photos", about, [row])]
 
@@ -98,4 +106,4 @@ if __name__ == "__main__":
     parser.add_argument("--photos", type=int, default=10_000)
     options, sys.argv[1:] = parser.parse_known_args()
     n_asked = options.photos
-    raise SystemExit(run_script(__doc__, measure, repeats=1))
+    raise SystemExit(run_script(__doc__, measure, repeats=2))

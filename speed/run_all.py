@@ -39,8 +39,11 @@ SCRIPTS = (
     "predict",
     "evaluation",
     "benchmarks",
+    "real_stream",
 )
 """In the order of the page."""
+WITH_DATA = "real_stream"
+"""Measured only with ``--data``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,15 +53,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="few turns and no slow measurements")
     parser.add_argument("--only", nargs="*", choices=SCRIPTS, metavar="SCRIPT", help=", ".join(SCRIPTS))
+    parser.add_argument("--data", metavar="ROOT", help=f"folder of COCO 2014, for {WITH_DATA}")
+    parser.add_argument("--split-lists", metavar="LISTS", help="published lists of Split-COCO, likewise")
+    parser.add_argument("--cache", metavar="DIR", help="folder with its features, likewise")
     arguments = parser.parse_args(argv)
+    paths = {"--data": arguments.data, "--split-lists": arguments.split_lists, "--cache": arguments.cache}
+    options = [text for name, path in paths.items() if path is not None for text in (name, path)]
     chosen = SCRIPTS if arguments.only is None else arguments.only
+    if arguments.data is None:
+        chosen = [script for script in chosen if script != WITH_DATA]
     results = {"conditions": describe_conditions(), "scripts": {}}
     if arguments.only is not None and not arguments.quick:
         results = read_results(results["conditions"] if chosen else None)
     for script in chosen:
         print(f"\n# {script}", flush=True)
         results["scripts"].pop(script, None)
-        measured = run_script(HERE / f"{script}.py", quick=arguments.quick)
+        given = options if script == WITH_DATA else []
+        measured = run_script(HERE / f"{script}.py", given, quick=arguments.quick)
         if measured is not None:
             results["scripts"][script] = measured
         if not arguments.quick:  # after each script, so that an interruption loses one at most
@@ -72,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(has_failed or "**missed**" in tables)
 
 
-def run_script(script: Path, *, quick: bool) -> list[dict[str, Any]] | None:
+def run_script(script: Path, options: Sequence[str] = (), *, quick: bool) -> list[dict[str, Any]] | None:
     """Tables that a script measured, or None if it failed; it prints its own tables and errors."""
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.json"
-        command = [sys.executable, str(script), "--json", str(rows)]
+        command = [sys.executable, str(script), "--json", str(rows), *options]
         subprocess.run([*command, "--quick"] if quick else command, check=False)
         return json.loads(rows.read_text(encoding="utf-8")) if rows.exists() else None
 

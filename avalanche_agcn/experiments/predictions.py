@@ -36,7 +36,7 @@ class Unreadable(NamedTuple):
 
 
 class LoadedBatch(NamedTuple):
-    """Photos in the order given: stacked network inputs of equal size, each with its paths."""
+    """Photos in the order given: stacked images of equal size, with their paths."""
 
     groups: list[tuple[list[str], Tensor]]
     unreadable: list[Unreadable]
@@ -95,7 +95,7 @@ def _lines(lines: Iterable[str]) -> Iterator[str]:
 def load_batches(
     transform: Transform, paths: Iterable[str], *, batch_size: int, num_workers: int
 ) -> Iterator[LoadedBatch]:
-    """Load photos as network inputs. Paths are taken only as they are needed, so they may be a stream."""
+    """Load and transform photos. Paths are taken only as they are needed, so they may be a stream."""
     loader: DataLoader[LoadedBatch] = DataLoader(
         _PhotoFiles(transform),
         batch_sampler=_batches(paths, batch_size),
@@ -108,7 +108,7 @@ def load_batches(
 
 
 class _PhotoFiles(Dataset):
-    """Network inputs by the path of their photo; for one that cannot be read, the reason."""
+    """Transformed photos by their path; for one that cannot be read, the reason."""
 
     def __init__(self, transform: Transform) -> None:
         self.transform = transform
@@ -133,8 +133,8 @@ def _collate(loaded: list[tuple[str, Tensor | str]]) -> LoadedBatch:
     readable = [(path, content) for path, content in loaded if isinstance(content, Tensor)]
     groups = []
     for _, group in groupby(readable, key=lambda pair: pair[1].shape):  # only equal sizes can be stacked
-        paths, inputs = zip(*group, strict=True)
-        groups.append((list(paths), torch.stack(inputs)))
+        paths, images = zip(*group, strict=True)
+        groups.append((list(paths), torch.stack(images)))
     unreadable = [Unreadable(path, content) for path, content in loaded if isinstance(content, str)]
     return LoadedBatch(groups, unreadable)
 
@@ -159,11 +159,11 @@ def predict_files(
     """
     check_range("batch_size", batch_size, least=1)
     check_range("num_workers", num_workers, least=0)
-    transform = model.require_transform()
-    for batch in load_batches(transform, paths, batch_size=batch_size, num_workers=num_workers):
+    to_pixels = model.require_to_pixels()
+    for batch in load_batches(to_pixels, paths, batch_size=batch_size, num_workers=num_workers):
         found: list[Found] = []
-        for photos, inputs in batch.groups:
-            predictions = model.predict_batch(inputs, threshold=threshold, top=top)
+        for photos, pixels in batch.groups:
+            predictions = model.predict_pixels(pixels, threshold=threshold, top=top)
             found += zip(photos, predictions, strict=True)
         yield found, batch.unreadable
 

@@ -165,8 +165,11 @@ class RandomFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Random features of images, ``[B, width]``, in the precision of the layer."""
-        features = self.backbone(x)
-        with torch.autocast(x.device.type, enabled=False):
+        return self.expand(self.backbone(x))
+
+    def expand(self, features: Tensor) -> Tensor:
+        """Random features of the backbone's features, ``[B, D]``."""
+        with torch.autocast(features.device.type, enabled=False):
             return F.relu(F.linear(features.to(self.weight.dtype), self.weight))
 
 

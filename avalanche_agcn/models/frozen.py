@@ -1,6 +1,7 @@
 """Frozen networks, whose forward pass is all that remains: as fast as their convolutions."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -46,20 +47,30 @@ def images_per_pass(image: Tensor) -> int:
     return max(1, PIXELS_PER_PASS // image[0].numel())
 
 
-@torch.inference_mode()
 def frozen_forward(
     model: nn.Module, images: Tensor, to_inputs: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
     """Outputs of a model in evaluation mode for a batch of images, computed in passes of a good size.
+
+    On the CPU each of torch's threads computes passes of its own: threads that share the work of a layer wait
+    for each other. The number of threads changes no output, unless all images fit into one pass.
 
     Args:
         model: network or model with a network, best a `folded_copy`.
         images: ``[B, 3, H, W]`` of any type, such as the pixels of photos.
         to_inputs: makes inputs of images; see `split_transform`. None if they are inputs.
     """
-    n_per_pass = images_per_pass(images[0]) if images.device.type == "cpu" else len(images)
-    outputs = []
-    for part in images.split(n_per_pass):
-        inputs = part if to_inputs is None else to_inputs(part)
-        outputs.append(model(inputs))
+
+    @torch.inference_mode()  # of a thread, as the state of autocast is
+    def run(part: Tensor) -> Tensor:
+        return model(part if to_inputs is None else to_inputs(part))
+
+    if images.device.type != "cpu":
+        return run(images)
+    passes = images.split(images_per_pass(images[0]))
+    is_for_threads = len(passes) > 1 and torch.get_num_threads() > 1
+    if not is_for_threads or torch.is_autocast_enabled("cpu"):
+        return torch.cat([run(part) for part in passes])
+    with one_thread() as n_threads, ThreadPoolExecutor(n_threads) as pool:
+        outputs = list(pool.map(run, passes))
     return torch.cat(outputs)

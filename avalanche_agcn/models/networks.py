@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import torchvision
-from torch import nn
+from torch import Tensor, nn
 from torchvision.ops import Conv2dNormActivation
 
 from avalanche_agcn.benchmarks.image_files import IMAGENET_MEAN, IMAGENET_STD, RGB
@@ -113,14 +113,44 @@ def _efficientnet_lite(name: str, pretrained: Weights, settings: dict[str, Any])
 
 def _avoid_copies(layers: nn.Module) -> None:
     """Save memory: pad within the convolution where all sides are equal, and activate in place."""
-    for module in layers.modules():
-        if isinstance(module, nn.ReLU6):
-            module.inplace = True
+    for name, module in list(layers.named_modules(remove_duplicate=False)):
+        if type(module) is nn.ReLU6:
+            owner, _, attribute = name.rpartition(".")
+            setattr(layers.get_submodule(owner), attribute, ReLU6(inplace=True))
         elif isinstance(module, nn.Conv2d):
             pad = module.static_padding  # of EfficientNet: runs before the convolution, and copies its input
             if isinstance(pad, nn.ZeroPad2d) and len(set(pad.padding)) == 1:
                 module.padding = pad.padding[:2]
                 module.static_padding = nn.Identity()
+
+
+class ReLU6(nn.ReLU6):
+    """ReLU6 in place, which keeps its output for the backward pass; torch keeps a copy of its input.
+
+    The gradient is the same: it is 0 where the input, and so the output, is at most 0 or at least 6. The next
+    convolution needs the output anyway, so that a training step allocates a map less for each activation.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs, in the memory of the inputs."""
+        is_plain = not torch.compiler.is_compiling() and not torch.jit.is_tracing()
+        if is_plain and x.requires_grad and torch.is_grad_enabled():
+            return _KeepOutput.apply(x)
+        return super().forward(x)
+
+
+class _KeepOutput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        F.hardtanh(x, 0.0, 6.0, inplace=True)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (output,) = ctx.saved_tensors
+        return torch.ops.aten.hardtanh_backward(grad, output, 0.0, 6.0)
 
 
 @torch.no_grad()

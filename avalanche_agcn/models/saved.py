@@ -37,6 +37,7 @@ from avalanche_agcn.checks import (
 from avalanche_agcn.models.backbones import Precomputed, RandomFeatures, WeightsUnavailable, create_backbone
 from avalanche_agcn.models.base import Classifiers, MultiLabelModel
 from avalanche_agcn.models.forward import check_device, digest_weights, evaluation_mode, unwrap
+from avalanche_agcn.models.frozen import folded_copy, frozen_forward
 from avalanche_agcn.models.linear import Familiarity, LogitRefinement, MultiLabelClassifier
 
 FORMAT = 1
@@ -73,8 +74,18 @@ class Prediction(NamedTuple):
     probabilities: dict[str, float]  # of every class
 
 
+class _Loaded(NamedTuple):
+    """A photo to predict: values of its pixels, or an input of the network."""
+
+    values: Tensor
+    is_input: bool
+
+
 class SavedModel(MultiLabelClassifier):
     """A saved model: logits of images, or names and probabilities of photos.
+
+    Predictions come from a faster copy of the network (`folded_copy`), which is made for the first one and
+    again when weights have changed. They differ by rounding from the probabilities of the model's own logits.
 
     Attributes:
         class_names: name of each class.
@@ -92,7 +103,10 @@ class SavedModel(MultiLabelClassifier):
         self.amp = AMP[description.get("amp")]
         steps = description["transform"]
         self.transform = None if steps is None else image_files.make_transform(steps)
+        self._to_pixels, self._to_inputs = image_files.split_transform(self.transform)
         self.familiarity: Familiarity | None = None
+        self._folded: list[nn.Module] = []  # a list, so that it is no part of the model's state
+        self._folded_versions: list[tuple[int, int]] = []
         self.eval()
 
     def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
@@ -116,27 +130,74 @@ class SavedModel(MultiLabelClassifier):
         """
         check_range("batch_size", batch_size, least=1)
         single = images.ndim == 3 if isinstance(images, Tensor) else isinstance(images, FILE_OR_IMAGE)
-        inputs = map(self._input, [images] if single else images)  # type: ignore[arg-type,list-item]
+        loaded = map(self._load, [images] if single else images)  # type: ignore[arg-type,list-item]
         predictions: list[Prediction] = []
-        for _, group in groupby(inputs, key=lambda image: image.shape):  # only equal sizes form a batch
+        # Only images of equal size form a batch, and pixels are no inputs yet.
+        for (is_input, _), group in groupby(loaded, key=lambda image: (image.is_input, image.values.shape)):
+            predict = self.predict_batch if is_input else self.predict_pixels
             while batch := list(islice(group, batch_size)):
-                predictions += self.predict_batch(torch.stack(batch), threshold=threshold, top=top)
+                values = torch.stack([image.values for image in batch])
+                predictions += predict(values, threshold=threshold, top=top)
         return predictions
 
-    @torch.inference_mode()
     def predict_batch(
         self, inputs: Tensor, *, threshold: float | None = None, top: int | None = None
     ) -> list[Prediction]:
         """Names and probabilities for a batch of transformed images, ``[B, 3, H, W]``; see `predict`."""
+        _check_inputs(inputs)
+        return self._predict(inputs, None, threshold, top)
+
+    def predict_pixels(
+        self, pixels: Tensor, *, threshold: float | None = None, top: int | None = None
+    ) -> list[Prediction]:
+        """Names and probabilities for a batch of images as the first part of the transform gives them.
+
+        The parts of the transform are those of `split_transform`. For the other arguments see `predict`.
+        """
+        if self._to_inputs is None:
+            _check_inputs(pixels)
+        return self._predict(pixels, self._to_inputs, threshold, top)
+
+    @torch.inference_mode()
+    def _predict(
+        self,
+        images: Tensor,
+        to_inputs: image_files.Transform | None,
+        threshold: float | None,
+        top: int | None,
+    ) -> list[Prediction]:
         check_range("threshold", threshold, least=0, most=1)
         check_range("top", top, least=1)
-        _check_inputs(inputs)
-        weight = self.classifier.weight
-        half = torch.autocast(weight.device.type, dtype=self.amp, enabled=self.amp is not None)
-        with evaluation_mode(self), half:
-            logits = self(inputs.to(weight))
+        with evaluation_mode(self):
+            logits = self._frozen_logits(images.to(self.classifier.weight.device), to_inputs)
         rows = self.probabilities(logits.double()).tolist()
         return [self._prediction(row, threshold, top) for row in rows]
+
+    def _frozen_logits(self, images: Tensor, to_inputs: image_files.Transform | None) -> Tensor:
+        """Logits by the folded network; in half precision by the network as it was trained."""
+        weight = self.classifier.weight
+
+        def prepare(part: Tensor) -> Tensor:
+            return (part if to_inputs is None else to_inputs(part)).to(weight.dtype)
+
+        if self.amp is not None:
+            with torch.autocast(weight.device.type, dtype=self.amp):
+                return self(prepare(images))
+        features = frozen_forward(self._folded_network(), images, prepare)
+        if isinstance(self.backbone, RandomFeatures):
+            features = self.backbone.expand(features)
+        return self.logits(features)
+
+    def _folded_network(self) -> nn.Module:
+        network = _find_network(self)
+        tensors = [*network.parameters(), *network.buffers()]
+        # Inference tensors do not count their changes, which they only allow in inference mode.
+        versions = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
+        if versions != self._folded_versions:
+            with torch.inference_mode(False):
+                self._folded = [folded_copy(network, self.classifier.weight.device)]
+            self._folded_versions = versions
+        return self._folded[0]
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Probabilities of logits, ``[B, n]``."""
@@ -148,16 +209,22 @@ class SavedModel(MultiLabelClassifier):
             raise ValueError("The model was saved without its transform: pass photos as transformed tensors.")
         return self.transform
 
-    def _input(self, photo: Photo) -> Tensor:
+    def require_to_pixels(self) -> image_files.Transform:
+        """The first part of the transform, from an image to pixels for `predict_pixels`; errors likewise."""
+        self.require_transform()
+        assert self._to_pixels is not None
+        return self._to_pixels
+
+    def _load(self, photo: Photo) -> _Loaded:
         if isinstance(photo, Tensor):
-            return photo
+            return _Loaded(photo, True)
         if not isinstance(photo, FILE_OR_IMAGE):
             type_name = type(photo).__name__
             raise TypeError(f"Photos must be paths, PIL images or tensors [3, H, W], not {type_name}.")
-        transform = self.require_transform()
+        to_pixels = self.require_to_pixels()
         if isinstance(photo, Image.Image):
-            return transform(image_files.upright_rgb(photo))
-        return transform(image_files.load_image(photo))
+            return _Loaded(to_pixels(image_files.upright_rgb(photo)), False)
+        return _Loaded(to_pixels(image_files.load_image(photo)), False)
 
     def _prediction(self, row: Sequence[float], threshold: float | None, top: int | None) -> Prediction:
         probabilities = dict(zip(self.class_names, row, strict=True))

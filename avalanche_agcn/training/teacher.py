@@ -12,6 +12,7 @@ from avalanche_agcn.benchmarks.experience import count_seen
 from avalanche_agcn.checks import check_range
 from avalanche_agcn.models.base import Classifiers, MultiLabelModel
 from avalanche_agcn.models.forward import frozen_copy, unwrap
+from avalanche_agcn.models.networks import pad_within_convolutions
 from avalanche_agcn.training.losses import PartialBCEWithLogitsLoss
 from avalanche_agcn.training.memory import find_memory
 from avalanche_agcn.training.plugin import MultiLabelPlugin
@@ -31,6 +32,7 @@ class FrozenTeacher:
         self.model: Any = None  # the copy, in evaluation mode and without gradients
         self.n_old = 0  # classes that it knows
         self._n_seen = 0
+        self._unpadded: dict[str, Tensor] = {}  # small kernels of the model as it was before it was copied
         self._saved: dict[str, Tensor] = {}  # state to build the copy from, when training resumes
         self._classifiers: Classifiers | None = None
         self._batch: Any = None  # images that the next two belong to
@@ -44,16 +46,30 @@ class FrozenTeacher:
         n_trained = getattr(model, "n_seen", self._n_seen)
         first = self.from_first and self._n_seen == 0 and not self._saved
         if first or 0 < n_trained < n_seen:
-            self.model = None  # free its memory before the copy
-            self.model = frozen_copy(model)
+            self._copy(model)
             self.n_old = 0 if first else n_trained
         elif self._saved:
-            self.model = frozen_copy(model)
-            self.model.load_state_dict(self._saved)
+            self._copy(model, self._saved)
         self._n_seen = max(n_seen, self._n_seen)
         self._saved = {}
         self._classifiers = None
         self._batch = self._features = self._logits = None
+
+    def _copy(self, model: Any, state: dict[str, Tensor] | None = None) -> None:
+        """Copy the model, with the tensors of a state if it is given; it only runs forward from now on."""
+        self.model = None  # free its memory before the copy
+        self.model = frozen_copy(model)
+        if state is not None:
+            self.model.load_state_dict(state)
+        self._unpadded = {}
+        if any(weight.device.type != "cpu" for weight in self.model.parameters()):
+            return
+        before = self.model.state_dict()
+        pad_within_convolutions(self.model)  # the same outputs, without copies of large maps
+        self.model.requires_grad_(False)
+        for name, value in self.model.state_dict().items():
+            if isinstance(value, Tensor) and value.shape != before[name].shape:
+                self._unpadded[name] = before[name]
 
     def classifiers(self) -> Classifiers:
         """Classifiers of the old classes, ``[n_old, D]``; computed once per experience."""
@@ -86,7 +102,7 @@ class FrozenTeacher:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The copy's tensors and the numbers of classes."""
-        model = self._saved if self.model is None else self.model.state_dict()
+        model = self._saved if self.model is None else self.model.state_dict() | self._unpadded
         counts = torch.tensor([self.n_old, self._n_seen])
         return {"counts": counts} | {f"model.{name}": tensor for name, tensor in model.items()}
 

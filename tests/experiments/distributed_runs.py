@@ -23,6 +23,7 @@ from avalanche_agcn.models.forward import unwrap
 from avalanche_agcn.training import ER
 from avalanche_agcn.training.distributed import process_group, process_rank
 from avalanche_agcn.training.loader import StreamSampler
+from avalanche_agcn.training.statistics.features import FeatureStatistics
 
 SMALL = {"n_classes": 6, "n_experiences": 3, "n_train": 37, "n_test": 17, "image_size": 32}
 SMALL |= {"train_mb_size": 4, "eval_mb_size": 4}  # the last step of an experience has one image
@@ -68,10 +69,17 @@ def describe(strategy) -> dict:
     return {
         "weights": strategy.model.state_dict(),
         "acm": [p.acm.state_dict() for p in plugins if hasattr(p, "acm")],
-        "statistics": [p.statistics.state_dict() for p in plugins if hasattr(p, "statistics")],
+        "statistics": [sums_of(p.statistics) for p in plugins if hasattr(p, "statistics")],
         "memory": [p.storage_policy.keys for p in plugins if hasattr(p, "storage_policy")],
         "losses": {k: v for k, v in strategy.evaluator.get_last_metrics().items() if "Loss" in k},
     }
+
+
+def sums_of(statistics) -> list[torch.Tensor] | dict[str, torch.Tensor]:
+    """Sums of each experience, which one process may keep as a factor and several as a matrix."""
+    if isinstance(statistics, FeatureStatistics):
+        return [statistics.moments(t) for t in range(statistics.n_experiences)]
+    return statistics.state_dict()
 
 
 def own_pipeline(*, wrapped: bool) -> dict:

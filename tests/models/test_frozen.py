@@ -1,6 +1,7 @@
 """Folded copies and passes of frozen networks, compared with the networks themselves."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -69,3 +70,31 @@ def test_passes_give_the_outputs_of_the_whole_batch_transformed_image_by_image(m
     torch.testing.assert_close(outputs, expected)
     monkeypatch.setattr(module, "PIXELS_PER_PASS", 1)  # less than an image
     torch.testing.assert_close(frozen_forward(network, to_inputs(to_pixels(pixels))), expected)
+
+
+def test_threads_compute_passes_of_their_own_and_change_no_bit(monkeypatch):
+    threads = []
+    network = folded_copy(create_backbone("small", pretrained=True))
+    images = torch.randn(7, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(module, "PIXELS_PER_PASS", 2 * 32 * 32)
+    network.register_forward_hook(
+        lambda *parts: threads.append((threading.current_thread(), torch.get_num_threads()))
+    )
+    outputs = []
+    before = torch.get_num_threads()
+    try:
+        for n_threads in (1, 3):
+            torch.set_num_threads(n_threads)
+            outputs.append(frozen_forward(network, images))
+            assert torch.get_num_threads() == n_threads
+        assert not any(output.requires_grad for output in outputs)
+        assert torch.equal(*outputs)
+        alone, others = threads[:4], threads[4:]
+        assert {thread for thread, _ in alone} == {threading.main_thread()}
+        assert threading.main_thread() not in {thread for thread, _ in others}
+        assert {n for _, n in others} == {1}
+        with torch.autocast("cpu", dtype=torch.bfloat16):  # its state does not reach other threads
+            frozen_forward(network, images)
+        assert threads[-1][0] is threading.main_thread()
+    finally:
+        torch.set_num_threads(before)

@@ -7,7 +7,7 @@ import torchvision
 from torch import nn
 
 from avalanche_agcn.models.backbones import create_backbone
-from avalanche_agcn.models.networks import WeightsUnavailable, features_of, pad_within_convolutions
+from avalanche_agcn.models.networks import ReLU6, WeightsUnavailable, features_of, pad_within_convolutions
 
 SMALL_FAMILIES = ["mobilenet_v3_small", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1"]
 OTHER_FAMILIES = [
@@ -121,3 +121,45 @@ def test_convolutions_that_pad_themselves_give_the_same_maps_for_any_size():
         assert not any(isinstance(module, nn.ZeroPad2d) for module in layers.modules())
         for image, maps in zip(images, expected, strict=True):
             torch.testing.assert_close(layers(image), maps)
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_activations_in_place_give_the_gradients_of_torchs_and_keep_no_copy(fold):
+    torch.manual_seed(0)
+    network = create_backbone(
+        "efficientnet_lite0", pretrained=False, freeze_batchnorm=fold, fold_batchnorm=fold
+    ).train()
+    plain = copy.deepcopy(network)
+    for name, module in list(plain.named_modules()):
+        if isinstance(module, nn.ReLU6):
+            assert type(module) is ReLU6
+            assert repr(module) == repr(nn.ReLU6(inplace=True))  # part of the names of cached features
+            owner, _, attribute = name.rpartition(".")
+            setattr(plain.get_submodule(owner), attribute, nn.ReLU6(inplace=True))
+    images = torch.randn(2, 3, 64, 64)
+    saved = {}
+    for one in (network, plain):
+        kept = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, kept=kept: kept.setdefault(t.data_ptr(), t), lambda t: t
+        ):
+            features = one(images)
+        features.square().sum().backward()
+        saved[one] = sum(t.numel() for t in kept.values())
+    assert torch.equal(network(images), plain(images))
+    for mine, theirs in zip(network.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad)
+    assert saved[network] < 0.9 * saved[plain]
+    with torch.no_grad():
+        assert torch.equal(network.eval()(images), plain.eval()(images))
+
+
+@pytest.mark.parametrize("size", [64, 96, 128])
+def test_padding_within_convolutions_changes_no_bit_of_a_frozen_network(size):
+    torch.manual_seed(0)
+    network = create_backbone("efficientnet_lite0", pretrained=False, channels_last=True).eval()
+    padded = copy.deepcopy(network)
+    pad_within_convolutions(padded)
+    images = torch.randn(4, 3, size, size)
+    with torch.no_grad():
+        assert torch.equal(padded(images), network(images))

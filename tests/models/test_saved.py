@@ -32,6 +32,7 @@ from avalanche_agcn.models import (
     load_model,
     save_model,
 )
+from avalanche_agcn.models import saved as saved_models
 from avalanche_agcn.models.linear import Familiarity, LogitRefinement
 from avalanche_agcn.models.saved import _calibrated_heads
 
@@ -539,3 +540,62 @@ def test_models_that_could_not_be_loaded_are_not_saved(tmp_path, model, given, m
     with pytest.raises((TypeError, ValueError), match=message):
         save_model(model(), tmp_path / "folder", **{"class_names": NAMES, **given})
     assert not (tmp_path / "folder").exists()
+
+
+# The copy of the network that predicts
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_predictions_come_from_a_folded_copy_and_differ_from_the_network_by_rounding(tmp_path, photos, kind):
+    torch.manual_seed(0)
+    save_model(MODELS[kind](), tmp_path, class_names=NAMES, transform=TRANSFORM)
+    saved = load_model(tmp_path)
+    calls = []
+    for layer in saved.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.register_forward_hook(lambda *parts: calls.append(parts[0]))
+    saved.predict(photos)  # makes the copy
+    calls.clear()
+    found = torch.tensor([list(one.probabilities.values()) for one in saved.predict(photos)])
+    assert not calls
+    inputs = torch.stack([TRANSFORM(Image.open(photo).convert("RGB")) for photo in photos])
+    with torch.no_grad():
+        expected = saved(inputs).sigmoid()
+    assert bool(calls) == (kind != "folded")  # whose own network has no such layer
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_predictions_follow_weights_that_change(tmp_path, photos):
+    save_model(linear_model(), tmp_path, class_names=NAMES, transform=TRANSFORM)
+    saved = load_model(tmp_path)
+    (before,) = saved.predict(photos[0])
+    copied = saved._folded[0]
+    assert saved.predict(photos[0]) == [before]
+    assert saved._folded[0] is copied
+    first = next(saved.backbone.parameters())
+    with torch.no_grad():
+        first.mul_(-1)
+    (after,) = saved.predict(photos[0])
+    assert after != before
+    assert list(after.probabilities.values()) == pytest.approx(
+        expected_probabilities(saved, photos[:1])[0].tolist(), abs=1e-6
+    )
+    with torch.no_grad():
+        first.mul_(-1)
+    assert saved.predict(photos[0]) == [before]
+    assert not any(name.startswith("_folded") for name in saved.state_dict())
+
+
+def test_photos_travel_as_bytes_and_are_normalised_as_batches(tmp_path, photos, monkeypatch):
+    save_model(linear_model(), tmp_path, class_names=NAMES, transform=TRANSFORM)
+    saved = load_model(tmp_path)
+    given = []
+    forward = saved_models.frozen_forward
+    monkeypatch.setattr(
+        saved_models, "frozen_forward", lambda *parts: (given.append(parts[1].dtype), forward(*parts))[1]
+    )
+    expected = saved.predict([TRANSFORM(Image.open(photo).convert("RGB")) for photo in photos])
+    assert set(given) == {torch.float32}
+    given.clear()
+    assert saved.predict(photos) == expected
+    assert set(given) == {torch.uint8}

@@ -74,11 +74,33 @@ def test_scripts_measured_again_replace_their_rows_unless_they_fail(run_all, sto
     (tmp_path / "README.md").touch()
     (tmp_path / "results.json").write_text(json.dumps(stored), encoding="utf-8")
     measured = {"graph": stored["scripts"]["methods"], "memories": None}
-    monkeypatch.setattr(run_all, "run_script", lambda script, quick: measured[script.stem])
+    monkeypatch.setattr(run_all, "run_script", lambda script, options, quick: measured[script.stem])
     assert run_all.main(["--only", "graph", "memories"]) == 1
     scripts = run_all.read_results()["scripts"]
     assert scripts["graph"] == scripts["methods"] == stored["scripts"]["methods"]
     assert "memories" not in scripts
+
+
+def test_the_real_stream_is_measured_only_with_data_and_gets_its_paths(
+    run_all, stored, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_all, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(run_all, "PAGE", tmp_path / "README.md")
+    (tmp_path / "README.md").touch()
+    (tmp_path / "results.json").write_text(json.dumps(stored), encoding="utf-8")
+    calls = []
+    monkeypatch.setattr(
+        run_all,
+        "run_script",
+        lambda script, options, quick: (calls.append((script.stem, options)), [])[1],
+    )
+    run_all.main(["--only", "graph", "real_stream"])
+    assert calls == [("graph", [])]
+    assert run_all.read_results()["scripts"]["real_stream"] == stored["scripts"]["real_stream"]
+    calls.clear()
+    given = ["--data", "photos", "--split-lists", "lists", "--cache", "cache"]
+    run_all.main(["--only", "graph", "real_stream", *given])
+    assert calls == [("graph", []), ("real_stream", given)]
 
 
 def test_rows_of_a_script_are_collected_unless_it_fails(run_all, tmp_path, monkeypatch):

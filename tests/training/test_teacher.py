@@ -7,9 +7,11 @@ import torch
 from avalanche.training import Naive
 from torch import nn
 
+from avalanche_agcn.models import MultiLabelClassifier, create_backbone
 from avalanche_agcn.training.memory import OnlineReplayPlugin
 from avalanche_agcn.training.plugins import ConfidencePenaltyPlugin, LwFPlugin, PseudoLabelPlugin
 from avalanche_agcn.training.storage_policy import ReservoirBuffer
+from avalanche_agcn.training.teacher import FrozenTeacher
 
 MADE = partial(LwFPlugin, alpha=3.0), partial(ConfidencePenaltyPlugin, alpha=0.3), PseudoLabelPlugin
 PLUGINS = pytest.mark.parametrize("make_plugin", MADE)
@@ -123,3 +125,26 @@ def test_replayed_images_keep_their_labels(stream, watch_targets):
     assert_same(seen[n:], before[n:])
     assert_same(after[:n], before[:n])
     assert after[n:].isnan().all()  # the memory hides them
+
+
+def test_teacher_pads_within_convolutions_and_saves_the_weights_of_the_model():
+    torch.manual_seed(0)
+    model = MultiLabelClassifier(create_backbone("efficientnet_lite0", pretrained=False), 2)
+    teacher, resumed = FrozenTeacher(), FrozenTeacher()
+    teacher._copy(model)
+    state = teacher.state_dict()
+    saved = {name.removeprefix("model."): value for name, value in state.items() if name != "counts"}
+    assert saved.keys() == model.state_dict().keys()
+    assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())
+    images = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = model.eval()(images)
+        assert torch.equal(teacher.model(images), expected)
+        for weight in model.parameters():
+            weight.zero_()
+    resumed._copy(model, saved)
+    with torch.no_grad():
+        assert torch.equal(resumed.model(images), expected)
+    kernels = [m.kernel_size for m in resumed.model.modules() if isinstance(m, nn.Conv2d)]
+    assert (4, 4) in kernels
+    assert not any(weight.requires_grad for weight in resumed.model.parameters())

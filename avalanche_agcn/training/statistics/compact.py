@@ -42,7 +42,7 @@ def make_statistics(kind: StatisticsKind) -> FeatureStatistics:
     return CompactStatistics() if kind == "compact" else FeatureStatistics()
 
 
-class Own(NamedTuple):
+class Summary(NamedTuple):
     """What a finished experience keeps of its sums."""
 
     row: Tensor  # Σ [1, f, y], [1 + D + K], float64
@@ -58,7 +58,7 @@ class Own(NamedTuple):
         root_mean = self.row[1 : 1 + width] / self.row[0].sqrt()  # √n μ
         return torch.cat([root_mean[None], self.factor.double()])
 
-    def map(self, A: Tensor, shift: Tensor) -> "Own":
+    def map(self, A: Tensor, shift: Tensor) -> "Summary":
         """What is kept if each feature vector f becomes fA + shift."""
         width = len(self.cross)
         n, feature_sum, label_sum = self.row.tensor_split([1, 1 + width])
@@ -82,8 +82,9 @@ class CompactStatistics(FeatureStatistics):
         check_range("rest", rest, above=0, below=1)
         super().__init__()
         self._rest = rest
-        self._own: list[Own | None] = []  # of finished experiences; their `_sums` have later images only
-        self._total: Tensor | None = None  # Σ [1, f]ᵀ [1, f] over the images of `_own`
+        # Of finished experiences, whose `_sums` have later images only.
+        self._summaries: list[Summary | None] = []
+        self._total: Tensor | None = None  # Σ [1, f]ᵀ [1, f] over the images of `_summaries`
         self._total_before: Tensor | None = None  # the total without the open experience
         self._rests: Tensor | None = None  # Σ_s S_s − Σ_s F_sᵀF_s, computed when it is needed
 
@@ -95,22 +96,22 @@ class CompactStatistics(FeatureStatistics):
     def begin(self, n_new: int) -> None:
         """Open an experience with ``n_new`` new classes."""
         super().begin(n_new)
-        self._own.append(None)
+        self._summaries.append(None)
         self._total_before = self._total
 
     def restart(self) -> None:
         """Discard the images of the open experience."""
         super().restart()
-        self._own[-1] = None
+        self._summaries[-1] = None
         self._set_total(self._total_before)
 
     def copy_block(self, block: int) -> Any:
         """Copy of the sums of an experience, and of the total."""
-        return super().copy_block(block), self._own[block], self._total
+        return super().copy_block(block), self._summaries[block], self._total
 
     def restore_block(self, block: int, copied: Any) -> None:
         """Make the sums of an experience, and the total, what they were when they were copied."""
-        sums, self._own[block], total = copied
+        sums, self._summaries[block], total = copied
         super().restore_block(block, sums)
         self._set_total(total)
 
@@ -123,31 +124,31 @@ class CompactStatistics(FeatureStatistics):
 
     def count(self, t: int) -> int:
         """Number of images of experience ``t``."""
-        own = self._own[self._index(t)]
-        return super().count(t) + (0 if own is None else round(own.row[0].item()))
+        summary = self._summaries[self._index(t)]
+        return super().count(t) + (0 if summary is None else round(summary.row[0].item()))
 
     def moments(self, t: int) -> Tensor:
         """Sums of experience ``t`` as of `FeatureStatistics`, approximate once it is finished."""
-        own = self._own[self._index(t)]
+        summary = self._summaries[self._index(t)]
         later = super().moments(t)
-        if own is None:
+        if summary is None:
             return later
-        rows = own.main_rows
-        rests = torch.stack([part.rest for part in self._own if part is not None])
-        share = own.rest / rests.sum().clamp(min=torch.finfo(rests.dtype).tiny)
-        width = 1 + len(own.cross)
+        rows = summary.main_rows
+        rests = torch.stack([part.rest for part in self._summaries if part is not None])
+        share = summary.rest / rests.sum().clamp(min=torch.finfo(rests.dtype).tiny)
+        width = 1 + len(summary.cross)
         moments = later.clone()
         moments[1:width, 1:width] += (rows.T @ rows).add_(self._sum_of_rests(), alpha=share.item())
-        moments[0] += own.row
-        moments[1:, 0] += own.row[1:]
-        moments[1:width, width:] += own.cross
-        moments[width:, 1:width] += own.cross.T
-        moments[width:, width:] += own.label_products
+        moments[0] += summary.row
+        moments[1:, 0] += summary.row[1:]
+        moments[1:width, width:] += summary.cross
+        moments[width:, 1:width] += summary.cross.T
+        moments[width:, width:] += summary.label_products
         return moments
 
     def factor(self, t: int) -> Tensor | None:
         """As of `FeatureStatistics`: few images have one."""
-        return super().factor(t) if self._own[self._index(t)] is None else None
+        return super().factor(t) if self._summaries[self._index(t)] is None else None
 
     def merge(self, other: FeatureStatistics) -> None:
         """Not possible: a ValueError."""
@@ -169,7 +170,7 @@ class CompactStatistics(FeatureStatistics):
         if self._total is None:
             return
         A, shift = A.to(self._total), shift.to(self._total)
-        self._own = [None if own is None else own.map(A, shift) for own in self._own]
+        self._summaries = [None if summary is None else summary.map(A, shift) for summary in self._summaries]
         B = torch.eye(len(self._total)).to(self._total)
         B[0, 1:] = shift
         B[1:, 1:] = A
@@ -179,7 +180,7 @@ class CompactStatistics(FeatureStatistics):
     def state_dict(self) -> dict[str, Tensor]:
         """All sums as tensors, float32 where they are large."""
         state = super().state_dict()
-        for t, kept in enumerate(self._own):
+        for t, kept in enumerate(self._summaries):
             if kept is None:
                 continue
             for name, value in kept._asdict().items():
@@ -193,18 +194,18 @@ class CompactStatistics(FeatureStatistics):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the result of `state_dict`; also that of exact statistics, which `flush` approximates."""
         kept: dict[str, Tensor] = {}
-        own: dict[int, dict[str, Tensor]] = {}
+        found: dict[int, dict[str, Tensor]] = {}
         total: dict[str, Tensor] = {}
         for name, value in state.items():
             number, _, field = name.partition(".own.")
             if name.startswith(TOTAL):
                 total[name.removeprefix(TOTAL)] = value
             elif field:
-                own.setdefault(int(number), {})[field] = value.clone()
+                found.setdefault(int(number), {})[field] = value.clone()
             else:
                 kept[name] = value
         super().load_state_dict(kept)
-        self._own = [Own(**own[t]) if t in own else None for t in range(self.n_experiences)]
+        self._summaries = [Summary(**found[t]) if t in found else None for t in range(self.n_experiences)]
         self._set_total(None)
         if total:
             whole = unpack_triangle(total["triangle"]).double()
@@ -218,7 +219,7 @@ class CompactStatistics(FeatureStatistics):
         """What the scatters of finished experiences have beyond what each keeps itself, ``[D, D]``."""
         if self._rests is None:
             assert self._total is not None
-            rows = torch.cat([own.main_rows for own in self._own if own is not None])
+            rows = torch.cat([summary.main_rows for summary in self._summaries if summary is not None])
             self._rests = torch.addmm(self._total[1:, 1:], rows.T, rows, alpha=-1)
         return self._rests
 
@@ -234,7 +235,7 @@ class CompactStatistics(FeatureStatistics):
         rank = 1 + int((rests > self._rest * variances.sum()).sum())
         directions = vectors.flip(1)[:, :rank] * variances[:rank].sqrt()
         deviations = torch.where(inverse_std > 0, 1 / inverse_std, 0.0)
-        self._own[t] = Own(
+        self._summaries[t] = Summary(
             row=moments[0].clone(),
             cross=moments[1:size, size:].float(),
             label_products=moments[size:, size:].clone(),

@@ -53,6 +53,8 @@ class FeatureStatistics(ClassBlocks):
     def __init__(self) -> None:
         super().__init__()
         self._sums: list[MomentSums] = []
+        self._added_factors: list[Tensor] = []  # whose sum is in the next line
+        self._factor_total = torch.empty(0)
         self._changed: set[int] = set()  # experiences with rows that were added since the last synchronize()
         self._device = torch.device(
             "cpu"
@@ -261,16 +263,26 @@ class FeatureStatistics(ClassBlocks):
         factors = []
         for sums in self._sums:
             if sums.factor is not None:
-                factors.append(sums.factor[:, : self._features.stop])
+                factors.append(sums.factor)
                 continue
             part = sums.total()
             if part is not None:
                 part = part[: self._features.stop, : self._features.stop]
                 total = part.clone() if total is None else total.add_(part.to(total.device))
-        if factors:
-            rows = torch.cat([factor.to(factors[0].device) for factor in factors])
-            total = add_moments(rows.T @ rows, total)
-        return total
+        return add_moments(total, self._total_of_factors(factors)) if factors else total
+
+    def _total_of_factors(self, factors: list[Tensor]) -> Tensor:
+        """Σ RᵀR over factors, in their order; do not write to it. Those that were added before are kept."""
+        known = self._added_factors
+        is_longer = len(known) <= len(factors)
+        if not known or not is_longer or any(a is not b for a, b in zip(known, factors, strict=False)):
+            known = []
+            self._factor_total = factors[0].new_zeros(self._features.stop, self._features.stop)
+        for factor in factors[len(known) :]:
+            rows = factor[:, : self._features.stop].to(self._factor_total.device)
+            self._factor_total.addmm_(rows.T, rows)
+        self._added_factors = list(factors)
+        return self._factor_total
 
     def _index(self, t: int | None) -> int:
         self._check_open()

@@ -1,3 +1,4 @@
+import copy
 import itertools
 
 import numpy as np
@@ -250,6 +251,26 @@ def test_few_images_keep_a_factor_of_the_same_sums(draw_few, feed):
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+def test_the_total_of_factors_has_the_same_bits_however_often_it_was_asked_for(draw_few, feed):
+    few, loaded = FeatureStatistics(), FeatureStatistics()
+    for features, targets in draw_few():
+        few.begin(targets.shape[1])
+        few.update(features, targets)
+        few.flush()
+        asked = few.total()
+        asked.zero_()  # is the caller's own
+        loaded.load_state_dict(few.state_dict())
+        assert torch.equal(few.total(), loaded.total())  # added one by one, and all at once
+    assert len(few._added_factors) == 3
+    copied = copy.deepcopy(few)
+    few.update(*draw_few(seed=1)[1], experience=1)  # the factor in the middle changes
+    for statistics in (few, copied):
+        if statistics is few:
+            few.flush()
+        loaded.load_state_dict(statistics.state_dict())
+        assert torch.equal(statistics.total(), loaded.total())
+
+
 def test_no_labelled_image_leaves_no_factor(draw_few, feed):
     features, targets = draw_few()[2]
     statistics = flushed(feed([*draw_few()[:2], (features, torch.full_like(targets, NAN))]))
@@ -308,8 +329,8 @@ def test_read_sums_do_not_change_with_later_images(draw, feed):
         assert statistics.count(t) == merged.count(t)
     read = FeatureStatistics()
     read.load_state_dict(state)
-    for t, copy in enumerate(copies):
-        assert torch.equal(read.gram(t), copy)
+    for t, gram in enumerate(copies):
+        assert torch.equal(read.gram(t), gram)
         torch.testing.assert_close(merged.moments(t), statistics.moments(t), rtol=1e-12, atol=0)
 
 
