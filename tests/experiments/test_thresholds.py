@@ -1,6 +1,5 @@
 """Thresholds and calibrated probabilities of runs."""
 
-import json
 from pathlib import Path
 
 import numpy as np
