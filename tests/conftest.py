@@ -151,6 +151,7 @@ def studies():
         "coco18.declaration",
         "coco18.page",
         "split_coco.page",
+        "thresholds",
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parents[1] / "runs" / "studies")

@@ -14,9 +14,9 @@ PUBLIC = {
     "benchmarks": "SplitCOCO SplitWIDE SplitVOC SplitPhotos SplitScenes multilabel_benchmark multilabel_csv",
     "models": "AGCNModel MultiLabelClassifier GCN create_backbone load_word_vectors load_model save_model",
     "training": "AGCN MultiTask FineTuning EWC LwF AGEM ER PRS OCDM SCR StreamingRidge "
-    "AugmentedCorrelationMatrix adjacency FeatureStatistics PartialBCEWithLogitsLoss",
+    "L3A AugmentedCorrelationMatrix adjacency FeatureStatistics PartialBCEWithLogitsLoss AsymmetricLoss",
     "training.plugins": "ACMPlugin AGCNPlugin StatisticalNegativesPlugin DriftCompensationPlugin "
-    "OnlineReplayPlugin",
+    "OnlineReplayPlugin PseudoLabelPlugin ConfidencePenaltyPlugin",
     "experiments": "load_run",
     "evaluation": "multilabel_evaluator mean_average_precision_metrics roc_auc_metrics f1_metrics "
     "nested_metrics",

@@ -13,10 +13,16 @@ with p the share of positives among all images. p is not the share in the own ex
 chosen because they show one of its classes: it is counted where the labels are known, or estimated
 (`estimate_shares`). m₋ is the mean of all negatives, those among the unlabelled included.
 
+**Separation**: m₊ − m₋, in standard deviations, is the uncertain part. From few positives it is noisy, so it
+moves towards that of all classes: half of the way with `SEPARATION_WEIGHT` positives. Where the scored images
+were trained on, positives score too high and negatives too low: then it is at most `MOST_SEPARATION`, and the
+mean and variance are those of the unlabelled images, on which the class was not trained.
+
 **Thresholds**: the same normal distributions give the expected precision and F1 of a class at every
-threshold. The best F1 among the thresholds with a precision of at least `LEAST_PRECISION` decides. A
-threshold from few positives is uncertain, and moves towards the one threshold that is best for all classes
-together (by the F1 over all labels): half of the way with `SHRINKAGE` positives.
+threshold. The best F1 among the thresholds with a precision of at least `LEAST_PRECISION` decides. A class
+with fewer than `LEAST_POSITIVES` positives uses the one threshold that is best for all classes together (by
+the F1 over all labels); with more, its own threshold moves towards that one: half of the way with
+`SHRINKAGE` positives. `runs/studies/thresholds.py` measures what is found.
 """
 
 from typing import NamedTuple
@@ -27,8 +33,11 @@ from torch import Tensor
 LEAST_PRECISION = 0.2
 LEAST_RECALL = 0.05  # of the positives; with fewer, a precision means nothing
 SHRINKAGE = 15.0
-LEAST_POSITIVES = 5
+LEAST_POSITIVES = 200
 """With fewer positives, or without a threshold that reaches the least precision, the global one is used."""
+LEAST_TYPICAL_SEPARATION = 1.5  # of all classes; leaving one image out underestimates it with few positives
+SEPARATION_WEIGHT = 60.0
+MOST_SEPARATION = 2.0
 GRID = torch.arange(2, 99, dtype=torch.float64) / 100  # thresholds that are compared
 LEAST_SCALE = 0.05  # for positives that do not score higher: their probability hardly depends on the logit
 LEAST_VARIANCE = 1e-4
@@ -112,8 +121,12 @@ def estimate_shares(moments: LogitMoments) -> Tensor:
     return (moments.n_positives + hidden) / n_images.clamp(min=1)
 
 
-def calibrate_logits(moments: LogitMoments, shares: Tensor | None = None) -> LogitCalibration:
+def calibrate_logits(
+    moments: LogitMoments, shares: Tensor | None = None, *, trained_on: bool = False
+) -> LogitCalibration:
     """Calibration and thresholds of C classes; ``shares``, ``[C]``, are estimated if None.
+
+    ``trained_on`` says that the moments are, uncorrected, those of images that the model was trained on.
 
     Example:
         >>> logits = torch.tensor([[-1.5], [-0.5], [0.0], [0.5], [1.5], [3.0]])
@@ -126,6 +139,14 @@ def calibrate_logits(moments: LogitMoments, shares: Tensor | None = None) -> Log
     n_images = moments.n_positives + moments.n_negatives + moments.n_unlabelled
     prior = (shares * n_images + 0.5) / (n_images + 1)  # never 0 or 1, so that its logit is finite
     positive_mean, negative_mean, variance = _separate(moments, prior)
+    if trained_on:
+        positive_mean, negative_mean, variance = _limit_separation(
+            moments, prior, positive_mean, negative_mean, variance
+        )
+    else:
+        positive_mean, negative_mean = _shrink_separation(
+            moments.n_positives, prior, positive_mean, negative_mean, variance
+        )
     scale = ((positive_mean - negative_mean) / variance).clamp(min=LEAST_SCALE)
     offset = prior.logit() - scale * (positive_mean + negative_mean) / 2
     # Shares of images that are right and wrong at each threshold of the grid, [G, C].
@@ -167,3 +188,37 @@ def _separate(moments: LogitMoments, prior: Tensor) -> tuple[Tensor, Tensor, Ten
     within = squares / n_images - mean**2 - between
     # Positives of other experiences may score lower than labelled ones, so the difference could be too small.
     return positive_mean, negative_mean, torch.maximum(within, moments.variance).clamp(min=LEAST_VARIANCE)
+
+
+def _shrink_separation(
+    n_positives: Tensor, prior: Tensor, positive_mean: Tensor, negative_mean: Tensor, variance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Means of positives and negatives whose separation has moved towards that of all classes."""
+    deviation = variance.sqrt()
+    own = (positive_mean - negative_mean) / deviation
+    known = own[n_positives > 0].clamp(min=0)
+    typical = known.square().mean().sqrt().nan_to_num(0.0).clamp(min=LEAST_TYPICAL_SEPARATION)
+    weight = n_positives / (n_positives + SEPARATION_WEIGHT)
+    distance = torch.lerp(typical, own, weight) * deviation
+    mean = torch.lerp(negative_mean, positive_mean, prior)  # of all images, which stays as it is
+    lower = mean - prior * distance
+    return lower + distance, lower
+
+
+def _limit_separation(
+    moments: LogitMoments, prior: Tensor, positive_mean: Tensor, negative_mean: Tensor, variance: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Means and variance from unlabelled images, with a limited separation; from all images without any."""
+    separation = ((positive_mean - negative_mean) / variance.sqrt()).clamp(max=MOST_SEPARATION)
+    n_images = moments.n_positives + moments.n_negatives + moments.n_unlabelled
+    n_hidden = (prior * n_images - moments.n_positives).clamp(min=0)  # positives among the unlabelled
+    is_used = moments.n_unlabelled > 0
+    share = torch.where(is_used, (n_hidden / moments.n_unlabelled.clamp(min=1)).clamp(max=1), prior)
+    of_all = torch.lerp(negative_mean, positive_mean, prior)
+    spread = variance + prior * (1 - prior) * (positive_mean - negative_mean) ** 2
+    mean = torch.where(is_used, moments.unlabelled_mean, of_all)
+    total = torch.where(is_used, moments.unlabelled_variance, spread)
+    within = (total / (1 + share * (1 - share) * separation**2)).clamp(min=LEAST_VARIANCE)
+    distance = separation * within.sqrt()
+    lower = mean - share * distance
+    return lower + distance, lower, within

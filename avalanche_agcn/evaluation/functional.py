@@ -175,15 +175,15 @@ def nested_scores(
 
 
 def nested_summary(matrix: Sequence[Sequence[float]]) -> NestedSummary:
-    """Summarise a nested matrix a[t][i]: after experience t, the score on the classes of experiences 0..i.
+    """Summarise a nested matrix `a[t][i]`: after experience t, the score on the classes of experiences 0..i.
 
     With T the last experience:
 
-    - ``last`` = a[T][T], reported by most papers;
-    - ``nested`` = mean over i of a[T][i], reported by the AGCN paper;
-    - ``average`` = mean over t of a[t][t];
-    - ``forgetting_absolute`` = mean over i < T of a[i][i] − a[T][i], first minus final;
-    - ``forgetting_relative`` = mean over i < T of (a[i][i] − a[T][i]) / a[i][i], over sets whose first
+    - ``last`` = `a[T][T]`, reported by most papers;
+    - ``nested`` = mean over i of `a[T][i]`, reported by the AGCN paper;
+    - ``average`` = mean over t of `a[t][t]`;
+    - ``forgetting_absolute`` = mean over i < T of `a[i][i] − a[T][i]`, first minus final;
+    - ``forgetting_relative`` = mean over i < T of `(a[i][i] − a[T][i]) / a[i][i]`, over sets whose first
       score is not 0.
 
     After one experience, both kinds of forgetting are 0. Row t of the matrix has t + 1 entries; more (of a

@@ -171,8 +171,8 @@ class Results:
     class_names: list[str]
     classes_per_experience: list[Size]
     nested: Annotated[dict[str, list[Percents]], _has(*METRICS), AfterValidator(_check_rows)]
-    """For each metric the matrix a[t][i]: after experience t, on nested test set i. Row t has t + 1 entries,
-    or none if nothing was evaluated (Multi-Task has the last row only)."""
+    """For each metric the matrix `a[t][i]`: after experience t, on nested test set i. Row t has t + 1
+    entries, or none if nothing was evaluated (Multi-Task has the last row only)."""
     per_class_ap: dict[str, Percent | None]
     """AP of each class after the last experience; None for a class without positives."""
     seconds: Annotated[dict[str, Seconds], _has("train", "eval", "total")]

@@ -14,6 +14,7 @@ from avalanche.logging import BaseLogger
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.continued import new_part
 from avalanche_agcn.evaluation import find_nested
+from avalanche_agcn.evaluation.calibration import LEAST_POSITIVES
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments import build, checkpoint, folder
 from avalanche_agcn.experiments.checkpoint import LOWER_RATE, CheckpointPlugin, Diverged, State
@@ -211,9 +212,11 @@ class Run:
             return
         classes = calibration.is_global.nonzero().flatten().tolist()
         names = ", ".join(self.benchmark.class_names[c] for c in classes)
+        if calibration.is_global.all():
+            names = "all classes"
         self._log(
-            f"too few images, or too many wrong labels, for thresholds of their own: {names}; they have "
-            f"that of all classes, {calibration.global_threshold:.2f}"
+            f"fewer than {LEAST_POSITIVES} positives, or too many wrong labels, for an own threshold: "
+            f"{names}; they share the threshold {calibration.global_threshold:.2f}"
         )
 
     def _remove_old_run(self) -> None:

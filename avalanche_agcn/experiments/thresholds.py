@@ -66,7 +66,8 @@ def calibrate_run(
     else:
         moments, familiarity = _from_images(strategy, benchmark, n_experiences, num_workers, unused)
     seen_shares = None if shares is None else shares[:n_seen]
-    return Calibrated(calibrate_logits(moments, seen_shares), familiarity)
+    trained_on = not isinstance(strategy, StreamingRidge) and "valid" not in benchmark.plan.evaluation
+    return Calibrated(calibrate_logits(moments, seen_shares, trained_on=trained_on), familiarity)
 
 
 def counted_shares(plan: Plan, n_experiences: int) -> Tensor | None:

@@ -56,7 +56,7 @@ def test_the_threshold_has_nearly_the_best_f1(share, distance):
 
 
 def test_a_class_with_few_positives_has_the_threshold_of_all_classes():
-    frequent, targets = draw(0.3, 4.0, n=400)
+    frequent, targets = draw(0.3, 4.0, n=2000)
     rare = targets * (targets.cumsum(0) < LEAST_POSITIVES)
     moments = measure_moments(torch.cat([frequent, frequent], 1), torch.cat([targets, rare], 1))
     calibration = calibrate_logits(moments)
@@ -76,3 +76,33 @@ def test_a_class_that_cannot_be_told_apart_is_not_found_everywhere():
     found = both.probabilities(torch.cat([good, logits], 1)) >= both.thresholds
     assert found[:, 1].double().mean() < 0.01
     assert found[:, 0].double().mean().item() == pytest.approx(0.3, abs=0.03)
+
+
+def test_the_separation_of_a_class_with_few_positives_moves_towards_that_of_all_classes():
+    good, of_good = draw(0.3, 6.0)
+    few, targets = draw(0.3, 0.0, n=40)
+    moments = measure_moments(good, of_good)
+    own = measure_moments(few, targets)
+    both = [torch.cat(pair) for pair in zip(moments, own, strict=True)]
+    alone = calibrate_logits(own)
+    together = calibrate_logits(type(moments)(*both))
+    assert together.scale[0].item() == pytest.approx(6 / 4, rel=0.05)  # 6,000 positives decide for themselves
+    assert together.scale[1] > alone.scale[0] > 0.2  # 12 positives that score like negatives do not
+    found = together.probabilities(torch.cat([few, few], 1))[:, 1]
+    assert found.mean().item() == pytest.approx(targets.mean().item(), abs=0.05)
+
+
+def test_images_that_were_trained_on_do_not_make_probabilities_too_confident():
+    logits, targets = draw(0.2, 3.0)
+    labelled = torch.arange(N)[:, None] < N // 5
+    fitted = torch.where(labelled, torch.where(targets == 1, 10.0, -12.0) + logits / 4, logits)
+    shown = torch.where(labelled, targets, torch.nan)
+    share = torch.tensor([0.2])
+    calibration = calibrate_logits(measure_moments(fitted, shown), share, trained_on=True)
+    unseen, labels = draw(0.2, 3.0, seed=1)
+    found = calibration.probabilities(unseen)
+    assert found.mean().item() == pytest.approx(0.2, rel=0.1)
+    is_found = (found >= calibration.thresholds).double().mean().item()
+    assert is_found == pytest.approx(0.2, abs=0.03)
+    naive = calibrate_logits(measure_moments(fitted, shown), share).probabilities(unseen)
+    assert (naive - labels).square().mean() > (found - labels).square().mean()

@@ -323,6 +323,17 @@ def test_the_threshold_changes_the_found_labels(opened):
     assert hardest()[0] == "✗ car found, but not there 0.71"
 
 
+def test_the_bars_of_a_column_begin_below_each_other(browser, results, tmp_path):
+    counts = {"true": [10] * 4, "found": [[40, 10, 8, 40]] * 2, "right": [[1, 10, 6, 2]] * 2}
+    uneven = [replace(result, decisions={"thresholds": [0.1, 0.5], **counts}) for result in results]
+    write_html(tmp_path / "report.html", {"SplitCOCO": uneven})
+    browser.get((tmp_path / "report.html").as_uri())
+    rows = [row.find_elements("css selector", "td") for row in find(browser, BARS)]
+    assert [row[4].text for row in rows] == ["2.5", "100.0", "75.0", "5.0"]  # precision
+    bars = [row[4].find_element("css selector", ".bar") for row in rows]
+    assert len({round(bar.rect["x"]) for bar in bars}) == 1
+
+
 def test_the_page_uses_the_thresholds_of_the_run(browser, results, tmp_path):
     chosen = [replace(result, thresholds=[0.1, 0.5, 0.8, 0.33]) for result in results]
     write_html(tmp_path / "report.html", {"SplitCOCO": chosen})

@@ -1,17 +1,11 @@
 """Thresholds and calibrated probabilities of runs."""
 
-import csv
-import json
-import random
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from avalanche_agcn.__main__ import main
 from avalanche_agcn.experiments.results import read_results
 from avalanche_agcn.experiments.run import Run
 from avalanche_agcn.experiments.settings import SMOKE, make_settings
@@ -75,39 +69,20 @@ def test_mean_probabilities_are_near_the_shares_on_drawn_scenes(tmp_path):
     assert (found < 99).all()
 
 
-def write_labels(folder, seed):
-    """300 photos to train on and 700 others, as CSV files."""
-    content = json.loads((PHOTOS / "annotations/instances_train2014.json").read_text())
-    names = {one["id"]: one["name"] for one in content["categories"]}
-    labels = defaultdict(set)
-    for one in content["annotations"]:
-        labels[one["image_id"]].add(names[one["category_id"]])
-    rows = sorted((one["file_name"], ";".join(sorted(labels[one["id"]]))) for one in content["images"])
-    random.Random(seed).shuffle(rows)
-    for name, part in (("train", rows[:300]), ("unseen", rows[300:1000])):
-        with open(folder / f"{name}.csv", "w", newline="") as file:
-            csv.writer(file).writerows(part)
+COCO = PHOTOS.parent / "coco2014"
+SOURCES = {"coco18": (PHOTOS, "train2014"), "coco2014": (COCO, "val2014")}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PHOTOS.is_dir(), reason="needs the photos of coco18")
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_labels_of_unseen_photos_are_as_frequent_as_they_should_be(tmp_path, seed):
-    write_labels(tmp_path, seed)
-    options = ["--images", str(PHOTOS / "train2014"), "--labels", str(tmp_path / "train.csv")]
-    options += ["--test-labels", str(tmp_path / "unseen.csv"), "--cache", str(tmp_path / "cache")]
-    options += ["--method", "streaming_ridge", "agcn_statistics", "--seed", str(seed), "--out", str(tmp_path)]
-    assert main(["run", "photos", *options]) == 0
-    noise = np.random.default_rng(seed).integers(0, 256, (480, 640, 3), dtype=np.uint8)
-    strange = [Image.new("RGB", (640, 480)), Image.new("RGB", (640, 480), "white"), Image.fromarray(noise)]
-    for method in ("streaming_ridge", "agcn-statistics"):
-        folder = tmp_path / f"{method}-seed{seed}"
-        decisions = read_results(folder / "results.json").decisions
-        true, found = np.array(decisions["true"]), np.array(decisions["chosen_found"])
-        assert 100 * np.abs(found - true).mean() / 700 <= 5
-        f1 = 2 * sum(decisions["chosen_right"]) / (found.sum() + true.sum())
-        n_found, n_right = np.sum(decisions["found"], axis=1), np.sum(decisions["right"], axis=1)
-        of_one_threshold = 2 * n_right / (n_found + true.sum())  # at 0.1, 0.2, …, 0.9 for all classes
-        assert f1 > of_one_threshold.max() - 0.015  # even if it is chosen on the unseen photos themselves
-        labels = [found.names for found in load_model(folder).predict(strange)]
-        assert labels.count([]) >= 2
+def test_labels_of_unseen_photos_are_as_frequent_as_they_should_be(tmp_path, studies, source, seed):
+    root, split = SOURCES[source]
+    if not root.is_dir():
+        pytest.skip(f"needs the photos of {source}")
+    rows = studies.thresholds.measure(tmp_path, root, split, seed)
+    assert [row["method"] for row in rows] == ["streaming_ridge", "agcn-statistics"]
+    for row in rows:
+        assert row["share_difference"] <= 5
+        assert row["f1"] >= row["f1_one_threshold"]
+        assert row["strange_without_labels"] >= 2

@@ -393,7 +393,7 @@
       const ratio = (a, b) => (b ? (100 * a) / b : null);
       const f1 = (k, c) => ratio(2 * right[k][c], found[k][c] + positives[c]);
       const count = (value) => h("td", {}, number(value, Number.isInteger(value) ? 0 : 1));
-      const percent = (value) => h("td", {}, known(value) ? h("span", { class: "bar", style: { "--v": value } }) : null, number(value));
+      const percent = (value) => h("td", {}, known(value) ? h("span", { class: "bar", style: { "--v": value } }) : null, h("span", { class: "percent" }, number(value)));
       const nearest = [...thresholds.keys()].sort((a, b) => Math.abs(thresholds[a] - .5) - Math.abs(thresholds[b] - .5)); // of equal F1, the one next to 0.5
       const rows = classes.map((name, c) => {
         const best = nearest.reduce((a, k) => ((f1(k, c) ?? -1) > (f1(a, c) ?? -1) ? k : a));
