@@ -326,6 +326,8 @@ def _unpack_zip(path: Path, root: Path, name: str, marker: Path) -> None:
             check_inside(member.filename, f"{name}: a name")
         marker.touch()
         for member in _progress_bar(f"unpack {name}", members, unit="file"):
+            if not member.is_dir():
+                _remove(root / member.filename)
             file.extract(member, root)  # compares the file with its CRC
 
 
@@ -342,7 +344,14 @@ def _unpack_tar(path: Path, root: Path, name: str, marker: Path) -> None:
                 raise ValueError(f"{name} must not be unpacked: {error}.") from None
         marker.touch()
         for member in _progress_bar(f"unpack {name}", members, unit="file"):
+            if not member.isdir():
+                _remove(root / member.name)
             file.extract(member, root, filter="data")
+
+
+def _remove(path: Path) -> None:
+    """Remove a file of an interrupted unpacking; to overwrite it is slow on some file systems."""
+    path.unlink(missing_ok=True)
 
 
 def _progress_bar(label: str, what: Any, **options: Any) -> Any:
