@@ -7,6 +7,7 @@ import json
 import re
 import tarfile
 import threading
+import time
 import zipfile
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.cuts = []  # bytes after which the next connections break; None: not at all
         self.errors = []  # status codes of the next answers
         self.announces_length = True
+        self.seconds = 0.0  # before an answer
         self.requests = []  # names, and first bytes asked for
 
     @property
@@ -43,6 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         start = int(asked[1]) if asked else 0
         server.requests.append((name, start))
+        time.sleep(server.seconds)
         if server.errors:
             self.send_error(server.errors.pop(0))
             return
@@ -331,6 +334,7 @@ def test_links_that_lead_out_of_the_folder_are_rejected(server, root, target):
 
 
 def test_several_processes_download_once(server, archive, root):
+    server.seconds = 0.5  # time for all to begin
     threads = [threading.Thread(target=download_archives, args=([archive], root)) for _ in range(4)]
     for thread in threads:
         thread.start()
