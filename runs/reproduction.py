@@ -1,7 +1,8 @@
 """Write REPRODUCTION.md: the papers' scores, the cost of reproducing them, and the scores of this package.
 
     python runs/reproduction.py              # write the page from stored results and times
-    python runs/reproduction.py --measure    # first measure the time of a training step again, in minutes
+    OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive python runs/reproduction.py --measure
+                                             # first measure the time of a training step again, in minutes
 
 The scores of this package come from the tables in runs/studies, the other scores from the papers.
 """
@@ -328,7 +329,10 @@ def cost_table(seconds: dict[str, float]) -> Table:
 
 
 def measure(network: str, *, batch_size: int = 8, steps: int = 2) -> float:
-    """Seconds per image of a training step of a network, ``"resnet101, 448 px"``, from its processor time."""
+    """Seconds per image of a training step of a network, ``"resnet101, 448 px"``, from its processor time.
+
+    That includes the time of threads that wait for each other, unless OMP_WAIT_POLICY is passive.
+    """
     import torch
 
     from avalanche_agcn.models import create_backbone

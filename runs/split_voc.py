@@ -4,8 +4,9 @@
     python runs/split_voc.py --data ROOT --protocol B10-C2 --loss asl --pseudo-labels --method finetuning
     python runs/split_voc.py                                      # without data: drawn scenes
 
-ROOT has `VOCdevkit/VOC2007` with `Annotations`, `ImageSets/Main` and `JPEGImages`. Each method and seed
-writes `results/<method>-seed<k>/results.json`; `--resume` continues interrupted runs.
+ROOT has `VOCdevkit/VOC2007` with `Annotations`, `ImageSets/Main` and `JPEGImages`; `--download` first
+downloads what is missing of them, 0.9 GB. Each method and seed writes
+`results/<method>-seed<k>/results.json`; `--resume` continues interrupted runs.
 The AGCN paper has no results on VOC; those of KRT, CSC and L3A use another network and 20 epochs.
 """
 

@@ -7,6 +7,7 @@ from avalanche_agcn import lazy_names
 if TYPE_CHECKING:
     from .coco import SplitCOCO
     from .csv_files import multilabel_csv
+    from .download import download_coco, download_voc
     from .experience import MultiLabelAttribute, MultiLabelExperience
     from .multilabel import MultiLabelBenchmark, multilabel_benchmark
     from .nus_wide import SplitWIDE
@@ -23,6 +24,8 @@ __all__ = [
     "SplitScenes",
     "SplitVOC",
     "SplitWIDE",
+    "download_coco",
+    "download_voc",
     "multilabel_benchmark",
     "multilabel_csv",
 ]
@@ -32,6 +35,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "benchmarks.coco": "SplitCOCO",
         "benchmarks.csv_files": "multilabel_csv",
+        "benchmarks.download": "download_coco download_voc",
         "benchmarks.experience": "MultiLabelAttribute MultiLabelExperience",
         "benchmarks.multilabel": "MultiLabelBenchmark multilabel_benchmark",
         "benchmarks.nus_wide": "SplitWIDE",

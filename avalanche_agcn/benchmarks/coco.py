@@ -143,7 +143,10 @@ def SplitCOCO(
     release = _find_release(root, year)
     if release is None and (split_lists is None or year == 2017):  # lists alone name files of 2014
         missing = f"annotations/instances_train{year or YEARS[0]}.json"
-        raise FileNotFoundError(f"{root} has no {missing}; download and unpack COCO's annotations there.")
+        raise FileNotFoundError(
+            f"{root} has no {missing}; unpack COCO's annotations there, or get those of 2014 by "
+            "`download_coco` or --download."
+        )
     if split_lists is not None:
         lists = load_split_lists(split_lists, protocol, conventions, image_options)
         return benchmark_from_lists(lists, _find_data(root, release, lists), conventions, image_options)

@@ -126,7 +126,10 @@ def _find_release(root: Path, year: int) -> Path:
     candidates = [root / "VOCdevkit" / f"VOC{year}", root / f"VOC{year}", root]
     found = [folder for folder in candidates if (folder / "ImageSets" / "Main").is_dir()]
     if not found:
-        raise FileNotFoundError(f"{root} has no VOCdevkit/VOC{year}/ImageSets/Main; give VOC's folder.")
+        raise FileNotFoundError(
+            f"{root} has no VOCdevkit/VOC{year}/ImageSets/Main; give VOC's folder, or get VOC 2007 by "
+            "`download_voc` or --download."
+        )
     if found[0] == root and root.name != f"VOC{year}" and root.name.startswith("VOC20"):
         raise ValueError(f"{root} is not the release of {year}; pass year={root.name.removeprefix('VOC')}.")
     if not (found[0] / "JPEGImages").is_dir():

@@ -71,6 +71,11 @@ OPTIONS_OF = {
     "wide": {"split_lists"},
 }
 """Options that only some data sets have."""
+DOWNLOADS = {
+    "coco": "COCO 2014: 20.4 GB, which need 27.3 GB of free room",
+    "voc": "PASCAL VOC 2007: 0.9 GB, which need 1.4 GB of free room",
+}
+"""Data sets that can be downloaded, and what that takes."""
 METHOD_FLAGS: dict[str, tuple[str, type, str]] = {
     "mem_size": ("memory", int, "images in memory (default: 2000; AGCN: 0)"),
     "preset": ("preset", str, "AGCN: paper, official (the authors' code) or statistics (default: paper)"),
@@ -103,7 +108,11 @@ def make_parser(
     parser.set_defaults(benchmark=benchmark)
     _add_run_options(parser, benchmark)
     for first, title in GROUPS.items():
-        _add_settings(parser.add_argument_group(title), benchmark, first)
+        group = parser.add_argument_group(title)
+        _add_settings(group, benchmark, first)
+        if first == "benchmark" and benchmark in DOWNLOADS:
+            text = f"first download what the folder of --data lacks of {DOWNLOADS[benchmark]}"
+            add_flag(group, "--download", text)
     of_methods = parser.add_argument_group("settings of methods, for those that have them")
     for name, (flag, kind, text) in METHOD_FLAGS.items():
         of_methods.add_argument(f"--{flag}", dest=name, type=kind, metavar=METAVARS[kind], help=text)
@@ -554,6 +563,8 @@ def main(
             parser.error("--out must not be empty: give the name of a folder.")
         try:
             runs = resolve_runs(arguments, variants)
+            if "download" in arguments:
+                _check_download(runs[0].settings)
         except (ValueError, OSError) as error:
             parser.error(one_sentence(error))
     if "print_config" in arguments:
@@ -564,8 +575,31 @@ def main(
         name = DATA_NAMES[benchmark]
         print(f"No --data: these are drawn scenes, not {name}. Compare these scores with each other only.")
     with handle_signals():
+        if "download" in arguments:
+            _download(wanted[0])
         _run_all(wanted, arguments)
     return 0
+
+
+def _check_download(settings: Settings) -> None:
+    """Raise a ValueError if there is nothing to download, or no folder for it."""
+    if settings.benchmark == "scenes":
+        raise ValueError("--download needs a folder to download to: give it by --data.")
+    if settings.benchmark not in DOWNLOADS:
+        raise ValueError(
+            f"--download knows {' and '.join(DOWNLOADS)}, not {settings.benchmark}: leave it out."
+        )
+
+
+def _download(settings: Settings) -> None:
+    from avalanche_agcn.benchmarks import download_coco, download_voc
+
+    root = str(settings.dataset_root)
+    try:
+        {"coco": download_coco, "voc": download_voc}[settings.benchmark](root)
+    except KeyboardInterrupt:
+        print(f"\nThe same command continues the download to {root}.", file=sys.stderr)
+        raise
 
 
 def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:

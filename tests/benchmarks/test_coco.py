@@ -132,8 +132,13 @@ GNU = [{"id": number, "name": "gnu" if number == 7 else name} for number, name i
         ({"n_classes": None}, "", {}, "n_classes=40 must be between 1 and the 4 classes"),
         ({"n_experiences": None}, "", {}, "n_experiences=10 must be between 1 and the number of"),
         ({"year": 2015}, "", {}, r"year must be one of \(2014, 2017\), not 2015"),
-        ({"year": 2017}, "", {}, "no annotations/instances_train2017.json; download"),
-        ({}, "annotations/*", {}, "no annotations/instances_train2014.json; download"),
+        ({"year": 2017}, "", {}, "no annotations/instances_train2017.json; unpack COCO"),
+        (
+            {},
+            "annotations/*",
+            {},
+            r"no annotations/instances_train2014\.json; .* `download_coco` or --download",
+        ),
         ({}, "annotations/instances_val*", {}, r"no annotation file .*instances_val2014\.json"),
         ({"dataset_root": "absent"}, "", {}, "no folder absent"),
         ({}, "", {"annotations": []}, "has 6 images and 0 annotations"),
@@ -272,7 +277,7 @@ LISTS = {"task0/train.csv": LISTED, "task0/test.csv": rows("val", {8: "1"})}
         (LISTED, {"n_classes": 40}, "n_classes=40 contradicts the split lists, which have 1"),
         (LISTED, {"class_order": [0], "validation_size": 0.1}, "leave out class_order, validation_size"),
         (LISTED, {"repeat_images": True, "protocol": "B0-C1"}, "leave out repeat_images, protocol"),
-        (LISTED, {"year": 2017}, "no annotations/instances_train2017.json; download"),
+        (LISTED, {"year": 2017}, "no annotations/instances_train2017.json; unpack COCO"),
     ],
 )
 def test_lists_that_fit_neither_data_nor_arguments_are_rejected(

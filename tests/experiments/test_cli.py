@@ -1,15 +1,33 @@
 import csv
+import hashlib
+import http.server
 import json
 import re
 import shlex
+import shutil
+import tarfile
+import threading
 import tomllib
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from avalanche_agcn.__main__ import report
+from avalanche_agcn.benchmarks.download import COCO_2014, VOC_2007, download_archives
+from avalanche_agcn.benchmarks.voc import VOC_CLASSES
 from avalanche_agcn.experiments import build
-from avalanche_agcn.experiments.cli import FLAGS, OPTIONS_OF, main, make_parser, settings_of
+from avalanche_agcn.experiments.cli import (
+    DATA_NAMES,
+    DOWNLOADS,
+    FLAGS,
+    OPTIONS_OF,
+    main,
+    make_parser,
+    settings_of,
+)
 from avalanche_agcn.experiments.methods import ABLATIONS, CHOICES, METHODS
 from avalanche_agcn.experiments.results import read_results
 from avalanche_agcn.experiments.settings import LAYERS, TYPES, make_settings
@@ -270,3 +288,88 @@ def test_flags_log_metrics_classes_and_plots_everywhere(tmp_path, monkeypatch):
     images = {path.parent.parent.name for path in out.glob("wandb/offline-run-*/files/media/images/**/*.png")}
     assert {"LearningCurve", "ACM"} <= images
     assert len(list(out.glob("wandb/offline-run-*/*.wandb"))) == 1
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def served_voc(tmp_path, monkeypatch):
+    """Serves two archives in place of VOC's own, with an image of every class in each."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    site = tmp_path / "site"
+    handler = partial(QuietHandler, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        archives = []
+        for real, subset in zip(VOC_2007, ("trainval", "test")):
+            release = tmp_path / subset / "VOCdevkit" / "VOC2007"
+            for folder in ("Annotations", "ImageSets/Main", "JPEGImages"):
+                (release / folder).mkdir(parents=True)
+            images = [f"{subset}{k}" for k in range(len(VOC_CLASSES))]
+            (release / "ImageSets" / "Main" / f"{subset}.txt").write_text("\n".join(images))
+            for image, name in zip(images, VOC_CLASSES):
+                Image.new("RGB", (20, 10)).save(release / "JPEGImages" / f"{image}.jpg")
+                box = f"<object><name>{name}</name></object>"
+                (release / "Annotations" / f"{image}.xml").write_text(f"<annotation>{box}</annotation>")
+            site.mkdir(exist_ok=True)
+            packed = site / real.name
+            with tarfile.open(packed, "w") as file:
+                file.add(release.parent, "VOCdevkit")
+            archives.append(
+                replace(
+                    real,
+                    url=f"http://127.0.0.1:{server.server_port}/{real.name}",
+                    md5=hashlib.md5(packed.read_bytes()).hexdigest(),
+                    n_bytes=packed.stat().st_size,
+                    n_files=len(images),
+                )
+            )
+        monkeypatch.setattr("avalanche_agcn.benchmarks.download.VOC_2007", archives)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield site
+        server.shutdown()
+
+
+def test_download_fetches_data_before_the_first_run(tmp_path, served_voc, capsys):
+    options = f"--data {tmp_path}/voc --download --smoke --method streaming_ridge --out {tmp_path}/runs"
+    options += " --backbone small --protocol B0-C4 --n-classes 20"
+    assert main("voc", None, shlex.split(options)) == 0
+    assert "VOCtest_06-Nov-2007.tar: 100%" in capsys.readouterr().out
+    assert len(list((tmp_path / "voc" / "VOCdevkit" / "VOC2007" / "JPEGImages").iterdir())) == 40
+    shutil.rmtree(served_voc)
+    assert main("voc", None, shlex.split(f"{options} --overwrite")) == 0  # everything is there
+
+
+def test_download_that_fails_ends_in_a_sentence(tmp_path, served_voc, capsys):
+    shutil.rmtree(served_voc)
+    assert main("voc", None, ["--data", str(tmp_path / "voc"), "--download"]) == 1
+    assert re.search(r"^Stopped: http://.*\(404 File not found\): download VOC", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--download", "--download needs a folder to download to: give it by --data."),
+        (
+            "--download --data x --set benchmark=wide",
+            "--download knows coco and voc, not wide: leave it out.",
+        ),
+    ],
+)
+def test_download_needs_a_folder_and_data_that_it_knows(options, message, capsys):
+    assert main("coco", None, shlex.split(options)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_download_belongs_to_the_data_that_can_be_downloaded(tmp_path):
+    with_option = {name for name in DATA_NAMES if "--download" in make_parser(name, None).format_help()}
+    assert with_option == {"coco", "voc"}
+    for name, archives in {"coco": COCO_2014, "voc": VOC_2007}.items():
+        total = sum(archive.n_bytes for archive in archives) / 1e9
+        assert f"{total:.1f} GB, which need" in DOWNLOADS[name]
+        with pytest.raises(OSError, match="are needed") as error:
+            download_archives(archives, tmp_path, free_bytes=0)
+        needed = re.search(r"but (\S+ GB) are needed", str(error.value))[1]
+        assert f"which need {needed} of free room" in DOWNLOADS[name]
