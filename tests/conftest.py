@@ -151,6 +151,7 @@ def studies():
         "coco18.declaration",
         "coco18.page",
         "split_coco.page",
+        "compact_sums",
         "thresholds",
     )
     with pytest.MonkeyPatch.context() as patch:

@@ -432,6 +432,19 @@ def _read_labels(source: MultiLabelSource, which: str) -> Tensor:
     return codes
 
 
+def hold_out(
+    train: Images, sizes: Sequence[int], validation_size: float | int, seed: int
+) -> tuple[Images, Images]:
+    """Train images without some drawn at random, and those, each where its first class appears.
+
+    The labels of all classes must be known; ``sizes`` are the numbers of classes of each experience.
+    """
+    held_out = _draw_held_out(train.labels, validation_size, seed)
+    kept = [part[~held_out[part]] for part in train.positions]
+    valid = [part[held_out[part]] for part in split.assign_first(train.labels, sizes)]
+    return train._replace(positions=kept), train._replace(positions=valid)
+
+
 def _draw_held_out(labels: Tensor, validation_size: float | int, seed: int) -> Tensor:
     """[N] bool: the validation images, drawn among those with a label."""
     labelled = split.has_label(labels).nonzero().flatten()

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks.image_files import PAPER_IMAGE_SIZE, ImageFiles, ImageOptions
-from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelBenchmark, Plan
+from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelBenchmark, Plan, hold_out
 from avalanche_agcn.benchmarks.protocols import Conventions, Protocol
 from avalanche_agcn.checks import check_size, cut, listed, naming_file, shorten, shown
 
@@ -122,9 +122,20 @@ def benchmark_from_lists(
         flip=True if conventions.flip is None else conventions.flip,
     ).with_sizes(lists.n_classes)
     transforms = image_options.transforms(protocol.image_size, flip=bool(protocol.flip))
+    train = _locate(lists.train, train_rows, train_labels, data, image_options)
+    evaluation = {"test": _locate(lists.test, test_rows, test_labels, data, image_options)}
+    if image_options.validation_size:
+        if data.labels is None:
+            raise ValueError(
+                f"validation_size={image_options.validation_size} needs all labels of the train images, of which "
+                "split lists have a part; add the data set's own labels, or leave it out."
+            )
+        train, evaluation["valid"] = hold_out(
+            train, lists.classes_per_experience, image_options.validation_size, image_options.seed
+        )
     plan = Plan(
-        train=_locate(lists.train, train_rows, train_labels, data, image_options),
-        evaluation={"test": _locate(lists.test, test_rows, test_labels, data, image_options)},
+        train=train,
+        evaluation=evaluation,
         class_names=class_names,
         labels_complete=data.labels is not None,
         protocol=protocol.without_replaced(image_options),
@@ -157,7 +168,6 @@ def load_split_lists(
         "assignment": conventions.assignment,
         "test_images": conventions.test_images,
         "crowds": conventions.crowds,
-        "validation_size": image_options.validation_size,
         "protocol": protocol != "paper",
     }
     contradicting = [name for name, value in decided_by_lists.items() if value]

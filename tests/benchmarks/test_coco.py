@@ -1,6 +1,7 @@
 import csv
 import json
 import shutil
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -265,6 +266,40 @@ def test_arguments_shared_by_all_benchmarks_arrive(coco, assert_arguments_arrive
     assert_arguments_arrive(lambda **given: SplitCOCO(coco, **given), n_classes=4)
 
 
+def test_validation_images_are_taken_from_the_lists_with_all_their_labels(tmp_path, write_lists):
+    lists = {  # columns: cow | dog cat
+        "task0/train.csv": rows("train", {35: "1", 4: "1"}),
+        "task0/test.csv": rows("val", {8: "1", 3: "1"}),
+        "task1/train.csv": rows("train", {10: "1,1", 2: "1,0", 6: "1,1"}),
+        "task1/test.csv": rows("val", {8: "1,1,1", 3: "1,0,0", 9: "0,0,0"}),
+    }
+    root = make_coco(tmp_path / "coco", with_images=True)
+    listed = {35: [1, 0, 1], 4: [1, 1, 0], 10: [0, 1, 1], 2: [0, 1, 0], 6: [0, 1, 1]}
+    held_out = set()
+    for seed in range(8):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # few images: classes without a positive
+            benchmark = SplitCOCO(root, split_lists=write_lists(lists), validation_size=1, seed=seed, **KEEP)
+        valid = [codes_of(experience.dataset) for experience in benchmark.valid_stream]
+        assert [len(images) for images in valid] in ([1, 0], [0, 1])
+        (image,) = {**valid[0], **valid[1]}
+        assert valid[0 if listed[image][0] else 1] == {image: listed[image]}
+        trained = [set(codes_of(experience.dataset)) for experience in benchmark.train_stream]
+        assert trained == [{35, 4} - {image}, {10, 2, 6} - {image}]
+        assert set(codes_of(benchmark.complete_train_dataset)) == set(listed) - {image}
+        assert [len(experience.dataset) for experience in benchmark.test_stream] == [2, 1]
+        held_out.add(image)
+    assert len(held_out) > 1
+    shutil.rmtree(root / "annotations")
+    cells = ",1" * 39
+    alone = {
+        "task0/train.csv": [f"{row}{cells}" for row in LISTED],
+        "task0/test.csv": rows("val", {8: f"1{cells}"}),
+    }
+    with pytest.raises(ValueError, match=r"validation_size=1 needs all labels of the train images"):
+        SplitCOCO(root, split_lists=write_lists(alone, "alone"), validation_size=1)
+
+
 LISTED = rows("train", {35: "1"})
 LISTS = {"task0/train.csv": LISTED, "task0/test.csv": rows("val", {8: "1"})}
 
@@ -275,7 +310,7 @@ LISTS = {"task0/train.csv": LISTED, "task0/test.csv": rows("val", {8: "1"})}
         (rows("train", {99: "1"}), {}, r"do not fit the data.*'000000000099\.jpg'"),
         (rows("train", {10: "0", 35: "1", 6: "1"}), {}, "3 positives, is most like 'cat', but differs"),
         (LISTED, {"n_classes": 40}, "n_classes=40 contradicts the split lists, which have 1"),
-        (LISTED, {"class_order": [0], "validation_size": 0.1}, "leave out class_order, validation_size"),
+        (LISTED, {"class_order": [0], "crowds": "ignore"}, "leave out class_order, crowds"),
         (LISTED, {"repeat_images": True, "protocol": "B0-C1"}, "leave out repeat_images, protocol"),
         (LISTED, {"year": 2017}, "no annotations/instances_train2017.json; unpack COCO"),
     ],

@@ -185,3 +185,17 @@ def test_relations_were_measured_on_the_row_that_is_not_tuned():
     measured = [row for row in rows if (row["relations"], row["beta"]) == ("estimated", 0.2)]
     found = {row["class_order"]: row["mAP"] for row in measured}
     assert found == pytest.approx(stored, abs=1e-3)
+
+
+def test_tables_of_compact_sums_are_those_of_the_stored_rows(studies):
+    script = studies.compact_sums
+    page = (ROOT / "docs" / "statistics.md").read_text()
+    made = script.tables(script.read_results())
+    for name, table in made.items():
+        assert f"<!-- {name} -->\n{table}<!-- end of {name} -->" in page
+    assert made["compact sums"].count("\n") == 2 + len(script.BASES) * len(script.RESTS)
+    for stream, kinds in script.read_results().items():
+        exact, *approximate = kinds["sums"]
+        compact = next(row for row in approximate if row["rest"] == script.REST)
+        assert compact["share of bytes"] < 0.1, stream
+        assert compact["mAP"] > exact["mAP"] - 0.3, stream
