@@ -18,6 +18,14 @@ from typing import Any, NamedTuple, NoReturn, get_args
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 
+def relative_path(path: str, start: str | os.PathLike | None) -> str:
+    """A path seen from a folder; the absolute path if they are on different drives of Windows."""
+    try:
+        return os.path.relpath(path, start)
+    except ValueError:
+        return os.path.abspath(path)
+
+
 def check_choice(name: str, value: Any, choices: Any) -> None:
     """Raise a ValueError if a value is not one of the choices, a sequence or a ``Literal``."""
     allowed = tuple(choices) if isinstance(choices, Sequence) else get_args(choices)

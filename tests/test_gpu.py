@@ -1,9 +1,8 @@
 """What only a GPU computes; skipped where there is none.
 
-No other test covers these: copies of batches from pinned memory; sums, teachers and penalties on the device,
-also after they were read from a state, whose tensors are on the CPU; float16 with its scaled gradients;
-random numbers of the device in a state; features and predictions computed there; scores that are ranked on
-the CPU; and NCCL.
+test_fake_gpu.py covers what depends only on the device of a tensor. No other test covers these: copies of
+batches from pinned memory; autocast on the device, and float16 with its scaled gradients; random numbers of
+the device in a state; kernels of the device in features, sums and predictions; several processes with NCCL.
 """
 
 import itertools
@@ -32,6 +31,8 @@ CASES = [
     {"method": "agem", "amp": "fp16"},
     {"method": "agcn", "preset": "statistics"},
     {"method": "agcn", "preset": "official"},
+    {"method": "streaming_ridge", "statistics": "compact"},
+    {"method": "agcn", "preset": "statistics", "max_gaussians": 1},
     {"method": "er", "negatives": ["memory", "statistics"], "num_workers": 1},
     {"method": "lwf", "pseudo_labels": True, "loss": "asl"},
     {"method": "streaming_ridge", "freeze_backbone": True},
@@ -64,7 +65,8 @@ def test_a_run_on_a_gpu_scores_as_on_a_cpu_and_its_model_predicts_there(tmp_path
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-@pytest.mark.parametrize("n_saves", [2, 5, 7])  # in the first experience, between two, in the second
+# In the first experience, before and after its evaluation, and in the second.
+@pytest.mark.parametrize("n_saves", [2, 4, 5, 7])
 def test_a_run_on_a_gpu_resumes_from_a_state_whose_tensors_are_on_the_cpu(
     tmp_path, case, n_saves, monkeypatch
 ):

@@ -139,7 +139,13 @@ def existing_part(plan: Plan) -> tuple[Plan, int]:
 
 def join_files(earlier: ImageFiles, later: ImageFiles) -> ImageFiles:
     """The images of two folders as those of one above both; an image keeps its name if no other has it."""
-    root = os.path.commonpath([os.path.abspath(earlier.root), os.path.abspath(later.root)])
+    try:
+        root = os.path.commonpath([os.path.abspath(earlier.root), os.path.abspath(later.root)])
+    except ValueError:
+        raise ValueError(
+            f"The photos of the run are in {earlier.root} and the new ones in {later.root}, on different "
+            "drives: copy the new ones to the drive of the others."
+        ) from None
     files = []
     for source in (earlier, later):
         files += [os.path.relpath(os.path.abspath(source.path(k)), root) for k in range(len(source))]

@@ -67,6 +67,9 @@ def _as_matrix(targets: Any) -> Tensor:
             matrix = torch.as_tensor(targets.toarray())
         else:
             matrix = torch.as_tensor(targets)
+            # torch takes the length of the first row for that of all if it is empty.
+            if matrix.ndim == 2 and not matrix.shape[1] and any(len(row) for row in targets):
+                raise ValueError("its rows have different lengths")
         return matrix.to_dense() if matrix.layout is not torch.strided else matrix
     except (ValueError, TypeError, RuntimeError) as error:
         reason = shorten(" ".join(str(error).split()), 200).rstrip(".")

@@ -84,6 +84,7 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
         raise ValueError(f"it is of another version or strategy; plugins that differ: {changed}")
     check_form(state, current)
     unwrap(strategy.model).load_state_dict(state["model"])
+    strategy.model = strategy.model.to(strategy.device)  # Avalanche would move it only when it trains
     strategy.scaler.load_state_dict(state["scaler"])
     strategy.seed = state["seed"]
     others, memories = _stateful_plugins(strategy)
@@ -177,7 +178,7 @@ class Diverged(ValueError):
 class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ignore[call-arg]
     """Saves the state every few minutes within an experience, and resumes from it.
 
-    ``save`` is called with the position to resume at: ``epoch`` and ``batch``.
+    ``save`` is called with the position to resume at: ``epoch``, ``batch``, and ``iterations`` of the clock.
     """
 
     def __init__(self, save: Callable[[State], None], *, minutes: float) -> None:
@@ -187,6 +188,7 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         self._resumed: State | None = None
         self._epoch = 0
         self._batch = 0
+        self._iterations = 0  # of all experiences, up to the last batch
         self._last_save = time.monotonic()
 
     def resume(self, position: State, state: State) -> None:
@@ -211,6 +213,9 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         if self._resumed is not None:
             strategy.train_epochs += self._epoch  # Avalanche's loop has read it; loggers show all epochs
             strategy.clock.train_exp_epochs = self._epoch
+            # The clock counts a batch after this plugin has saved; earlier versions kept its number.
+            counted = strategy.clock.train_iterations + 1
+            strategy.clock.train_iterations = self._resumed.get("iterations", counted)
             set_random_state(self._resumed["random"])
             self._resumed = None
 
@@ -218,6 +223,7 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
         """Save if due; raise `Stopped` after a save on a signal, or `Diverged` without a save."""
         self._check_loss(strategy)
         self._batch += 1
+        self._iterations = strategy.clock.train_iterations + 1  # the clock follows this plugin
         due = time.monotonic() - self._last_save >= self._seconds
         # 0: nothing; 1: save; more: a signal. The largest of all processes, since all must save at the same
         # batch, but their clocks differ, and a signal may reach only one of them.
@@ -229,7 +235,7 @@ class CheckpointPlugin(SupervisedPlugin, supports_distributed=True):  # type: ig
 
     def save(self) -> None:
         """Save the state after the last batch."""
-        self._save({"epoch": self._epoch, "batch": self._batch})
+        self._save({"epoch": self._epoch, "batch": self._batch, "iterations": self._iterations})
         self._last_save = time.monotonic()
 
     def after_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:

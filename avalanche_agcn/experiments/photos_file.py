@@ -17,7 +17,7 @@ import torch
 from avalanche_agcn.benchmarks.image_files import ImageFiles, ImageOptions, check_inside
 from avalanche_agcn.benchmarks.multilabel import Images, Plan
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.checks import check_fields, read_json
+from avalanche_agcn.checks import check_fields, read_json, relative_path
 from avalanche_agcn.experiments.checkpoint import write_json
 
 PHOTOS_FILE = "photos.json"
@@ -72,7 +72,7 @@ def _describe_source(images: Images, folder: Path) -> dict[str, Any]:
     names = [source.image_name(k) for k in range(len(source))]
     return {
         "folder": os.path.abspath(source.root),
-        "folder_from_here": os.path.relpath(source.root, folder),
+        "folder_from_here": relative_path(source.root, folder),
         "files": files,
         "names": None if names == files else names,
         "labels": [row.nonzero().flatten().tolist() for row in images.labels],  # columns of positives

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.image_files import ImageFiles
+from avalanche_agcn.checks import relative_path
 from avalanche_agcn.evaluation.calibration import LogitCalibration
 from avalanche_agcn.models.saved import THRESHOLD
 from avalanche_agcn.training.distributed import in_order_of_images
@@ -215,7 +215,7 @@ class EvaluationRecorder(SupervisedPlugin, supports_distributed=True):  # type: 
         source = self._images.source
         image: int | str = number
         if isinstance(source, ImageFiles):
-            image = os.path.relpath(source.path(number), root)
+            image = relative_path(source.path(number), root)
         labels = [self._names[c] for c in self._images.labels[number].nonzero()]
         return {"image": image, "labels": labels}
 

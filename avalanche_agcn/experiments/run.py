@@ -406,6 +406,8 @@ class Run:
                 n_batches = self._count_batches(self.experience)
                 if not (0 <= within["epoch"] < self.n_epochs and 0 <= within["batch"] <= n_batches):
                     raise ValueError(f"it is at batch {within['batch']} of epoch {within['epoch']}")
+                if within.get("iterations", 0) < 0:  # earlier versions have none
+                    raise ValueError(f"it is at iteration {within['iterations']}")
                 checkpoint.check_optimizer(self.strategy.optimizer, state["optimizer"])
                 self.checkpoints.resume(within, state)
             if self.experience:

@@ -5,6 +5,7 @@ Everything else that a program needs is beside it, as JSON under the name `METAD
 and the steps of the transform with their values.
 """
 
+import copy
 import json
 import math
 import os
@@ -78,6 +79,7 @@ def export_model(
     """
     check_choice("format", format, ExportFormat)
     path = Path(path)
+    model = copy.deepcopy(model).cpu()  # where the inputs are, and the file is run
     inputs = _check_inputs(model, photos)
     network = _PhotoNetwork(model).eval().requires_grad_(False)
     with torch.no_grad():

@@ -160,3 +160,8 @@ def test_graph_of_classes_without_images_is_finite_and_statistics_are_not_change
     before = {name: value.clone() for name, value in acm.state_dict().items()}
     adjacency(acm, preset, GraphOptions(cross_blocks=False)).fill_(torch.nan)
     assert all(torch.equal(value, before[name]) for name, value in acm.state_dict().items())
+
+
+def test_a_weight_of_none_is_named():
+    with pytest.raises(ValueError, match=r"neighbour_weight must be a number of at least 0, not None"):
+        GraphOptions(neighbour_weight=None).check("paper")

@@ -123,6 +123,7 @@ def test_targets_and_indices_of_any_type_are_taken_and_values_are_read_as_float_
         ((row for row in torch.eye(2)), "targets", r"not a generator \(.*\): set"),
         ([{0}, {0, 1}], "targets", r"not lists of labels such as \[0\] \(.*\): set"),
         ([[0], [0, 1]], "targets", r"not lists of labels such as \[0\] \(.*\): set"),
+        ([[], [1]], "targets", r"not lists of labels such as \[\] \(its rows have different lengths\): set"),
         ([torch.ones(2), torch.ones(3)], "targets", r"not lists of labels such as tensor\(\[1., 1.\]\) "),
         (["cat", "dog"], "targets", r"not lists of labels such as 'cat'"),
         (torch.ones(2, 3, 4, 4).bool(), "targets", r"2-D.*shape \(2, 3, 4, 4\)"),

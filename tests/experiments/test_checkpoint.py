@@ -140,6 +140,20 @@ def test_drift_compensation_stopped_at_a_random_moment_resumes_to_the_same_end(t
     assert finish(resumed, n_before=n_before) == expected
 
 
+@pytest.mark.parametrize("version", ["this", "earlier"])
+def test_the_clock_of_a_resumed_run_counts_each_step_once(tmp_path, version):
+    settings = smoke(method="finetuning")
+    stop(make_run(settings, tmp_path), 7)  # in the second experience
+    if version == "earlier":
+        path = tmp_path / "finetuning-seed0" / "state.bin"
+        state = checkpoint.load_state(path)
+        del state["position"]["within"]["iterations"]
+        checkpoint.save_state(path, state)
+    resumed = make_run(settings, tmp_path, resume=True)
+    resumed.run()
+    assert resumed.strategy.clock.train_iterations == 6
+
+
 def test_a_run_that_is_stopped_twice_in_an_epoch_resumes_to_the_same_end(tmp_path, whole):
     settings = smoke(method="prs", num_workers=2)
     n_steps = [stop(make_run(settings, tmp_path, resume=True), n_saves) for n_saves in (6, 1)]

@@ -4,6 +4,8 @@ import csv
 import functools
 import itertools
 import json
+import ntpath
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from PIL import Image
 from avalanche_agcn import load_run
 from avalanche_agcn.benchmarks.continued import join_files
 from avalanche_agcn.benchmarks.image_files import ImageFiles
+from avalanche_agcn.checks import relative_path
 from avalanche_agcn.experiments import checkpoint, cli, report
 from avalanche_agcn.experiments.methods import CHOICES
 from avalanche_agcn.experiments.results import RESULTS_FILE
@@ -436,3 +439,13 @@ def test_images_of_two_folders_keep_their_names_unless_both_have_one(tmp_path):
     assert joined.path(2) == str(tmp_path / "b" / "c" / "y.png")
     again = join_files(joined, ImageFiles(tmp_path / "d", ["y.png"]))
     assert [again.image_name(k) for k in range(5)] == ["x.png", "y.png", "b/c/y.png", "z.png", "d/y.png"]
+
+
+def test_paths_on_two_drives_of_windows_are_kept_absolute_or_named(tmp_path, monkeypatch):
+    for name in ("relpath", "abspath", "commonpath"):
+        monkeypatch.setattr(os.path, name, getattr(ntpath, name))
+    assert relative_path("C:\\photos\\a.png", "C:\\runs") == "..\\photos\\a.png"
+    assert relative_path("C:\\photos\\a.png", "D:\\runs") == "C:\\photos\\a.png"
+    first, second = (ImageFiles(root, ["a.png"]) for root in ("C:\\a", "D:\\b"))
+    with pytest.raises(ValueError, match=r"on different drives: copy the new ones"):
+        join_files(first, second)

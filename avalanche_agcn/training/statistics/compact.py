@@ -58,6 +58,10 @@ class Summary(NamedTuple):
         root_mean = self.row[1 : 1 + width] / self.row[0].sqrt()  # √n μ
         return torch.cat([root_mean[None], self.factor.double()])
 
+    def to(self, device: torch.device) -> "Summary":
+        """The same on a device."""
+        return Summary(*(tensor.to(device) for tensor in self))
+
     def map(self, A: Tensor, shift: Tensor) -> "Summary":
         """What is kept if each feature vector f becomes fA + shift."""
         width = len(self.cross)
@@ -93,6 +97,13 @@ class CompactStatistics(FeatureStatistics):
         """Number of features D, None before the first image."""
         return super().width if self._total is None else len(self._total) - 1
 
+    def update(self, features: Tensor, targets_new: Tensor, *, experience: int | None = None) -> None:
+        """Add images, as of `FeatureStatistics`."""
+        before = self._device
+        super().update(features, targets_new, experience=experience)
+        if self._device != before:
+            self._move_kept()
+
     def begin(self, n_new: int) -> None:
         """Open an experience with ``n_new`` new classes."""
         super().begin(n_new)
@@ -114,6 +125,7 @@ class CompactStatistics(FeatureStatistics):
         sums, self._summaries[block], total = copied
         super().restore_block(block, sums)
         self._set_total(total)
+        self._move_kept()
 
     def flush(self) -> None:
         """Approximate the sums of all experiences with new images; call `synchronize` before."""
@@ -211,6 +223,16 @@ class CompactStatistics(FeatureStatistics):
             whole = unpack_triangle(total["triangle"]).double()
             self._set_total(_with_border(whole, total["row"], total["diagonal"]))
         self._total_before = self._total
+        self._move_kept()
+
+    def _move_kept(self) -> None:
+        """Move what finished experiences keep to the device of the last rows: a state is read on the CPU."""
+        for t, summary in enumerate(self._summaries):
+            if summary is not None:
+                self._summaries[t] = summary.to(self._device)
+        self._set_total(None if self._total is None else self._total.to(self._device))
+        if self._total_before is not None:
+            self._total_before = self._total_before.to(self._device)
 
     def _set_total(self, total: Tensor | None) -> None:
         self._total, self._rests = total, None

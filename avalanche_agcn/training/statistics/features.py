@@ -175,14 +175,15 @@ class FeatureStatistics(ClassBlocks):
 
     def factor(self, t: int) -> Tensor | None:
         """R of 1 + D + n_new columns with RᵀR = `moments`, where few images have one (`flush`), else None."""
-        return self._sums[self._index(t)].factor
+        factor = self._sums[self._index(t)].factor
+        return None if factor is None else factor.to(self._device)
 
     def total(self) -> Tensor:
         """Σ [1, f]ᵀ [1, f] over the images of all experiences, ``[1 + D, 1 + D]``."""
         total = self._total_of_sums()
         if total is None:
             raise ValueError("The statistics have no images yet: call update(features, targets_new) first.")
-        return total
+        return total.to(self._device)
 
     def feature_sum(self, t: int) -> Tensor:
         """Σf of experience ``t``, ``[D]``."""
