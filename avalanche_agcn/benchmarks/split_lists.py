@@ -127,8 +127,8 @@ def benchmark_from_lists(
     if image_options.validation_size:
         if data.labels is None:
             raise ValueError(
-                f"validation_size={image_options.validation_size} needs all labels of the train images, of which "
-                "split lists have a part; add the data set's own labels, or leave it out."
+                f"validation_size={image_options.validation_size} needs all labels of the train images, and "
+                "split lists have a part of them; add the data set's annotations, or leave it out."
             )
         train, evaluation["valid"] = hold_out(
             train, lists.classes_per_experience, image_options.validation_size, image_options.seed
