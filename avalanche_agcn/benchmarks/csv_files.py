@@ -392,7 +392,9 @@ def _read_rows(path: Path) -> list[Row]:
     text = _read_text(path)
     first_line = text.lstrip().partition("\n")[0]
     delimiter = next((sign for sign in "\t,;" if sign in first_line), ",")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    # Without skipinitialspace, a quotation mark after a blank is a part of a name.
+    lines = io.StringIO(text, newline="")
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
     rows: list[Row] = []
     number = 0
     try:

@@ -50,6 +50,8 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 """EXIF orientation → what makes the image upright; orientation 1 is upright."""
+METADATA = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")
+"""Where Pillow finds an orientation among an image's ``info``."""
 
 
 def paper_transforms(
@@ -297,11 +299,15 @@ def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -
 def upright_rgb(image: Image.Image) -> Image.Image:
     """An open image as `load_image` returns it."""
     # Pillow's exif_transpose copies upright images and rewrites the EXIF data, which fails on broken tags.
+    image.load()  # which turns a TIFF image and removes its orientation
     try:
         turn = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # of any type; the image can be used without its orientation
         turn = None
-    image = image if turn is None else image.transpose(turn)
+    if turn is not None:
+        image = image.transpose(turn)
+        for name in METADATA:  # copied, with the orientation that it no longer has
+            image.info.pop(name, None)
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion clips at 255

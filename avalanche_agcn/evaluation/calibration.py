@@ -79,6 +79,8 @@ def measure_moments(logits: Tensor, targets: Tensor) -> LogitMoments:
         >>> moments.positive_mean.item(), moments.negative_mean.item(), moments.n_unlabelled.item()
         (3.0, -1.0, 1.0)
     """
+    if not logits.isfinite().all():
+        raise ValueError("Some logits are NaN or infinite: thresholds of all classes would be wrong.")
     logits = logits.double()
     n_positives, positive_mean, positive_squares = _sum_up(logits, targets == 1)
     n_negatives, negative_mean, negative_squares = _sum_up(logits, targets == 0)

@@ -106,7 +106,7 @@ class SavedModel(MultiLabelClassifier):
         self._to_pixels, self._to_inputs = image_files.split_transform(self.transform)
         self.familiarity: Familiarity | None = None
         self._folded: list[nn.Module] = []  # a list, so that it is no part of the model's state
-        self._folded_versions: list[tuple[int, int]] = []
+        self._folded_state: Any = None
         self.eval()
 
     def logits(self, features: Tensor, classifiers: Classifiers | None = None) -> Tensor:
@@ -190,13 +190,11 @@ class SavedModel(MultiLabelClassifier):
 
     def _folded_network(self) -> nn.Module:
         network = _find_network(self)
-        tensors = [*network.parameters(), *network.buffers()]
-        # Inference tensors do not count their changes, which they only allow in inference mode.
-        versions = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
-        if versions != self._folded_versions:
+        state = _describe_state(network)
+        if state != self._folded_state:
             with torch.inference_mode(False):
                 self._folded = [folded_copy(network, self.classifier.weight.device)]
-            self._folded_versions = versions
+            self._folded_state = state
         return self._folded[0]
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -342,6 +340,18 @@ def _find_network(model: MultiLabelModel) -> nn.Module:
     """The network of a model, below its random layer if it has one."""
     backbone = model.backbone
     return backbone.backbone if isinstance(backbone, RandomFeatures) else backbone
+
+
+def _describe_state(network: nn.Module) -> tuple[str, list[tuple[int, int]], list[float]]:
+    """What changes when a network's layers, settings or weights change.
+
+    Tensors count their changes, but not those through ``data`` and, if they are inference tensors, none.
+    Their sums show these.
+    """
+    tensors = [*network.parameters(), *network.buffers()]
+    versions = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
+    sums = [tensor.detach().sum(dtype=torch.float64) for tensor in tensors]
+    return repr(network), versions, torch.stack(sums).tolist() if sums else []
 
 
 def _describe_network(network: Any) -> dict[str, Any]:

@@ -61,6 +61,10 @@ ALL = [[1, 0, 1], [0, 1, 0], [0, 1, 1]]  # of the classes car, dog, person
             "not used: 'id'",
         ),
         ("id,file,car,dog,person\n7,a.jpg,1,0,1\n8,b.jpg,0,1,0\n9,c.png,0,1,1\n", "not used: 'id'"),
+        (
+            'id, file, labels\n7, a.jpg, "person;car"\n8, b.jpg, dog\n9, c.png, "dog;person"\n',
+            "not used: 'id'",
+        ),
         ("\ufefffile\tcar\tdog\tperson\na.jpg\t1\t0\t1\nb.jpg\t0\t1\t0\nc.png\t0\t1\t1\n", "a column of 0"),
     ],
 )

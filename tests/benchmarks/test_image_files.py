@@ -8,7 +8,13 @@ import torch
 from PIL import Image, ImageFile
 from torchvision.transforms import v2
 
-from avalanche_agcn.benchmarks.image_files import ImageFiles, load_image, paper_transforms, split_transform
+from avalanche_agcn.benchmarks.image_files import (
+    ImageFiles,
+    load_image,
+    paper_transforms,
+    split_transform,
+    upright_rgb,
+)
 
 RED, GREEN, BLUE = (250, 10, 10), (10, 250, 10), (10, 10, 250)
 
@@ -59,7 +65,12 @@ def test_every_exif_orientation_comes_out_upright(tmp_path, orientation):
     exif[0x0112] = orientation
     stored = image if turn is None else image.transpose(Image.Transpose[turn])
     stored.save(tmp_path / "turned.jpg", exif=exif, quality=95)
-    assert_quadrants(load_image(tmp_path / "turned.jpg"), 64, 32)
+    loaded = load_image(tmp_path / "turned.jpg")
+    assert_quadrants(loaded, 64, 32)
+    assert_quadrants(upright_rgb(loaded), 64, 32)  # and is not turned again
+    assert_quadrants(upright_rgb(Image.open(tmp_path / "turned.jpg")), 64, 32)
+    stored.save(tmp_path / "turned.tiff", exif=exif)  # which Pillow turns itself when it loads
+    assert_quadrants(upright_rgb(Image.open(tmp_path / "turned.tiff")), 64, 32)
 
 
 def exif_of(*tags):

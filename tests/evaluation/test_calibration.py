@@ -106,3 +106,12 @@ def test_images_that_were_trained_on_do_not_make_probabilities_too_confident():
     assert is_found == pytest.approx(0.2, abs=0.03)
     naive = calibrate_logits(measure_moments(fitted, shown), share).probabilities(unseen)
     assert (naive - labels).square().mean() > (found - labels).square().mean()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_not_finite_are_rejected(value):
+    """One of them would change the thresholds of all classes."""
+    logits = torch.randn(50, 3)
+    logits[3, 1] = value
+    with pytest.raises(ValueError, match="Some logits are NaN or infinite"):
+        measure_moments(logits, (torch.rand(50, 3) < 0.4).float())

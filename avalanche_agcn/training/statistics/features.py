@@ -199,11 +199,11 @@ class FeatureStatistics(ClassBlocks):
 
     def label_sum(self, t: int) -> Tensor:
         """Σy of experience ``t``, ``[n_new]``."""
-        return self._block(t, CONSTANT, self._labels)[0]
+        return self._block(t, CONSTANT, self._labels)[0].round()  # whole, also of a factor
 
     def label_products(self, t: int) -> Tensor:
         """Σy yᵀ of experience ``t``, ``[n_new, n_new]``."""
-        return self._block(t, self._labels, self._labels)
+        return self._block(t, self._labels, self._labels).round()
 
     def mean(self, t: int) -> Tensor:
         """Mean feature of experience ``t``, ``[D]``; a ValueError if it has no images."""

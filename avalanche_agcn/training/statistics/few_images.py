@@ -58,13 +58,13 @@ class FewImages(NamedTuple):
         """The problem of the experience whose sums have this factor, ``[n, 1 + D + K]``."""
         width = len(total)  # 1 + D
         a, X, Y = factor[:, 0], factor[:, 1:width], factor[:, width:]
-        count = a.square().sum().item()  # n_t
+        count = round(a.square().sum().item())  # n_t
         n = (1 - gamma) * count + gamma * spectrum.n_images
         own_mean = a @ X / count
         distance = own_mean - spectrum.mean
         b = math.sqrt(gamma * spectrum.n_images / n)
         U = (X - torch.outer(a, own_mean - b * distance)) * spectrum.inverse_std
-        positives = a @ Y
+        positives = (a @ Y).round()  # whole numbers, but for rounding errors
         Q = Y - torch.outer(a, (1 - b) / count * positives)
         mean = own_mean - b**2 * distance
         return cls(n, mean, positives, spectrum.vectors.T @ U.T, Q, gamma, spectrum)

@@ -135,10 +135,12 @@ def _solve_few(
     width = len(total)  # 1 + D
     classifiers = torch.cat([bias[:, None], weight], dim=1)
     own, labels = factor[:, :width], factor[:, width:]
-    count = torch.lerp(own[:, 0].square().sum(), total[0, 0], OTHERS_WEIGHT)
+    # Numbers of images and of positives are whole: a rounding error would pass for a share of negatives.
+    count = torch.lerp(own[:, 0].square().sum().round(), total[0, 0], OTHERS_WEIGHT)
     summed = torch.lerp(classifiers @ own.T @ own, classifiers @ total, OTHERS_WEIGHT)
     leverage = freedom / problem.n
-    calibration = _calibrate_sums(classifiers, summed, count, own[:, 0] @ labels, own.T @ labels, leverage)
+    positives = (own[:, 0] @ labels).round()
+    calibration = _calibrate_sums(classifiers, summed, count, positives, own.T @ labels, leverage)
     return RidgeClassifiers(weight, bias, calibration, *weight.new_tensor([[used_ridge], [leverage]]))
 
 

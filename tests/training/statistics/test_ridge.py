@@ -348,3 +348,24 @@ def test_moments_of_logits_from_sums_are_those_of_the_corrected_scores():
     expected = measure_moments(corrected * scale + offset, targets)
     for found, wanted in zip(R.logit_moments(statistics, solution, 0.3), expected, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+def test_a_class_on_all_of_few_images_has_the_calibration_of_the_dense_sums():
+    """With a share of exactly 1 there are no negatives: a rounding error would count as some."""
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        features = torch.randn(22, 256, generator=generator).relu()
+        targets = torch.ones(22, 2)
+        targets[:, 1] = torch.randint(0, 2, (22,), generator=generator).float()
+        probabilities = []
+        for keeps_factor in (False, True):
+            sums = FeatureStatistics()
+            sums.begin(2)
+            sums.update(features, targets)
+            if keeps_factor:
+                sums.flush()
+                assert sums.factor(0) is not None
+                assert torch.equal(sums.label_sum(0), targets.double().sum(0))
+            probabilities.append(probabilities_of(R.solve_ridge(sums), features))
+        torch.testing.assert_close(probabilities[1], probabilities[0], atol=1e-6, rtol=0)
+        assert probabilities[1][:, 0].min() > 0.5
