@@ -78,6 +78,7 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 """How values are checked: no conversion except from whole to other numbers, and no unknown names."""
 MAX_BYTES = 2**30
 """Size of the largest file that is read, unless its reader has another limit."""
+BLOCK_BYTES = 2**20
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
 _WANTED = {
@@ -155,10 +156,22 @@ def _follow(path: Sequence[str | int], content: Any, wanted: str = "") -> tuple[
 
 def read_file(path: str | os.PathLike, *, most: int = MAX_BYTES) -> bytes:
     """Content of a file; a ValueError names one that has more than ``most`` bytes."""
+    blocks: list[bytes] = []
+    n_read = 0
     with open(path, "rb") as file:
-        content = file.read(most + 1)
-    check_size(path, len(content), most)
-    return content
+        size = os.fstat(file.fileno()).st_size  # 0 for pipes, of which the end is not known
+        check_size(path, size, most)
+        try:
+            # Python allocates what is asked for, so never `most`; a file is usually the first block.
+            while block := file.read(BLOCK_BYTES if blocks else max(size, BLOCK_BYTES)):
+                blocks.append(block)
+                n_read += len(block)
+                check_size(path, n_read, most)
+            return b"".join(blocks)
+        except MemoryError:
+            raise MemoryError(
+                f"{path} does not fit into the free memory: end other programs, or use a machine with more."
+            ) from None
 
 
 def read_text(path: str | os.PathLike) -> str:
