@@ -124,6 +124,22 @@ def test_a_broken_photo_is_skipped_and_named_and_all_others_are_written_once(
     assert sorted(os.listdir(tmp_path)) == [name, "photos"]  # and no lock
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_photos_too_small_for_the_network_do_not_end_the_others(run, photos, tmp_path, capsys, workers):
+    every = all_photos(photos)
+    tiny = [str(photos / "0" / f"tiny{k}.png") for k in range(2)]
+    for path in tiny:
+        Image.new("RGB", (2, 2)).save(path)
+    out = tmp_path / "out.csv"
+    options = ["--batch-size", "5", "--workers", str(workers), "--out", str(out)]
+    assert main(["predict", str(run), str(photos), *options]) == UNREADABLE
+    text = capsys.readouterr().err
+    assert "2 photos could not be read and had to be skipped:\n" in text
+    for path in tiny:
+        assert f"{path} cannot be used by this model (" in text
+    assert_same_rows(rows_of(out), expected_rows(run, every))
+
+
 def test_json_of_several_batches_is_one_list_and_a_table_has_a_line_per_photo(run, photos, capsys):
     every = all_photos(photos)
     expected = expected_rows(run, every)
