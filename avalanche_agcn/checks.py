@@ -207,8 +207,8 @@ def file_to_write(path: str | os.PathLike) -> Path:
 def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
     """Replace a file at once, so that a reader finds either the old or the new one, even after a failure.
 
-    The folder is created if needed; ``write`` receives the open binary file. Of a symbolic link, the file that
-    it leads to is replaced.
+    The folder is created if needed; ``write`` receives the open binary file. Of a symbolic link, the file
+    that it leads to is replaced.
     """
     path = file_to_write(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ import random
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
