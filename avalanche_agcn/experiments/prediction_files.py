@@ -160,6 +160,8 @@ class OutputFile(Output):
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> OutputFile:
+        if self.path.exists() and not self.path.is_file():  # reading a pipe or device may never end
+            raise OSError(f"{self.path} is not a regular file: choose another file.")
         if self.path.exists() and not self._resume:
             raise FileExistsError(
                 f"{self.path} exists: give --resume to add the photos that it lacks, or choose another file."
@@ -178,7 +180,8 @@ class OutputFile(Output):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        with naming_file(self.path):  # closing writes again what could not be written
+            self._stack.close()
 
     def begin(self, model: SavedModel) -> None:
         """Read the photos that the file has, or write its header."""

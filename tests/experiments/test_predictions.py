@@ -241,6 +241,35 @@ def test_a_file_that_cannot_be_continued_is_left_unchanged(run, photos, tmp_path
     assert out.read_text() == whole
 
 
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_predictions_are_not_added_to_what_is_no_regular_file(run, photos, tmp_path, capsys, options):
+    os.mkfifo(tmp_path / "out.csv")
+    (tmp_path / "out.jsonl").mkdir()
+    for name in ("out.csv", "out.jsonl"):
+        assert (
+            main(["predict", str(run), all_photos(photos)[0], "--out", str(tmp_path / name), *options]) == 1
+        )
+        assert f"{tmp_path / name} is not a regular file: choose another file." in capsys.readouterr().err
+
+
+LITTLE_SPACE = """
+import resource, signal, sys
+from avalanche_agcn.__main__ import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # files cannot grow, as on a full disk
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_is_reported_with_the_file_of_predictions(run, photos, tmp_path):
+    out = tmp_path / "out.csv"
+    command = [sys.executable, "-c", LITTLE_SPACE, "predict", str(run), str(photos), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"File too large: '{out}'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_list_from_a_named_pipe_is_read_once(run, photos, tmp_path, capsys):
     every = all_photos(photos)
     pipe = tmp_path / "pipe"
