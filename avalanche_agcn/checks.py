@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import os
+import re
 import unicodedata
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,6 +82,8 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 MAX_BYTES = 2**30
 """Size of the largest file that is read, unless its reader has another limit."""
 BLOCK_BYTES = 2**20
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")
+"""Names of files that `write_atomically` has not finished."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
 _WANTED = {

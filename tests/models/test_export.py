@@ -231,3 +231,14 @@ def test_a_link_is_followed_and_what_is_no_file_is_not_replaced(tmp_path, capsys
         assert main([*arguments, str(tmp_path / name)]) == 1
         assert f"{tmp_path / name} is {kind} and cannot be replaced" in capsys.readouterr().err
         assert (tmp_path / name).stat() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit for the size of files")
+def test_weights_that_cannot_be_stored_leave_the_model_as_it_was(tmp_path):
+    run = saved(tmp_path / "run", graph_model())
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    command = [sys.executable, "-c", FULL_DISK, "export", str(run), "--with-backbone"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"'{run / 'model.safetensors'}'." in done.stderr
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
