@@ -78,6 +78,8 @@ def _is_photo(path: str) -> bool:
 def read_list(file: str) -> Iterator[str]:
     """Lines of a text file, or of standard input if the file is ``-``, without blank ones."""
     if file == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise ValueError("Standard input is closed: give a file with the list of photos.")
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as other files
         yield from _lines(sys.stdin)
@@ -202,6 +204,9 @@ def write_predictions(
     ``find`` gives the paths. It is called twice, first to count them, unless ``is_stream``. If
     ``num_workers`` is None, there is one per processor, or none for few photos.
     """
+    model.require_transform()  # before anything is written
+    check_range("threshold", threshold, least=0, most=1)
+    check_range("top", top, least=1)
     n_photos = None if is_stream else sum(1 for _ in find())
     if num_workers is None:
         is_few = n_photos is not None and n_photos <= FEW_BATCHES * batch_size

@@ -270,6 +270,55 @@ def test_a_full_disk_is_reported_with_the_file_of_predictions(run, photos, tmp_p
     assert "Traceback" not in done.stderr
 
 
+def predict_in_shell(arguments, run, photo, **environment):
+    """Exit code of `predict`, printed by the shell, with what follows it, such as a pipe."""
+    command = f'"{sys.executable}" -m avalanche_agcn predict "{run}" {arguments}'
+    variables = {**os.environ, "PHOTO": str(photo), **environment}
+    return subprocess.run(["bash", "-c", command], env=variables, capture_output=True, timeout=120)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_closed_pipes_and_streams_end_quietly_or_in_a_sentence(run, photos):
+    every = all_photos(photos)
+    done = predict_in_shell('"$PHOTO" | true; exit "${PIPESTATUS[0]}"', run, photos)
+    assert (done.returncode, done.stdout, done.stderr) == (141, b"", b"")
+    done = predict_in_shell('"$PHOTO" >&-', run, every[0])
+    assert done.returncode == 1
+    assert done.stderr == b"Stopped: Standard output is closed: write the labels to a file by --out.\n"
+    done = predict_in_shell("--from - <&-", run, every[0])
+    assert done.returncode == 1
+    assert done.stderr == b"Stopped: Standard input is closed: give a file with the list of photos.\n"
+    done = predict_in_shell('"$PHOTO" 2>&-', run, every[0])
+    assert done.returncode == 0
+    assert done.stdout.startswith(os.fsencode(every[0]))
+
+
+@pytest.mark.parametrize("options", [[], ["--threshold", "2"], ["--top", "0"]])
+def test_nothing_is_printed_if_nothing_can_be_predicted(run, photos, tmp_path, capsys, options):
+    if not options:
+        model = MultiLabelClassifier(create_backbone("small", pretrained=True), 3)
+        save_model(model, tmp_path / "run", class_names=NAMES)
+        run = tmp_path / "run"
+    assert main(["predict", str(run), str(photos), "--json", *options]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("Stopped: ")
+
+
+@pytest.mark.parametrize("form", ["--json", "--jsonl"])
+def test_json_is_valid_in_any_encoding_of_the_output(tmp_path, photos, form):
+    names = ["é", "😀", "\\x41"]
+    model = MultiLabelClassifier(create_backbone("small", pretrained=True), 3)
+    save_model(model, tmp_path / "run", class_names=names, transform=v2.Compose(TO_FLOAT))
+    arguments = f'"$PHOTO" {form}'
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        photo = all_photos(photos)[0]
+        done = predict_in_shell(arguments, tmp_path / "run", photo, PYTHONIOENCODING=encoding)
+        content = json.loads(done.stdout.decode(encoding))
+        row = content[0] if form == "--json" else content
+        assert list(row["probabilities"]) == names
+
+
 def test_a_list_from_a_named_pipe_is_read_once(run, photos, tmp_path, capsys):
     every = all_photos(photos)
     pipe = tmp_path / "pipe"
