@@ -111,8 +111,9 @@ def _predict(arguments: argparse.Namespace) -> int:
     )
     from avalanche_agcn.models import load_model
 
-    output = Output(arguments.form or "table")
-    if arguments.out is not None:
+    if arguments.out is None:
+        output = Output(arguments.form or "table")
+    else:
         output = OutputFile(arguments.out, resume=arguments.resume)
 
     def find() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Checks of arguments and JSON files; messages name the place, its value and what it may be.
+"""Checks of arguments and files; messages name the place, its value and what it may be.
 
 Types and ranges of values from files are declared and checked by pydantic; `first_problem` reads its errors.
 """
@@ -9,11 +9,14 @@ import difflib
 import json
 import math
 import os
+import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Any, NamedTuple, NoReturn, get_args
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -78,6 +81,9 @@ STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 """How values are checked: no conversion except from whole to other numbers, and no unknown names."""
 MAX_BYTES = 2**30
 """Size of the largest file that is read, unless its reader has another limit."""
+BLOCK_BYTES = 2**20
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")
+"""Names of files that `write_atomically` has not finished."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
 _WANTED = {
@@ -155,10 +161,22 @@ def _follow(path: Sequence[str | int], content: Any, wanted: str = "") -> tuple[
 
 def read_file(path: str | os.PathLike, *, most: int = MAX_BYTES) -> bytes:
     """Content of a file; a ValueError names one that has more than ``most`` bytes."""
+    blocks: list[bytes] = []
+    n_read = 0
     with open(path, "rb") as file:
-        content = file.read(most + 1)
-    check_size(path, len(content), most)
-    return content
+        size = os.fstat(file.fileno()).st_size  # 0 for pipes, of which the end is not known
+        check_size(path, size, most)
+        try:
+            # Python allocates what is asked for, so never `most`; a file is usually the first block.
+            while block := file.read(BLOCK_BYTES if blocks else max(size, BLOCK_BYTES)):
+                blocks.append(block)
+                n_read += len(block)
+                check_size(path, n_read, most)
+            return b"".join(blocks)
+        except MemoryError:
+            raise MemoryError(
+                f"{path} does not fit into the free memory: end other programs, or use a machine with more."
+            ) from None
 
 
 def read_text(path: str | os.PathLike) -> str:
@@ -178,6 +196,35 @@ def naming_file(path: str | os.PathLike) -> Iterator[None]:
         if error.filename is not None or error.errno is None:
             raise
         raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
+
+
+def file_to_write(path: str | os.PathLike) -> Path:
+    """The file that a path leads to, through symbolic links; an OSError names one that cannot be replaced."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():  # a folder, or a device or pipe, which replacing would remove
+        kind = "a folder" if path.is_dir() else "not a regular file"
+        raise OSError(f"{path} is {kind} and cannot be replaced: give the name of a file.")
+    return path
+
+
+def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
+    """Replace a file at once, so that a reader finds either the old or the new one, even after a failure.
+
+    The folder is created if needed; ``write`` receives the open binary file. Of a symbolic link, the file
+    that it leads to is replaced.
+    """
+    path = file_to_write(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with naming_file(path), aside.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def check_size(path: str | os.PathLike, n_bytes: int, most: int) -> None:

@@ -262,6 +262,8 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
     OSErrors that name the file.
     """
     try:
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            raise OSError(f"{path} is not an image file")  # opening a named pipe would wait for a writer
         with Image.open(path) as image:
             _decode(image, path, truncated)
             return upright_rgb(image)

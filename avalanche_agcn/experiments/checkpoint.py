@@ -13,11 +13,9 @@ import math
 import os
 import random
 import time
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +23,7 @@ from avalanche.core import SupervisedPlugin
 from avalanche.training.templates import SupervisedTemplate
 from torch import Tensor
 
-from avalanche_agcn.checks import check_size, naming_file, shorten
+from avalanche_agcn.checks import check_size, shorten, write_atomically
 from avalanche_agcn.evaluation import find_nested
 from avalanche_agcn.experiments.exit_codes import Stopped, requested_signal
 from avalanche_agcn.experiments.recorder import EvaluationRecorder, count_bytes
@@ -340,25 +338,6 @@ def set_random_state(state: State) -> None:
     torch.set_rng_state(state["torch"])
     for device, generator_state in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
         torch.cuda.set_rng_state(generator_state, device)  # of those that this machine has
-
-
-def write_atomically(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
-    """Replace a file at once, so that a reader finds either the old or the new one, even after a failure.
-
-    The folder is created if needed; ``write`` receives the open binary file.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        with naming_file(path), aside.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:

@@ -23,6 +23,8 @@ from avalanche_agcn.checks import shorten
 
 P = ParamSpec("P")
 AVALANCHE_FOLDER = ".avalanche"  # in the home directory
+PIPE_CLOSED = 141
+"""Exit code if the reader of standard output has ended, as of programs that SIGPIPE ends."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -50,14 +52,18 @@ def is_first_by_environment() -> bool:
 def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
     """Decorate a command to print expected errors as one sentence and return its exit code.
 
-    Wrong options, which argparse reports, give 2; expected errors 1; SIGTERM 143 and Ctrl-C 130.
+    Wrong options, which argparse reports, give 2; expected errors 1; SIGTERM 143 and Ctrl-C 130. If the
+    reader of standard output has ended, nothing is printed, and the code is `PIPE_CLOSED`.
     """
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:
         _accept_any_character()
         try:
-            return command(*args, **kwargs)
+            code = command(*args, **kwargs)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where an error is reported
+            return code
         except SystemExit as end:  # of argparse
             return end.code if isinstance(end.code, int) else 1
         except KeyboardInterrupt as error:
@@ -65,6 +71,9 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
                 print(f"\nStopped. {error}".rstrip(), file=sys.stderr)
             return getattr(error, "exit_code", 130)
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and error.filename is None:  # of no file: of the output
+                _discard_output()
+                return PIPE_CLOSED
             # Torch raises no specific type when a loader worker is killed.
             if type(error) is RuntimeError and str(error).startswith("DataLoader worker"):
                 error = OSError(f"{error}, perhaps for lack of memory: use fewer --workers.")
@@ -76,8 +85,16 @@ def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:
     return wrapped
 
 
+def _discard_output() -> None:
+    """Write what is left of standard output nowhere: its reader, such as ``head``, has ended."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _accept_any_character() -> None:
     """Print characters that the terminal's encoding lacks, such as ± in ASCII, as escapes."""
+    if sys.stderr is None:  # closed; messages would be printed on standard output
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.benchmarks.multilabel import Images, MultiLabelSource, Plan, image_name
-from avalanche_agcn.checks import check_fields
+from avalanche_agcn.checks import UNFINISHED, check_fields
 from avalanche_agcn.experiments.checkpoint import DamagedState, State, load_state, write_text
 from avalanche_agcn.experiments.results import RESULTS_FILE, Results, read_results
 from avalanche_agcn.experiments.settings import (
@@ -217,12 +217,21 @@ def lock_folder(folder: Path) -> Iterator[None]:
             f"{folder} is in use by {_read_owner(owner)}: wait for it to end, or choose another --out."
         ) from None
     try:
+        if lock.lock_counter == 1:  # no other process writes, and this one has not begun
+            _remove_unfinished(folder)
         write_text(owner, f"process {os.getpid()} on {socket.gethostname()}")
         yield
     finally:
         if lock.lock_counter == 1:  # this process holds the lock no longer
             owner.unlink(missing_ok=True)
         lock.release()
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove files that a killed process was writing, see `write_atomically`."""
+    for path in folder.glob(".*.part"):
+        if UNFINISHED.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def _read_owner(path: Path) -> str:

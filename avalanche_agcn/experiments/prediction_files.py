@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import hashlib
@@ -12,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -37,8 +38,11 @@ def format_begin(form: Form, class_names: Sequence[str]) -> str:
     return "[" if form == "json" else ""
 
 
-def format_rows(form: Form, found: Sequence[Found], *, is_first: bool = True) -> str:
-    """Labels of photos in a table; in the other formats also the probabilities of all classes."""
+def format_rows(form: Form, found: Sequence[Found], *, is_first: bool = True, in_ascii: bool = False) -> str:
+    """Labels of photos in a table; in the other formats also the probabilities of all classes.
+
+    With ``in_ascii``, other characters are escapes of JSON.
+    """
     if form == "csv":
         return _csv_lines(
             [_photo_cell(photo), _cell(";".join(own.names)), *own.probabilities.values()]
@@ -49,8 +53,8 @@ def format_rows(form: Form, found: Sequence[Found], *, is_first: bool = True) ->
         return "".join(f"{printable(photo):{width}}  {_labels(own)}\n" for photo, own in found)
     rows = [{"image": photo, "labels": own.names, "probabilities": own.probabilities} for photo, own in found]
     if form == "jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    items = [textwrap.indent(json.dumps(row, ensure_ascii=False, indent=1), " ") for row in rows]
+        return "".join(json.dumps(row, ensure_ascii=in_ascii) + "\n" for row in rows)
+    items = [textwrap.indent(json.dumps(row, ensure_ascii=in_ascii, indent=1), " ") for row in rows]
     return ("\n" if is_first else ",\n") + ",\n".join(items)
 
 
@@ -92,6 +96,12 @@ def printable(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
+def _is_unicode(stream: TextIO) -> bool:
+    """Whether a stream can have all characters; it writes others as escapes that JSON does not have."""
+    encoding = getattr(stream, "encoding", None)
+    return encoding is None or codecs.lookup(encoding).name.startswith("utf")
+
+
 class Output:
     """Prints predictions on standard output, batch by batch.
 
@@ -100,8 +110,11 @@ class Output:
     """
 
     def __init__(self, form: Form) -> None:
+        if sys.stdout is None:
+            raise OSError("Standard output is closed: write the labels to a file by --out.")
         self.form = form
         self.is_on_screen = sys.stdout.isatty()
+        self._in_ascii = not _is_unicode(sys.stdout)
         self._is_first = True
 
     def __enter__(self) -> Output:
@@ -121,7 +134,7 @@ class Output:
     def write(self, found: Sequence[Found]) -> None:
         """Write the predictions of a batch."""
         if found:
-            self._write(format_rows(self.form, found, is_first=self._is_first))
+            self._write(format_rows(self.form, found, is_first=self._is_first, in_ascii=self._in_ascii))
             self._is_first = False
 
     def end(self) -> None:
@@ -153,13 +166,17 @@ class OutputFile(Output):
         self.path = Path(path)
         if self.path.suffix not in FORM_OF_SUFFIX:
             raise ValueError(f"--out must end in {' or '.join(FORM_OF_SUFFIX)}, not {shown(self.path.name)}.")
-        super().__init__(FORM_OF_SUFFIX[self.path.suffix])
+        self.form = FORM_OF_SUFFIX[self.path.suffix]
         self.is_on_screen = False
+        self._in_ascii = False
+        self._is_first = True
         self._resume = resume
         self._known: set[bytes] = set()  # digests, which take less memory than paths
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> OutputFile:
+        if self.path.exists() and not self.path.is_file():  # reading a pipe or device may never end
+            raise OSError(f"{self.path} is not a regular file: choose another file.")
         if self.path.exists() and not self._resume:
             raise FileExistsError(
                 f"{self.path} exists: give --resume to add the photos that it lacks, or choose another file."
@@ -178,7 +195,8 @@ class OutputFile(Output):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        with naming_file(self.path):  # closing writes again what could not be written
+            self._stack.close()
 
     def begin(self, model: SavedModel) -> None:
         """Read the photos that the file has, or write its header."""

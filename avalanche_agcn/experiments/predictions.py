@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, islice
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from avalanche_agcn.benchmarks.image_files import IMAGE_FILE, Transform, load_image
-from avalanche_agcn.checks import check_range
+from avalanche_agcn.checks import check_range, shorten
 from avalanche_agcn.experiments.prediction_files import Found, Output, printable
 from avalanche_agcn.models.saved import SavedModel
 from avalanche_agcn.training.loader import exit_if_orphaned
@@ -77,6 +78,8 @@ def _is_photo(path: str) -> bool:
 def read_list(file: str) -> Iterator[str]:
     """Lines of a text file, or of standard input if the file is ``-``, without blank ones."""
     if file == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise ValueError("Standard input is closed: give a file with the list of photos.")
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as other files
         yield from _lines(sys.stdin)
@@ -114,13 +117,19 @@ class _PhotoFiles(Dataset):
         self.transform = transform
 
     def __getitem__(self, path: str) -> tuple[str, Tensor | str]:
-        is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-        if is_special:  # opening a named pipe would wait for a writer
-            return path, f"{path} is not an image file"
         try:
             return path, self.transform(load_image(path))
-        except (OSError, ValueError, RuntimeError) as error:  # the last two of a transform
+        except OSError as error:
             return path, str(error)
+        except (ValueError, RuntimeError, MemoryError) as error:  # of a transform
+            return path, _reason(path, error)
+
+
+def _reason(path: str, error: Exception) -> str:
+    """Why the model cannot use a photo that could be read."""
+    lines = str(error).strip().splitlines()
+    reason = shorten(lines[0], 200).rstrip(".") if lines else "too little memory"
+    return f"{path} cannot be used by this model ({reason}): scale it to another size"
 
 
 def _batches(paths: Iterable[str], size: int) -> Iterator[list[str]]:
@@ -134,7 +143,10 @@ def _collate(loaded: list[tuple[str, Tensor | str]]) -> LoadedBatch:
     groups = []
     for _, group in groupby(readable, key=lambda pair: pair[1].shape):  # only equal sizes can be stacked
         paths, images = zip(*group, strict=True)
-        groups.append((list(paths), torch.stack(images)))
+        try:
+            groups.append((list(paths), torch.stack(images)))
+        except (RuntimeError, MemoryError):  # too large to be there twice
+            groups += [([path], image[None]) for path, image in zip(paths, images, strict=True)]
     unreadable = [Unreadable(path, content) for path, content in loaded if isinstance(content, str)]
     return LoadedBatch(groups, unreadable)
 
@@ -162,10 +174,18 @@ def predict_files(
     to_pixels = model.require_to_pixels()
     for batch in load_batches(to_pixels, paths, batch_size=batch_size, num_workers=num_workers):
         found: list[Found] = []
+        unreadable = list(batch.unreadable)
         for photos, pixels in batch.groups:
-            predictions = model.predict_pixels(pixels, threshold=threshold, top=top)
-            found += zip(photos, predictions, strict=True)
-        yield found, batch.unreadable
+            predict = partial(model.predict_pixels, threshold=threshold, top=top)
+            try:
+                found += zip(photos, predict(pixels), strict=True)
+            except (RuntimeError, MemoryError):  # a photo may be too small for the network, or too large
+                for k, photo in enumerate(photos):
+                    try:
+                        found += [(photo, prediction) for prediction in predict(pixels[k : k + 1])]
+                    except (RuntimeError, MemoryError) as error:
+                        unreadable.append(Unreadable(photo, _reason(photo, error)))
+        yield found, unreadable
 
 
 def write_predictions(
@@ -184,6 +204,9 @@ def write_predictions(
     ``find`` gives the paths. It is called twice, first to count them, unless ``is_stream``. If
     ``num_workers`` is None, there is one per processor, or none for few photos.
     """
+    model.require_transform()  # before anything is written
+    check_range("threshold", threshold, least=0, most=1)
+    check_range("top", top, least=1)
     n_photos = None if is_stream else sum(1 for _ in find())
     if num_workers is None:
         is_few = n_photos is not None and n_photos <= FEW_BATCHES * batch_size

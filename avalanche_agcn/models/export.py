@@ -6,6 +6,7 @@ and the steps of the transform with their values.
 """
 
 import copy
+import io
 import json
 import math
 import os
@@ -21,7 +22,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from avalanche_agcn.benchmarks.image_files import load_image
-from avalanche_agcn.checks import check_choice
+from avalanche_agcn.checks import check_choice, file_to_write, write_atomically
 from avalanche_agcn.models.saved import SavedModel
 
 ExportFormat = Literal["onnx", "torchscript", "pt2"]
@@ -67,7 +68,7 @@ def export_model(
 
     Args:
         model: of `load_model`.
-        path: the file; an existing one is replaced.
+        path: the file; an existing one is replaced, of a symbolic link the one that it leads to.
         format: ``"onnx"`` (for onnxruntime and others; ``pip install avalanche-agcn[onnx]``),
             ``"torchscript"`` (`torch.jit.load`) or ``"pt2"`` (`torch.export.load`).
         photos: images to check the file on; by default ten that are drawn at random.
@@ -76,34 +77,30 @@ def export_model(
         ValueError: if the network cannot be exported, the file gives other probabilities (it is not kept), or
             the network's input size depends on the photo.
         ModuleNotFoundError: if packages for ONNX are missing.
+        OSError: if the file cannot be written; it is named.
     """
     check_choice("format", format, ExportFormat)
-    path = Path(path)
+    path = file_to_write(path)
     model = copy.deepcopy(model).cpu()  # where the inputs are, and the file is run
     inputs = _check_inputs(model, photos)
     network = _PhotoNetwork(model).eval().requires_grad_(False)
     with torch.no_grad():
         expected = model.probabilities(model(inputs).double())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.stem}.tmp{path.suffix}")
     write, read = WRITERS[format]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the exporters, about their own future
-            _try_export(write, network, inputs[:2], temporary, json.dumps(_metadata(model, inputs)))
-            run = read(temporary)
-            # A batch, and a single image: the number of images must not be fixed in the file.
-            of_batch = _difference(run(inputs), expected)
-            of_single = _difference(run(inputs[:1]), expected[:1])
-        difference = max(of_batch, of_single)
-        if difference > TOLERANCE:
-            raise ValueError(
-                f"The {format} file gives probabilities that differ by {difference:.2g} from the model's, "
-                f"more than {TOLERANCE:g}, and was not kept: choose another of {', '.join(FORMATS)}."
-            )
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporters, about their own future
+        content = _try_export(write, network, inputs[:2], json.dumps(_metadata(model, inputs)))
+        run = read(content)
+        # A batch, and a single image: the number of images must not be fixed in the file.
+        of_batch = _difference(run(inputs), expected)
+        of_single = _difference(run(inputs[:1]), expected[:1])
+    difference = max(of_batch, of_single)
+    if difference > TOLERANCE:
+        raise ValueError(
+            f"The {format} file gives probabilities that differ by {difference:.2g} from the model's, "
+            f"more than {TOLERANCE:g}, and was not kept: choose another of {', '.join(FORMATS)}."
+        )
+    write_atomically(path, lambda file: file.write(content))
     return Exported(path, difference)
 
 
@@ -114,11 +111,9 @@ def _difference(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max())
 
 
-def _try_export(
-    write: Callable[..., None], network: nn.Module, example: Tensor, path: Path, metadata: str
-) -> None:
+def _try_export(write: Callable[..., bytes], network: nn.Module, example: Tensor, metadata: str) -> bytes:
     try:
-        write(network, example, path, metadata)
+        return write(network, example, metadata)
     except (OSError, ModuleNotFoundError):
         raise
     except Exception as error:  # exporters raise exceptions of any type
@@ -168,13 +163,15 @@ def _metadata(model: SavedModel, inputs: Tensor) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _write_torchscript(network: nn.Module, example: Tensor, path: Path, metadata: str) -> None:
+def _write_torchscript(network: nn.Module, example: Tensor, metadata: str) -> bytes:
     traced = torch.jit.trace(network, (example,))
-    torch.jit.save(traced, os.fspath(path), _extra_files={METADATA: metadata})
+    content = io.BytesIO()  # on a full disk, torch's own writer would end the process
+    torch.jit.save(traced, content, _extra_files={METADATA: metadata})
+    return content.getvalue()
 
 
-def _read_torchscript(path: Path) -> Callable[[Tensor], Tensor]:
-    return torch.jit.load(os.fspath(path))
+def _read_torchscript(content: bytes) -> Callable[[Tensor], Tensor]:
+    return torch.jit.load(io.BytesIO(content))
 
 
 def _dynamic_batch() -> Any:
@@ -182,17 +179,19 @@ def _dynamic_batch() -> Any:
 
 
 @torch.no_grad()
-def _write_pt2(network: nn.Module, example: Tensor, path: Path, metadata: str) -> None:
+def _write_pt2(network: nn.Module, example: Tensor, metadata: str) -> bytes:
     program = torch.export.export(network, (example,), dynamic_shapes=_dynamic_batch())
-    torch.export.save(program, path, extra_files={METADATA: metadata})
+    content = io.BytesIO()
+    torch.export.save(program, content, extra_files={METADATA: metadata})
+    return content.getvalue()
 
 
-def _read_pt2(path: Path) -> Callable[[Tensor], Tensor]:
-    return torch.export.load(path).module()
+def _read_pt2(content: bytes) -> Callable[[Tensor], Tensor]:
+    return torch.export.load(io.BytesIO(content)).module()
 
 
 @torch.no_grad()
-def _write_onnx(network: nn.Module, example: Tensor, path: Path, metadata: str) -> None:
+def _write_onnx(network: nn.Module, example: Tensor, metadata: str) -> bytes:
     missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
@@ -210,13 +209,13 @@ def _write_onnx(network: nn.Module, example: Tensor, path: Path, metadata: str) 
     )
     assert program is not None
     program.model.metadata_props[METADATA] = metadata
-    program.save(os.fspath(path))
+    return program.model_proto.SerializeToString()
 
 
-def _read_onnx(path: Path) -> Callable[[Tensor], Tensor]:
+def _read_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
         (probabilities,) = session.run([OUTPUT], {INPUT: images.numpy()})
@@ -225,9 +224,9 @@ def _read_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     return run
 
 
-WRITERS: dict[str, tuple[Callable[..., None], Callable[[Path], Callable[[Tensor], Tensor]]]] = {
+WRITERS: dict[str, tuple[Callable[..., bytes], Callable[[bytes], Callable[[Tensor], Tensor]]]] = {
     "onnx": (_write_onnx, _read_onnx),
     "torchscript": (_write_torchscript, _read_torchscript),
     "pt2": (_write_pt2, _read_pt2),
 }
-"""How a file is written, and read as a function from images to probabilities."""
+"""How the content of a file is made, and read as a function from images to probabilities."""

@@ -28,11 +28,11 @@ from avalanche_agcn.checks import (
     check_range,
     cut,
     listed,
-    naming_file,
     read_file,
     read_json,
     shorten,
     shown,
+    write_atomically,
 )
 from avalanche_agcn.models.backbones import Precomputed, RandomFeatures, WeightsUnavailable, create_backbone
 from avalanche_agcn.models.base import Classifiers, MultiLabelModel
@@ -370,17 +370,9 @@ def _describe_network(network: Any) -> dict[str, Any]:
 
 def write_model(path: Path, content: bytes, description: Mapping[str, Any]) -> None:
     """Write the tensors, then the description, whose digest shows if only the first was written."""
-    _write(path.with_suffix(TENSORS), content)
+    write_atomically(path.with_suffix(TENSORS), lambda file: file.write(content))
     text = json.dumps(description, ensure_ascii=False, indent=1)
-    _write(path.with_suffix(DESCRIPTION), text.encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file under another name first, so that an existing one is replaced as a whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    with naming_file(path):
-        temporary.write_bytes(content)
-    temporary.replace(path)
+    write_atomically(path.with_suffix(DESCRIPTION), lambda file: file.write(text.encode()))
 
 
 def pack_model(

@@ -1,4 +1,7 @@
+import os
 import struct
+import subprocess
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -129,6 +132,16 @@ def test_missing_unreadable_and_too_large_files_are_named(tmp_path, monkeypatch)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(OSError, match=r"large\.png cannot be read \(DecompressionBombError: .*512 pixels"):
         load_image(tmp_path / "large.png")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    code = "import sys; from avalanche_agcn.benchmarks.image_files import load_image; load_image(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(tmp_path / "pipe.jpg")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "OSError: " in done.stderr
+    assert "pipe.jpg is not an image file" in done.stderr
 
 
 def test_files_are_opened_by_their_name_whatever_its_letters(tmp_path):

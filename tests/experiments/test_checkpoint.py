@@ -292,3 +292,13 @@ def test_another_strategy_is_rejected(tmp_path):
     checkpoint.save_strategy(tmp_path / "strategy.bin", learn(make_strategy("finetuning", 4), 2))
     with pytest.raises(ValueError, match="plugins"):
         learn(make_strategy("finetuning", 6, negatives=["statistics"]), 3, tmp_path / "strategy.bin")
+
+
+def test_a_link_to_a_file_is_kept_when_the_file_is_replaced(tmp_path):
+    (tmp_path / "target.json").write_text("old")
+    (tmp_path / "link.json").symlink_to("target.json")
+    checkpoint.write_text(tmp_path / "link.json", "new")
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "target.json").read_text() == "new"
+    with pytest.raises(OSError, match=r"null is not a regular file and cannot be replaced: give the name"):
+        checkpoint.write_text("/dev/null", "new")

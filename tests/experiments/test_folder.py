@@ -308,3 +308,17 @@ def test_a_run_is_not_resumed_on_other_data(folder, tmp_path, finished):
     assert_changed("contents")
     flip_a_byte(folder)
     assert make().run().nested == expected.nested
+
+
+def test_what_a_killed_process_was_writing_is_removed_by_the_next_run(tmp_path):
+    folder = tmp_path / NAME
+    folder.mkdir()
+    unfinished = [folder / ".state.bin.0123abcd.part", folder / ".model.safetensors.89abcdef.part"]
+    for path in [*unfinished, folder / ".notes.part"]:
+        path.write_bytes(b"x")
+    with run_folder.lock_folder(folder):
+        assert not any(path.exists() for path in unfinished)
+        assert (folder / ".notes.part").exists()  # not of this package
+        unfinished[0].write_bytes(b"x")  # of this process, which is writing now
+        with run_folder.lock_folder(folder):
+            assert unfinished[0].exists()

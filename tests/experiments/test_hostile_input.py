@@ -1,9 +1,15 @@
 """Wrong options and files end in an exit code and one sentence; no exception leaves the command line."""
 
+import contextlib
 import copy
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
+import threading
+import tracemalloc
 from dataclasses import replace
 from functools import partial
 
@@ -265,6 +271,54 @@ def test_every_reader_of_text_has_a_limit(tmp_path, monkeypatch):
             read(path)
     with pytest.raises(ValueError, match=r"long.txt has more than 0 MiB"):
         read_json(path, most=100)
+
+
+def test_reading_a_small_file_takes_little_memory_whatever_its_limit(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"0123456789")
+    tracemalloc.start()
+    try:
+        assert checks.read_file(path, most=2**34) == b"0123456789"
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_does_not_fit_into_memory_is_named(tmp_path):
+    resource = pytest.importorskip("resource")  # not on Windows
+    path = tmp_path / "large.safetensors"
+    path.touch()
+    os.truncate(path, 2**32)  # takes no place on the disk
+    code = "import sys; from avalanche_agcn.checks import read_file; read_file(sys.argv[1], most=2**34)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)),
+    )
+    assert f"MemoryError: {path} does not fit into the free memory: end other" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@pytest.mark.parametrize("n_bytes", [3 * 2**20 + 1, 5 * 2**20])
+def test_a_pipe_is_read_to_its_end_or_limit(tmp_path, n_bytes):
+    os.mkfifo(tmp_path / "pipe")
+    content = os.urandom(n_bytes)
+
+    def write():
+        with contextlib.suppress(BrokenPipeError):
+            (tmp_path / "pipe").write_bytes(content)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        if n_bytes > 2**22:
+            with pytest.raises(ValueError, match="has more than 4 MiB"):
+                checks.read_file(tmp_path / "pipe", most=2**22)
+        else:
+            assert checks.read_file(tmp_path / "pipe", most=2**22) == content
+    finally:
+        writer.join()
 
 
 def test_word_vectors_that_are_small_only_because_they_are_compressed_are_rejected(tmp_path, monkeypatch):

@@ -124,6 +124,22 @@ def test_a_broken_photo_is_skipped_and_named_and_all_others_are_written_once(
     assert sorted(os.listdir(tmp_path)) == [name, "photos"]  # and no lock
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_photos_too_small_for_the_network_do_not_end_the_others(run, photos, tmp_path, capsys, workers):
+    every = all_photos(photos)
+    tiny = [str(photos / "0" / f"tiny{k}.png") for k in range(2)]
+    for path in tiny:
+        Image.new("RGB", (2, 2)).save(path)
+    out = tmp_path / "out.csv"
+    options = ["--batch-size", "5", "--workers", str(workers), "--out", str(out)]
+    assert main(["predict", str(run), str(photos), *options]) == UNREADABLE
+    text = capsys.readouterr().err
+    assert "2 photos could not be read and had to be skipped:\n" in text
+    for path in tiny:
+        assert f"{path} cannot be used by this model (" in text
+    assert_same_rows(rows_of(out), expected_rows(run, every))
+
+
 def test_json_of_several_batches_is_one_list_and_a_table_has_a_line_per_photo(run, photos, capsys):
     every = all_photos(photos)
     expected = expected_rows(run, every)
@@ -223,6 +239,84 @@ def test_a_file_that_cannot_be_continued_is_left_unchanged(run, photos, tmp_path
     assert main(["predict", str(run), every[0], "--out", "labels.txt"]) == 1
     assert "--out must end in .csv or .jsonl, not 'labels.txt'" in capsys.readouterr().err
     assert out.read_text() == whole
+
+
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_predictions_are_not_added_to_what_is_no_regular_file(run, photos, tmp_path, capsys, options):
+    os.mkfifo(tmp_path / "out.csv")
+    (tmp_path / "out.jsonl").mkdir()
+    for name in ("out.csv", "out.jsonl"):
+        assert (
+            main(["predict", str(run), all_photos(photos)[0], "--out", str(tmp_path / name), *options]) == 1
+        )
+        assert f"{tmp_path / name} is not a regular file: choose another file." in capsys.readouterr().err
+
+
+LITTLE_SPACE = """
+import resource, signal, sys
+from avalanche_agcn.__main__ import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # files cannot grow, as on a full disk
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_full_disk_is_reported_with_the_file_of_predictions(run, photos, tmp_path):
+    out = tmp_path / "out.csv"
+    command = [sys.executable, "-c", LITTLE_SPACE, "predict", str(run), str(photos), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"File too large: '{out}'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def predict_in_shell(arguments, run, photo, **environment):
+    """Exit code of `predict`, printed by the shell, with what follows it, such as a pipe."""
+    command = f'"{sys.executable}" -m avalanche_agcn predict "{run}" {arguments}'
+    variables = {**os.environ, "PHOTO": str(photo), **environment}
+    return subprocess.run(["bash", "-c", command], env=variables, capture_output=True, timeout=120)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_closed_pipes_and_streams_end_quietly_or_in_a_sentence(run, photos):
+    every = all_photos(photos)
+    done = predict_in_shell('"$PHOTO" | true; exit "${PIPESTATUS[0]}"', run, photos)
+    assert (done.returncode, done.stdout, done.stderr) == (141, b"", b"")
+    done = predict_in_shell('"$PHOTO" >&-', run, every[0])
+    assert done.returncode == 1
+    assert done.stderr == b"Stopped: Standard output is closed: write the labels to a file by --out.\n"
+    done = predict_in_shell("--from - <&-", run, every[0])
+    assert done.returncode == 1
+    assert done.stderr == b"Stopped: Standard input is closed: give a file with the list of photos.\n"
+    done = predict_in_shell('"$PHOTO" 2>&-', run, every[0])
+    assert done.returncode == 0
+    assert done.stdout.startswith(os.fsencode(every[0]))
+
+
+@pytest.mark.parametrize("options", [[], ["--threshold", "2"], ["--top", "0"]])
+def test_nothing_is_printed_if_nothing_can_be_predicted(run, photos, tmp_path, capsys, options):
+    if not options:
+        model = MultiLabelClassifier(create_backbone("small", pretrained=True), 3)
+        save_model(model, tmp_path / "run", class_names=NAMES)
+        run = tmp_path / "run"
+    assert main(["predict", str(run), str(photos), "--json", *options]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("Stopped: ")
+
+
+@pytest.mark.parametrize("form", ["--json", "--jsonl"])
+def test_json_is_valid_in_any_encoding_of_the_output(tmp_path, photos, form):
+    names = ["é", "😀", "\\x41"]
+    model = MultiLabelClassifier(create_backbone("small", pretrained=True), 3)
+    save_model(model, tmp_path / "run", class_names=names, transform=v2.Compose(TO_FLOAT))
+    arguments = f'"$PHOTO" {form}'
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        photo = all_photos(photos)[0]
+        done = predict_in_shell(arguments, tmp_path / "run", photo, PYTHONIOENCODING=encoding)
+        content = json.loads(done.stdout.decode(encoding))
+        row = content[0] if form == "--json" else content
+        assert list(row["probabilities"]) == names
 
 
 def test_a_list_from_a_named_pipe_is_read_once(run, photos, tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import re
 import subprocess
 import sys
 
@@ -182,3 +184,61 @@ def test_missing_packages_for_onnx_are_named(tmp_path, monkeypatch, capsys):
     assert (
         "ONNX needs onnx, onnxscript, onnxruntime, not installed here: pip install" in capsys.readouterr().err
     )
+
+
+FORMATS = [
+    "torchscript",
+    pytest.param("pt2", marks=pytest.mark.slow),
+    pytest.param("onnx", marks=pytest.mark.slow),
+]
+FULL_DISK = """
+import resource, signal, sys
+from avalanche_agcn.__main__ import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # files cannot grow, as on a full disk
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit for the size of files")
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_that_cannot_be_written_ends_in_a_sentence_with_its_name(tmp_path, format):
+    if format == "onnx":
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            pytest.importorskip(package)
+    run = saved(tmp_path / "run", graph_model())
+    file = tmp_path / "out" / "model.bin"
+    command = [sys.executable, "-c", FULL_DISK, "export", str(run), "--format", format, "--out", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.fullmatch(rf"Stopped: \[Errno \d+\] .*: '{file}'\.\n", done.stderr)
+    assert list(file.parent.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a permission there")
+def test_a_link_is_followed_and_what_is_no_file_is_not_replaced(tmp_path, capsys):
+    run = saved(tmp_path / "run", graph_model())
+    (tmp_path / "link.pt").symlink_to(tmp_path / "target.pt")
+    os.mkfifo(tmp_path / "pipe.pt")
+    (tmp_path / "folder").mkdir()
+    arguments = ["export", str(run), "--format", "torchscript", "--out"]
+    assert main([*arguments, str(tmp_path / "link.pt")]) == 0
+    assert (tmp_path / "link.pt").is_symlink()
+    torch.jit.load(tmp_path / "target.pt")
+    capsys.readouterr()
+    for name, kind in {"pipe.pt": "not a regular file", "folder": "a folder"}.items():
+        before = (tmp_path / name).stat()
+        assert main([*arguments, str(tmp_path / name)]) == 1
+        assert f"{tmp_path / name} is {kind} and cannot be replaced" in capsys.readouterr().err
+        assert (tmp_path / name).stat() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit for the size of files")
+def test_weights_that_cannot_be_stored_leave_the_model_as_it_was(tmp_path):
+    run = saved(tmp_path / "run", graph_model())
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    command = [sys.executable, "-c", FULL_DISK, "export", str(run), "--with-backbone"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"'{run / 'model.safetensors'}'." in done.stderr
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
