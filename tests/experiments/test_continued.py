@@ -21,6 +21,8 @@ from avalanche_agcn.checks import relative_path
 from avalanche_agcn.experiments import checkpoint, cli, report
 from avalanche_agcn.experiments.methods import CHOICES
 from avalanche_agcn.experiments.results import RESULTS_FILE
+from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.settings import make_settings
 
 CLASSES = ["person", "bicycle", "car", "dog", "cat", "boat", "kite", "sheep"]
 RUNS = [CLASSES[:4], CLASSES[4:6], CLASSES[6:]]  # a run, and what each of two further ones adds
@@ -352,6 +354,33 @@ def damage_photos(folder):
     (folder / "photos.json").write_text(json.dumps(content))
 
 
+def exchange_photos(folder):
+    """As if the file were that of another run, with the same photos and other labels."""
+    content = json.loads((folder / "photos.json").read_text())
+    labels = content["sources"]["train"]["labels"]
+    labels[0] = [1] if labels[0] == [0] else [0]
+    (folder / "photos.json").write_text(json.dumps(content))
+
+
+def test_a_stopped_overwrite_leaves_the_photos_of_the_earlier_run(photos, finished, tmp_path):
+    folder = tmp_path / "ewc-seed0"
+    shutil.copytree(finished("ewc", FROZEN), folder)
+    before = (folder / "photos.json").read_bytes()
+    settings = make_settings(
+        "photos",
+        **{**load_run(folder, log=lambda text: None).settings.select("method", "backbone", "image_size")},
+        pretrained=False,
+        dataset_root=str(photos / "photos1"),
+        labels=str(photos / "train1.csv"),
+        test_labels=str(photos / "test1.csv"),
+        n_experiences=2,
+    )
+    replaced = Run(settings, tmp_path, overwrite=True, log=lambda text: None)  # and not run
+    assert (folder / "photos.json").read_bytes() == before
+    replaced.run()
+    assert json.loads((folder / "photos.json").read_text())["class_names"] == RUNS[1]
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
@@ -402,6 +431,7 @@ def damage_photos(folder):
         (change_digest, [], "the weights of 'small' found here are not those that"),
         (change_benchmark, [], "was trained on a benchmark of your own"),
         (damage_photos, [], "positions outside of its 16 images"),
+        (exchange_photos, [], "differ in the labels of the train stream"),
     ],
 )
 def test_messages_say_why_a_run_cannot_be_continued(
