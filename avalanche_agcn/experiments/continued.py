@@ -116,6 +116,10 @@ class Parent:
         """The plan in the run's file of photos; a ValueError if it is not that of the results."""
         plan = read_photos_file(path, backbone)
         own = plan
+        if plan.class_names != self.results.class_names:
+            raise ValueError(
+                f"{path} has other class_names than {RESULTS_FILE} beside it: run it again with --overwrite."
+            )
         if self.settings.continues is not None:  # the fingerprint is that of the photos it added
             n_earlier = sum(self.settings.earlier_classes)
             ends = accumulate(self.results.classes_per_experience)

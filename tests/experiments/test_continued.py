@@ -6,6 +6,7 @@ import itertools
 import json
 import ntpath
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -379,6 +380,53 @@ def test_a_stopped_overwrite_leaves_the_photos_of_the_earlier_run(photos, finish
     assert (folder / "photos.json").read_bytes() == before
     replaced.run()
     assert json.loads((folder / "photos.json").read_text())["class_names"] == RUNS[1]
+
+
+def change_photos(*path, value):
+    """A function that replaces a value in ``photos.json``, at this path in it."""
+
+    def change(folder):
+        content = part = json.loads((folder / "photos.json").read_text())
+        for step in path[:-1]:
+            part = part[step]
+        if value is None:
+            del part[path[-1]]
+        else:
+            part[path[-1]] = value
+        (folder / "photos.json").write_text(json.dumps(content))
+
+    return change
+
+
+OF_TRAIN = ("streams", "train", "experiences")
+DAMAGES = [
+    (("class_names", 1), "person", "class_names must be different names, but is a list of 4"),
+    (("class_names", 1), "cow", "photos.json has other class_names than results.json beside it"),
+    (
+        ("protocol", "image_size"),
+        10**9,
+        "protocol.image_size must be a whole number from 8 to 4096, but is 1",
+    ),
+    (("protocol", "image_size"), 16.5, "protocol.image_size must be a whole number from 8 to 4096, but is 1"),
+    (("protocol", "classes_per_experience"), [2, 1], "must be a list of positive numbers that sum to the 4"),
+    (("sources", "train", "labels", 3), [-1], "sources.train.labels[3] must be different columns of the 4"),
+    (("sources", "train", "labels", 3), [4], "sources.train.labels[3] must be different columns of the 4"),
+    (("sources", "train", "labels", 3), None, "sources.train.labels must be a list of 16, the number of"),
+    (("sources", "train", "names"), ["a"], "sources.train.names must be a list of 16, the number of files"),
+    ((*OF_TRAIN, 0), None, "streams.train.experiences must be photos of 2 experiences, but is a list of 1"),
+    ((*OF_TRAIN, 0), [1, 1], "streams.train has an image twice in one experience"),
+    (("streams", "test"), None, "streams must be train, test and others, but is an object with 1 names"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), DAMAGES)
+def test_damaged_photos_of_a_run_give_one_sentence(path, value, message, finished, tmp_path):
+    folder = tmp_path / "ewc-seed0"
+    shutil.copytree(finished("ewc", FROZEN), folder)
+    change_photos(*path, value=value)(folder)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        load_run(folder, log=lambda text: None)
+    assert str(folder / "photos.json") in str(error.value)
 
 
 @pytest.mark.parametrize(
