@@ -90,7 +90,7 @@ def _has(*names: str) -> AfterValidator:
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=2**63 - 1)]
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e10)]  # three centuries
 Percent = Annotated[float, Field(ge=0, le=100)]
 Percents = list[Percent | None]
 Probability = Annotated[float, AfterValidator(_check_probability)]
