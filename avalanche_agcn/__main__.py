@@ -17,6 +17,8 @@ from avalanche_agcn.experiments.exit_codes import handle_signals, returns_exit_c
 PROG = "avalanche-agcn"
 UNREADABLE = 3
 """Exit code of `predict` if it had to skip photos."""
+MAX_LISTED = 100
+"""Sentences that `check` prints of a kind."""
 EXPORT_SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "pt2": ".pt2"}  # models/ would import torch
 
 
@@ -166,7 +168,10 @@ def check(argv: Sequence[str]) -> int:
     found = check_photos(benchmark)
     for title, sentences in {"Wrong": found.errors, "To look at": found.warnings}.items():
         if sentences:
-            print("\n".join([f"\n{title}:", *(f"- {sentence}." for sentence in sentences)]))
+            lines = [f"- {sentence}." for sentence in sentences[:MAX_LISTED]]
+            n_more = len(sentences) - MAX_LISTED
+            more = [f"- and {n_more} more."] if n_more > 0 else []
+            print("\n".join([f"\n{title}:", *lines, *more]))
     return int(bool(found.errors))
 
 

@@ -54,7 +54,7 @@ class FurtherPhotos:
         if self.test_labels is not None:
             test_photos = self._read(self.test_labels, log).table
             return _widen(photos, names, self.labels), _widen(test_photos, names, self.test_labels)
-        if found.splits is not None and len(set(found.splits)) > 1:
+        if found.divides:
             train, test = tables_of_splits(found, log)
             return _widen(train, names, self.labels), _widen(test, names, self.labels)
         is_test = split_photos(photos.labels, self.test_size)

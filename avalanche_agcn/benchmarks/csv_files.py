@@ -75,6 +75,11 @@ class PhotoLabels(NamedTuple):
     places: list[str]  # where each photo is named: "labels.csv, row 7"
     splits: list[str] | None = None  # "train", "test" or "val" for each photo, if the file says so
 
+    @property
+    def divides(self) -> bool:
+        """Whether the file says which photos to test on; a column with train alone does not."""
+        return self.splits is not None and set(self.splits) != {"train"}
+
     def table_of(self, split: str) -> LabelTable:
         """The photos of one split."""
         assert self.splits is not None
@@ -307,6 +312,8 @@ def _from_names(
 ) -> tuple[Tensor, list[str], str]:
     if separator is None:
         separator = _detect_separator(rows)
+    else:
+        _check_separator(rows, separator)
     names_of_rows = [_names(row, separator) for row in rows]
     if classes is None:
         classes = sorted(set().union(*names_of_rows))
@@ -332,6 +339,20 @@ def _detect_separator(rows: Sequence[Row]) -> str:
         if any(sign in cell for cell in cells):
             return sign
     return EACH_CELL
+
+
+def _check_separator(rows: Sequence[Row], separator: str) -> None:
+    """Reject a separator that no cell has, if another one seems to be used."""
+    if any(separator in cell for cell in _all_cells(rows)):
+        return
+    for row in rows:
+        for cell in row.cells:
+            other = next((sign for sign in ";|" if sign in cell), None)
+            if other is not None:
+                raise row.error(
+                    f"{shown(cell)} looks like several names, but no cell has the separator "
+                    f"{shown(separator)}; give --separator {other!r} or leave it out"
+                )
 
 
 def _names(row: Row, separator: str) -> list[str]:

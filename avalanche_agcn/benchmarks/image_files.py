@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 import re
@@ -223,9 +222,9 @@ def find_unreadable(images: ImageFiles) -> list[tuple[int, str]]:
 
     def reason(k: int) -> str | None:
         path = images.path(k)
+        if not os.path.isfile(path):  # opening a named pipe would wait for a writer
+            return ""
         try:
-            if not os.path.isfile(path):  # opening a named pipe would wait for a writer
-                raise FileNotFoundError(f"There is no image file {path}{_name_with_suffix(path)}")
             images[k]
         except OSError as error:
             return str(error).rstrip(".")
@@ -233,15 +232,39 @@ def find_unreadable(images: ImageFiles) -> list[tuple[int, str]]:
 
     with ThreadPoolExecutor() as threads:  # Pillow decodes without Python's lock
         reasons = list(threads.map(reason, range(len(images))))
-    return [(k, text) for k, text in enumerate(reasons) if text is not None]
+    found = []
+    folders: dict[str, dict[str, str]] = {}
+    for k, text in enumerate(reasons):
+        if text == "":
+            text = f"There is no image file {images.path(k)}{_name_with_suffix(images.path(k), folders)}"
+        if text is not None:
+            found.append((k, text))
+    return found
 
 
-def _name_with_suffix(path: str) -> str:
-    """For a message: the image file with this name and a suffix, such as ``.jpg``, if there is one."""
-    for other in sorted(glob.glob(f"{glob.escape(path)}.*")):
-        if IMAGE_FILE.fullmatch(os.path.basename(other)):
-            return f", but there is {os.path.basename(other)}: add the suffix to the labels"
-    return ""
+def _name_with_suffix(path: str, folders: dict[str, dict[str, str]]) -> str:
+    """For a message: the image file with this name and a suffix, such as ``.jpg``, if there is one.
+
+    ``folders`` keeps what was found in each folder, so that a folder of many photos is listed once.
+    """
+    folder, name = os.path.split(path)
+    if folder not in folders:
+        folders[folder] = _files_without_suffix(folder)
+    other = folders[folder].get(name)
+    return "" if other is None else f", but there is {other}: add the suffix to the labels"
+
+
+def _files_without_suffix(folder: str) -> dict[str, str]:
+    """The first image file for each name without suffix: ``a.b.jpg`` for ``a`` and for ``a.b``."""
+    try:
+        names = sorted(filter(IMAGE_FILE.fullmatch, os.listdir(folder)))
+    except OSError:  # there is no such folder, or it cannot be read
+        return {}
+    files: dict[str, str] = {}
+    for name in names:
+        for dot in re.finditer(r"\.", name):
+            files.setdefault(name[: dot.start()], name)
+    return files
 
 
 def check_inside(file: str, place: str) -> None:

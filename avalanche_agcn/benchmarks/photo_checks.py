@@ -98,12 +98,11 @@ def check_photos(benchmark: MultiLabelBenchmark, *, open_images: bool = True) ->
     test = benchmark.plan.evaluation["test"].source
     assert isinstance(train, ImageFiles)
     assert isinstance(test, ImageFiles)
-    errors = []
+    names = [" and ".join(map(repr, group)) for group in similar_names(benchmark.class_names)]
+    errors = [f"{group} are different classes: use one spelling" for group in names]
     if open_images:
         for images in (train, test):
             errors += [reason for _, reason in find_unreadable(images)]
-    names = [" and ".join(map(repr, group)) for group in similar_names(benchmark.class_names)]
-    errors += [f"{group} are different classes: use one spelling" for group in names]
     warnings = []
     few = [row for row in count_classes(benchmark) if 0 < row.n_test < FEW_POSITIVES]
     if few:

@@ -223,7 +223,7 @@ def _read_both(
     photos = found.table
     if test_labels is not None:
         return photos, read(test_labels, photos.class_names).table
-    if found.splits is not None and len(set(found.splits)) > 1:
+    if found.divides:
         return tables_of_splits(found, log)
     is_test = split_photos(photos.labels, test_size)
     if not is_test.any():

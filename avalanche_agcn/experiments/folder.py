@@ -46,6 +46,12 @@ def data_fingerprint(plan: Plan) -> Fingerprint:
     return {name: _stream_fingerprint(images, plan.class_names) for name, images in streams.items()}
 
 
+def list_fingerprint(plan: Plan) -> Fingerprint:
+    """The parts of `data_fingerprint` that need no image files: names, labels and their order."""
+    streams = {"train": plan.train, **plan.evaluation}
+    return {name: _list_digests(images, plan.class_names) for name, images in streams.items()}
+
+
 def changed_data(old: Mapping[str, Mapping[str, str]], new: Fingerprint) -> list[str]:
     """Differences between two fingerprints: ``["the labels of the train stream"]``."""
     changed = []
@@ -60,14 +66,9 @@ def changed_data(old: Mapping[str, Mapping[str, str]], new: Fingerprint) -> list
 
 
 def _stream_fingerprint(images: Images, class_names: Sequence[str]) -> dict[str, str]:
-    source, labels, positions = images
-    used = torch.cat(list(positions)).unique()
-    names = {p: image_name(source, p) for p in used.tolist()}
-    by_name = sorted(names, key=names.__getitem__)  # so that only "order" depends on the order of the data
-    parts = {
-        "images": digest(f"{names[p]}\n".encode() for p in by_name),
-        "labels": digest([repr(list(class_names)).encode(), labels[by_name].numpy().tobytes()]),
-    }
+    source = images.source
+    by_name = _positions_by_name(images)
+    parts = _list_digests(images, class_names)
     if isinstance(source, ImageFiles):
         sizes = [_size(source.path(p)) for p in by_name]
         parts["sizes"] = digest([np.array(sizes, dtype=np.int64).tobytes()])
@@ -79,8 +80,25 @@ def _stream_fingerprint(images: Images, class_names: Sequence[str]) -> dict[str,
             again = digest(image_bytes(source, spread(by_name)))
         if first == again:  # else the source augments its images
             parts["contents"] = first
-    parts["order"] = digest(repr([names[p] for p in part.tolist()]).encode() for part in positions)
     return parts
+
+
+def _list_digests(images: Images, class_names: Sequence[str]) -> dict[str, str]:
+    source, labels, positions = images
+    by_name = _positions_by_name(images)
+    orders = [[image_name(source, p) for p in part.tolist()] for part in positions]
+    return {
+        "images": digest(f"{image_name(source, p)}\n".encode() for p in by_name),
+        "labels": digest([repr(list(class_names)).encode(), labels[by_name].numpy().tobytes()]),
+        "order": digest(repr(order).encode() for order in orders),
+    }
+
+
+def _positions_by_name(images: Images) -> list[int]:
+    """Positions of the images that are used, sorted so that only "order" depends on that of the data."""
+    used = torch.cat(list(images.positions)).unique()
+    names = {p: image_name(images.source, p) for p in used.tolist()}
+    return sorted(names, key=names.__getitem__)
 
 
 def _size(path: str) -> int:

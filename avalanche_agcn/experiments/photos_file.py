@@ -17,11 +17,13 @@ import torch
 from avalanche_agcn.benchmarks.image_files import ImageFiles, ImageOptions, check_inside
 from avalanche_agcn.benchmarks.multilabel import Images, Plan
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.checks import check_fields, read_json, relative_path
+from avalanche_agcn.checks import check_fields, read_json, reject_value, relative_path
 from avalanche_agcn.experiments.checkpoint import write_json
 
 PHOTOS_FILE = "photos.json"
 FORMAT = 1
+SIZES = (8, 4096)
+"""Least and largest side of images in pixels."""
 FIELDS: dict[str, Any] = {
     "class_names": list[str],
     "protocol": dict,
@@ -96,17 +98,27 @@ def read_photos_file(path: Path, backbone: Any) -> Plan:
 
 
 def _make_plan(content: dict[str, Any], path: Path, backbone: Any) -> Plan:
-    n_classes = len(content["class_names"])
+    names = content["class_names"]
+    n_classes = len(names)
+    _check(0 < len(set(names)) == n_classes, f"{path}: class_names", "different names", names)
     sources = {}
     for name, described in content["sources"].items():
         check_fields(described, SOURCE_FIELDS, f"{path}: sources.{name}")
+        _check_source(described, f"{path}: sources.{name}", n_classes)
         sources[name] = _make_source(described, path, n_classes)
     known = {field.name for field in fields(Protocol)}
     protocol = Protocol(**{name: value for name, value in content["protocol"].items() if name in known})
+    _check_protocol(protocol, n_classes, path)
+    for name in ("train", "test"):
+        _check(name in content["streams"], f"{path}: streams", "train, test and others", content["streams"])
+    n_experiences = len(protocol.classes_per_experience or ())
     streams = {}
     for name, stream in content["streams"].items():
         check_fields(stream, STREAM_FIELDS, f"{path}: streams.{name}")
         source = sources[stream["source"]]
+        fits = len(stream["experiences"]) == n_experiences
+        wanted = f"photos of {n_experiences} experiences"
+        _check(fits, f"{path}: streams.{name}.experiences", wanted, stream["experiences"])
         positions = [torch.tensor(part, dtype=torch.long) for part in stream["experiences"]]
         _check_positions(positions, len(source), f"{path}: streams.{name}")
         streams[name] = Images(source, torch.as_tensor(source.targets), positions)
@@ -119,6 +131,36 @@ def _make_plan(content: dict[str, Any], path: Path, backbone: Any) -> Plan:
         labels_complete=content["labels_complete"],
         **transforms,
     )
+
+
+def _check(fits: bool, place: str, wanted: str, value: Any) -> None:
+    if not fits:
+        reject_value(place, wanted, value)
+
+
+def _check_protocol(protocol: Protocol, n_classes: int, path: Path) -> None:
+    """Check what the plan and its transforms need of the protocol."""
+    place = f"{path}: protocol"
+    size, sizes = protocol.image_size, protocol.classes_per_experience
+    fits = type(size) is int and SIZES[0] <= size <= SIZES[1]
+    _check(fits, f"{place}.image_size", f"a whole number from {SIZES[0]} to {SIZES[1]}", size)
+    fits = isinstance(sizes, list) and all(type(n) is int and n > 0 for n in sizes)
+    fits = fits and sum(sizes) == n_classes  # type: ignore[arg-type]
+    wanted = f"a list of positive numbers that sum to the {n_classes} class_names"
+    _check(fits, f"{place}.classes_per_experience", wanted, sizes)
+
+
+def _check_source(described: dict[str, Any], place: str, n_classes: int) -> None:
+    """Check that names and labels are those of the files."""
+    n_files = len(described["files"])
+    for part in ("names", "labels"):
+        value = described[part]
+        fits = value is None or len(value) == n_files
+        _check(fits, f"{place}.{part}", f"a list of {n_files}, the number of files", value)
+    for row, columns in enumerate(described["labels"]):
+        fits = len(set(columns)) == len(columns) and all(0 <= column < n_classes for column in columns)
+        wanted = f"different columns of the {n_classes} class_names"
+        _check(fits, f"{place}.labels[{row}]", wanted, str(columns))
 
 
 def _make_source(described: dict[str, Any], path: Path, n_classes: int) -> ImageFiles:
@@ -138,3 +180,5 @@ def _check_positions(experiences: Sequence[torch.Tensor], n_images: int, place: 
     for positions in experiences:
         if len(positions) and not 0 <= positions.min() <= positions.max() < n_images:
             raise ValueError(f"{place} has positions outside of its {n_images} images: run it again.")
+        if len(positions.unique()) < len(positions):
+            raise ValueError(f"{place} has an image twice in one experience: run it again.")

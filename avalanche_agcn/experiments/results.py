@@ -35,6 +35,7 @@ from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.settings import (
     DATA_PATHS,
     FORMAT,
+    MAX_NAME,
     check_format,
     check_stored_settings,
     differences,
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 METRICS = ("mAP", "CF1", "OF1")
 RESULTS_FILE, TABLE_FILE, TRIALS_FOLDER = "results.json", "results.jsonl", "trials"
 PACKAGES = ("avalanche-agcn", "avalanche-lib", "torch", "torchvision", "numpy", "pycocotools")
-MAX_NAME = 200
-"""Characters of a class, label or benchmark."""
 ROUNDING = 1e-6
 """By how much rounding errors of a probability may exceed 0 and 1."""
 
@@ -91,7 +90,7 @@ def _has(*names: str) -> AfterValidator:
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Size = Annotated[int, Field(ge=1, le=2**63 - 1)]
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e10)]  # three centuries
 Percent = Annotated[float, Field(ge=0, le=100)]
 Percents = list[Percent | None]
 Probability = Annotated[float, AfterValidator(_check_probability)]

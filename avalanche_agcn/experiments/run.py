@@ -130,8 +130,6 @@ class Run:
         self._started = time.monotonic()
         self.image_benchmark = self.benchmark  # with a frozen backbone, self.benchmark becomes its features
         self.recorder = EvaluationRecorder(self.benchmark, stream=self._evaluation_stream.name)
-        if self._is_first and settings.benchmark == "photos":
-            write_photos(self.folder / PHOTOS_FILE, self.benchmark.plan)
         unused = None if self.continued is None else self.continued.unused
         network, self.benchmark = open_features(settings, self.backbone, self.benchmark, unused, self.log)
         self.strategy = build.make_strategy(
@@ -194,8 +192,8 @@ class Run:
             if self.kept is not None:
                 self._log(f"finished before; its results in {path} are kept (--overwrite repeats the run)")
                 return self.kept
-            if self._overwrite and self._is_first:
-                self._remove_old_run()
+            if self._is_first:
+                self._prepare_folder()
             while self.experience < self.n_experiences:
                 self._run_experience()
             results = self.results()
@@ -219,10 +217,17 @@ class Run:
             f"{names}; they share the threshold {calibration.global_threshold:.2f}"
         )
 
+    def _prepare_folder(self) -> None:
+        """Write the photos of this run, and first remove what an overwritten one left."""
+        if self._overwrite:
+            self._remove_old_run()
+        if self.settings.benchmark == "photos":
+            write_photos(self.folder / PHOTOS_FILE, self.image_benchmark.plan)
+
     def _remove_old_run(self) -> None:
-        """Remove results, state and models, so that the folder never has parts of two runs."""
-        (self.folder / RESULTS_FILE).unlink(missing_ok=True)
-        (self.folder / folder.STATE_FILE).unlink(missing_ok=True)
+        """Remove results, state, photos and models, so that the folder never has parts of two runs."""
+        for name in (RESULTS_FILE, folder.STATE_FILE, PHOTOS_FILE):
+            (self.folder / name).unlink(missing_ok=True)
         for suffix in (TENSORS, DESCRIPTION):
             for model in self.folder.glob(f"model*{suffix}"):
                 model.unlink()

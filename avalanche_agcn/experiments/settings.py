@@ -10,14 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
 from avalanche_agcn.checks import STRICT, did_you_mean, first_problem, shown
-from avalanche_agcn.experiments.methods import METHODS
+from avalanche_agcn.experiments.methods import CHOICES, METHODS, VARIANTS, Label, Variant
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
 Values = Mapping[str, Any]
@@ -46,6 +46,16 @@ def _check_text(value: str) -> str:
     return value
 
 
+MAX_NAME = 200
+"""Characters of a label: with order and seed, its folder's name has at most 255, as systems allow."""
+
+
+def _check_label(value: str) -> str:
+    if not value.strip() or len(value) > MAX_NAME or not value.isprintable():
+        raise PydanticCustomError("label", f"text of 1 to {MAX_NAME} printable characters")
+    return value
+
+
 def _check_separator(value: str) -> str:  # may be a space
     if not value:
         raise PydanticCustomError("empty", "text that is not empty")
@@ -64,6 +74,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 Text = Annotated[str, AfterValidator(_check_text)]
 Separator = Annotated[str, AfterValidator(_check_separator)]
+LabelText = Annotated[str, AfterValidator(_check_label)]
 ProtocolName = Annotated[str, AfterValidator(_check_protocol)]
 Negatives = Annotated[tuple[Literal["memory", "statistics"], ...], BeforeValidator(_as_tuple)]
 Columns = Annotated[tuple[Text, ...], BeforeValidator(_as_tuple)]
@@ -165,7 +176,7 @@ class Settings:
     compile: Annotated[bool, "compile the backbone"] = False
 
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), "seed of everything random"] = 0  # the limit of NumPy
-    label: Annotated[Text | None, "name in tables; the method's if none"] = None
+    label: Annotated[LabelText | None, "name in tables; the method's if none"] = None
     device: Annotated[Text, "where to compute"] = "cpu"
     num_workers: Annotated[int, Field(ge=0, le=256), "processes that load images"] = 0
     cache: Annotated[Text | None, "folder for features of a frozen backbone; the user's if none"] = None
@@ -338,6 +349,7 @@ def resolve(benchmark: BenchmarkName, method: str, chosen: Layers) -> Resolved:
     of_method = {name: value for name, value in method_values.items() if name in known}
     settings = _validate(shared, of_method)
     _check_method(settings)
+    _check_own_label(settings)
     _check_data(settings)
     return Resolved(settings, sources)
 
@@ -473,6 +485,40 @@ def _check_method(settings: Settings) -> None:
             f"{name} cannot use pseudo_labels: they need a method that trains by gradient, one experience "
             "after the other, and has none of its own."
         )
+
+
+def _check_own_label(settings: Settings) -> None:
+    """Reject a label that tables would show as another method, or as a variant that the run is not."""
+    if settings.label is None:
+        return
+    row = _plain_name(Label.parse(settings.label).row)
+    for key, method in METHODS.items():
+        if row in (_plain_name(key), _plain_name(method.name)) and key != settings.method:
+            _reject_label(settings, method.name)
+    for key, named in VARIANTS.items():
+        if row in (_plain_name(key), _plain_name(named.name)) and not _is_variant(settings, named):
+            _reject_label(settings, named.name)
+    for option, choice in CHOICES.items():
+        variant = VARIANTS.get(choice.label or "")
+        if variant is not None and row == _plain_name(option) and not _is_variant(settings, variant):
+            _reject_label(settings, variant.name)
+
+
+def _plain_name(label: str) -> str:
+    return " ".join(label.casefold().split())
+
+
+def _is_variant(settings: Settings, variant: Variant) -> bool:
+    own = {**vars(settings), **settings.method_settings}
+    changed = variant.settings.items()
+    return settings.method == variant.method and all(own[name] == value for name, value in changed)
+
+
+def _reject_label(settings: Settings, name: str) -> NoReturn:
+    raise ValueError(
+        f"the label {shown(settings.label)} is that of {name}, whose settings this run of {settings.method} "
+        "does not have: choose another --label."
+    )
 
 
 def _check_data(settings: Settings) -> None:

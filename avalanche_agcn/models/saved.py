@@ -319,12 +319,18 @@ def save_model(
     write_model(path, content, description)
 
 
+def _is_name(name: str) -> bool:
+    return name.strip() != "" and name.isprintable()
+
+
 def _check_names(class_names: Sequence[str], thresholds: Sequence[float], n_seen: int) -> None:
     if n_seen == 0:
         raise ValueError("The model has seen no class yet; train it before saving it.")
     if len(class_names) < n_seen:
         raise ValueError(f"class_names has {len(class_names)} names for {n_seen} classes; name them all.")
     for name, n in Counter(class_names).items():
+        if not _is_name(name):
+            raise ValueError(f"class_names has {name!r}; give each class a name of printable characters.")
         if n > 1:
             raise ValueError(f"class_names has {name!r} more than once; give each class a name of its own.")
     if len(thresholds) != len(class_names):
@@ -521,6 +527,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     thresholds = found["thresholds"]
     network = found["backbone"]["name"]
     _check(len(set(names)) == len(names) > 0, f"class_names are empty or have a name twice: {listed(names)}")
+    unnamed = [name for name in names if not _is_name(name)]
+    _check(not unnamed, f"class_names are not text of printable characters: {listed(map(repr, unnamed))}")
+    _check("transform" in found, "model.json has no 'transform', which is required (null if there is none)")
     _check(len(names) == len(thresholds), f"{len(names)} classes have {len(thresholds)} thresholds")
     unusable = [threshold for threshold in thresholds if not 0 <= threshold <= 1]
     _check(not unusable, f"thresholds are probabilities from 0 to 1, not {listed(unusable)}")

@@ -185,6 +185,18 @@ def test_a_bad_file_gives_one_sentence_with_the_row(read, tmp_path, kind):
     assert "\n" not in text
 
 
+@pytest.mark.parametrize("separator", [",", " ", ";"])
+def test_a_separator_that_no_cell_has_is_rejected_where_another_one_is_used(read, separator):
+    sign = "|" if separator == ";" else ";"
+    message = f"row 3: 'dog.cat' looks like several names, .*'{separator}'; give --separator '[;|]' or leave"
+    with pytest.raises(ValueError, match=message):
+        read(f"file,labels\na.jpg,person\nb.jpg,dog{sign}cat\n", separator=separator)
+    assert read("file,labels\na.jpg,person\nb.jpg,dog\n", separator=separator).class_names == [
+        "dog",
+        "person",
+    ]
+
+
 def test_missing_files_and_folders_are_named_and_all_images_that_cannot_be_opened(tmp_path, photos, read):
     for path in (tmp_path / "absent.csv", photos):
         with pytest.raises(FileNotFoundError, match=f"There is no file {re.escape(str(path))} with labels"):

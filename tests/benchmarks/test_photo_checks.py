@@ -96,6 +96,26 @@ def test_everything_wrong_is_named_at_once(folder, capsys):
     assert "- 1 test photo is also in train, which flatters the scores: 45.png = 5.png." in printed
 
 
+def test_a_folder_of_missing_photos_is_listed_once_and_the_first_are_printed(folder, capsys, monkeypatch):
+    listed = []
+    for name in ("listdir", "scandir"):
+        own = getattr(os, name)
+        monkeypatch.setattr(
+            os, name, lambda path=".", own=own: (listed.append(os.fspath(path)), own(path))[1]
+        )
+    images = folder / "images"
+    rows = [f"x{k}.v2,{'dog' if k % 2 else 'cat'}" for k in range(150)]
+    (folder / "labels.csv").write_text("\n".join(["file,labels", *rows]))
+    for k in range(60):
+        os.rename(images / f"{k}.png", images / f"x{k}.v2.png")
+    assert main(arguments(folder)) == 1
+    assert len([path for path in listed if path.startswith(str(images))]) == 2  # of train, of test
+    lines = capsys.readouterr().out.splitlines()
+    wrong = lines[lines.index("Wrong:") + 1 :]
+    assert wrong[0].endswith("x0.v2, but there is x0.v2.png: add the suffix to the labels.")
+    assert len(wrong[: wrong.index("- and 50 more.")]) == 100
+
+
 def test_a_run_starts_with_the_same_in_short(folder):
     (folder / "images" / "45.png").write_bytes((folder / "images" / "5.png").read_bytes())
     labels = folder / "labels.csv"

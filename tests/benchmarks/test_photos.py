@@ -106,6 +106,17 @@ def test_wrong_labels_or_options_are_named(folder, change, message):
         SplitPhotos(folder / "images", **{**given, "labels": folder / given["labels"]})
 
 
+@pytest.mark.parametrize("split", ["test", "val"])
+def test_a_column_split_without_train_is_named(folder, split):
+    rows = [f"{name},{';'.join(labels)},{split}" for name, labels in SHOWN.items()]
+    (folder / "labels.csv").write_text("\n".join(["file,labels,split", *rows]))
+    with pytest.raises(ValueError, match=r"column split has no photo to train on: write train beside some"):
+        SplitPhotos(folder / "images", labels=folder / "labels.csv")
+    (folder / "labels.csv").write_text("\n".join(["file,labels,split", *rows]).replace(f",{split}", ",train"))
+    benchmark = SplitPhotos(folder / "images", labels=folder / "labels.csv")
+    assert sum(len(experience.dataset) for experience in benchmark.test_stream) == 4
+
+
 def test_annotations_outside_the_folder_are_named(folder):
     write_coco(folder / "labels.json", {"../secret.jpg": ["dog"]})
     (folder / "xml" / "0.xml").write_text("<annotation><filename>../secret.jpg</filename></annotation>")

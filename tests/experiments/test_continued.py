@@ -6,6 +6,7 @@ import itertools
 import json
 import ntpath
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from avalanche_agcn.checks import relative_path
 from avalanche_agcn.experiments import checkpoint, cli, report
 from avalanche_agcn.experiments.methods import CHOICES
 from avalanche_agcn.experiments.results import RESULTS_FILE
+from avalanche_agcn.experiments.run import Run
+from avalanche_agcn.experiments.settings import make_settings
 
 CLASSES = ["person", "bicycle", "car", "dog", "cat", "boat", "kite", "sheep"]
 RUNS = [CLASSES[:4], CLASSES[4:6], CLASSES[6:]]  # a run, and what each of two further ones adds
@@ -352,6 +355,80 @@ def damage_photos(folder):
     (folder / "photos.json").write_text(json.dumps(content))
 
 
+def exchange_photos(folder):
+    """As if the file were that of another run, with the same photos and other labels."""
+    content = json.loads((folder / "photos.json").read_text())
+    labels = content["sources"]["train"]["labels"]
+    labels[0] = [1] if labels[0] == [0] else [0]
+    (folder / "photos.json").write_text(json.dumps(content))
+
+
+def test_a_stopped_overwrite_leaves_the_photos_of_the_earlier_run(photos, finished, tmp_path):
+    folder = tmp_path / "ewc-seed0"
+    shutil.copytree(finished("ewc", FROZEN), folder)
+    before = (folder / "photos.json").read_bytes()
+    settings = make_settings(
+        "photos",
+        **{**load_run(folder, log=lambda text: None).settings.select("method", "backbone", "image_size")},
+        pretrained=False,
+        dataset_root=str(photos / "photos1"),
+        labels=str(photos / "train1.csv"),
+        test_labels=str(photos / "test1.csv"),
+        n_experiences=2,
+    )
+    replaced = Run(settings, tmp_path, overwrite=True, log=lambda text: None)  # and not run
+    assert (folder / "photos.json").read_bytes() == before
+    replaced.run()
+    assert json.loads((folder / "photos.json").read_text())["class_names"] == RUNS[1]
+
+
+def change_photos(*path, value):
+    """A function that replaces a value in ``photos.json``, at this path in it."""
+
+    def change(folder):
+        content = part = json.loads((folder / "photos.json").read_text())
+        for step in path[:-1]:
+            part = part[step]
+        if value is None:
+            del part[path[-1]]
+        else:
+            part[path[-1]] = value
+        (folder / "photos.json").write_text(json.dumps(content))
+
+    return change
+
+
+OF_TRAIN = ("streams", "train", "experiences")
+DAMAGES = [
+    (("class_names", 1), "person", "class_names must be different names, but is a list of 4"),
+    (("class_names", 1), "cow", "photos.json has other class_names than results.json beside it"),
+    (
+        ("protocol", "image_size"),
+        10**9,
+        "protocol.image_size must be a whole number from 8 to 4096, but is 1",
+    ),
+    (("protocol", "image_size"), 16.5, "protocol.image_size must be a whole number from 8 to 4096, but is 1"),
+    (("protocol", "classes_per_experience"), [2, 1], "must be a list of positive numbers that sum to the 4"),
+    (("sources", "train", "labels", 3), [-1], "sources.train.labels[3] must be different columns of the 4"),
+    (("sources", "train", "labels", 3), [4], "sources.train.labels[3] must be different columns of the 4"),
+    (("sources", "train", "labels", 3), None, "sources.train.labels must be a list of 16, the number of"),
+    (("sources", "train", "names"), ["a"], "sources.train.names must be a list of 16, the number of files"),
+    ((*OF_TRAIN, 0), None, "streams.train.experiences must be photos of 2 experiences, but is a list of 1"),
+    ((*OF_TRAIN, 0), [1, 1], "streams.train has an image twice in one experience"),
+    (("streams", "test"), None, "streams must be train, test and others, but is an object with 1 names"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), DAMAGES)
+def test_damaged_photos_of_a_run_give_one_sentence(path, value, message, finished, tmp_path):
+    folder = tmp_path / "ewc-seed0"
+    shutil.copytree(finished("ewc", FROZEN), folder)
+    change_photos(*path, value=value)(folder)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        load_run(folder, log=lambda text: None)
+    assert str(folder / "photos.json") in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
@@ -402,6 +479,7 @@ def damage_photos(folder):
         (change_digest, [], "the weights of 'small' found here are not those that"),
         (change_benchmark, [], "was trained on a benchmark of your own"),
         (damage_photos, [], "positions outside of its 16 images"),
+        (exchange_photos, [], "differ in the labels of the train stream"),
     ],
 )
 def test_messages_say_why_a_run_cannot_be_continued(

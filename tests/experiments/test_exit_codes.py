@@ -166,6 +166,20 @@ def run_python(code, **environment):
     return subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
 
 
+def test_a_refused_state_and_a_finished_run_are_not_said_to_be_resumable(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / NAME
+    folder.mkdir()
+    (folder / STATE_FILE).write_bytes(b"no state")
+    assert main("coco", None, [*OPTIONS, "--out", str(tmp_path)]) == 1
+    message = capsys.readouterr().err
+    assert "is not a saved state of this package" in message
+    assert "--resume continues it" not in message
+    (folder / "results.json").write_text("{")
+    monkeypatch.setattr(build, "make_backbone", lambda settings: os.kill(os.getpid(), signal.SIGTERM))
+    assert main("coco", None, [*OPTIONS, "--out", str(tmp_path), "--overwrite"]) == 143
+    assert "state of the run" not in capsys.readouterr().err
+
+
 def test_a_terminal_without_unicode_shows_other_characters_as_escapes():
     code = (
         "from avalanche_agcn.experiments.exit_codes import returns_exit_code\n"
@@ -176,12 +190,15 @@ def test_a_terminal_without_unicode_shows_other_characters_as_escapes():
     assert (done.returncode, done.stdout, done.stderr) == (0, "41.3 \\xb1 0.7\n", "")
 
 
-def test_a_home_directory_that_cannot_be_written_is_named_with_the_remedy():
+@pytest.mark.parametrize(
+    ("home", "named"), [("/dev/null", "/dev/null/.avalanche"), ("/proc/no/home", "/proc/no")]
+)
+def test_a_home_directory_that_cannot_be_written_is_named_with_the_remedy(home, named):
     done = run_python(
         "from avalanche_agcn.__main__ import main; raise SystemExit(main(['predict', 'a', 'b']))",
-        HOME="/dev/null",
+        HOME=home,
     )
     assert done.returncode == 1
-    assert "Stopped: Avalanche writes to /dev/null/.avalanche when it is imported" in done.stderr
+    assert f"Stopped: Avalanche writes to {named} when it is imported" in done.stderr
     assert "set HOME to a folder that can be written.\n" in done.stderr
     assert "Traceback" not in done.stderr

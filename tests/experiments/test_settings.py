@@ -1,4 +1,5 @@
 import json
+import re
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,7 @@ from avalanche_agcn.experiments.settings import (
     differences,
     make_settings,
     merge,
+    run_name,
 )
 from avalanche_agcn.models import backbones, word_vectors
 
@@ -99,9 +101,13 @@ for name, value, wanted in [
     ("lr", True, "a finite number"),
     ("dataset_root", 3, "text or none"),
     ("pool", "mean", "'max' or 'avg'"),
+    ("label", "two\nlines", "text of 1 to 200 printable characters"),
+    ("label", " ", "text of 1 to 200 printable characters"),
     ("graph", "dense", "'paper', 'official', 'plain' or 'identity' or none"),
 ]:
-    REJECTED.append(("coco", {name: value}, f"the setting {name} must be {wanted}, not {value!r}"))
+    REJECTED.append(
+        ("coco", {name: value}, f"the setting {name} must be {wanted}, not {re.escape(repr(value))}")
+    )
 for name, value, reason, methods in [
     ("pseudo_labels", True, "pseudo_labels: .*", ONE_PASS),
     ("negatives", ["memory"], "negatives from memory: .*--memory.*", ["ewc", "agem", "agcn", "multitask"]),
@@ -114,6 +120,47 @@ for name, value, reason, methods in [
 def test_settings_that_do_not_fit_are_named_with_what_is_wanted(benchmark, given, message):
     with pytest.raises(ValueError, match=rf"^{message}\.$"):
         make_settings(benchmark, **given)
+
+
+def test_a_label_is_as_long_as_results_and_folders_allow():
+    longest = "é" * 200
+    settings = make_settings("scenes", label=longest, class_order="shuffled-" + "9" * 18, seed=2**32 - 1)
+    assert len(run_name("e" * 200, settings.class_order, settings.seed, None)) <= 255 - len("-continued99")
+    with pytest.raises(ValueError, match="the setting label must be text of 1 to 200 printable characters"):
+        make_settings("scenes", label=longest + "é")
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("ewc", {"label": "agcn"}),
+        ("ewc", {"label": " Streaming_Ridge, tuned"}),
+        ("er", {"label": "fine-tuning"}),
+        ("finetuning", {"label": "AGCN Statistics"}),
+        ("er", {"label": "er_negatives"}),
+        ("agcn", {"label": "agcn statistics"}),
+        ("er", {"label": "er + negatives, 50 photos"}),
+    ],
+)
+def test_no_method_can_pass_as_another_by_its_label(method, given):
+    with pytest.raises(
+        ValueError, match=r"^the label .* is that of .* does not have: choose another --label\.$"
+    ):
+        make_settings("scenes", method=method, **given)
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("ewc", {"label": "ewc"}),
+        ("ewc", {"label": "EWC, strong"}),
+        ("ewc", {"label": "agcn and more"}),
+        ("agcn", {"label": "agcn statistics", "preset": "statistics"}),
+        ("er", {"label": "er + negatives, 50 photos", "negatives": ["memory"]}),
+    ],
+)
+def test_a_run_may_have_the_label_of_what_it_is(method, given):
+    assert make_settings("scenes", method=method, **given).label == given["label"]
 
 
 def test_sources_of_labels_are_taken():

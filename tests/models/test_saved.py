@@ -161,10 +161,20 @@ def test_a_model_trained_in_half_precision_predicts_in_it(tmp_path):
         make_settings("scenes", TINY, method="er", freeze_backbone=True, amp="bf16")
 
 
-def test_a_name_with_control_characters_does_not_reach_the_terminal(copy, finished, capsys):
+def test_a_name_with_control_characters_is_rejected_and_does_not_reach_the_terminal(copy, finished, capsys):
     rewrite(copy, lambda c: {**c, "class_names": ["\x1b[31mred\n", "b", "c", "d"], "thresholds": [0.0] * 4})
-    assert main(["predict", str(copy), str(finished[1])]) == 0
-    assert r"'\x1b[31mred\n'" in capsys.readouterr().out
+    assert main(["predict", str(copy), str(finished[1])]) == 1
+    printed = capsys.readouterr().err
+    assert r"class_names are not text of printable characters: '\x1b[31mred\n'" in printed
+    rewrite(copy, lambda c: {**c, "class_names": ["a", " ", "c", "d"]})
+    with pytest.raises(ValueError, match="class_names are not text of printable characters: ' '"):
+        load_model(copy)
+
+
+def test_a_description_without_a_transform_says_so(copy):
+    rewrite(copy, lambda content: {name: value for name, value in content.items() if name != "transform"})
+    with pytest.raises(ValueError, match=r"model.json has no 'transform', which is required"):
+        load_model(copy)
 
 
 def test_predict_takes_one_threshold_for_all_classes_and_a_number_of_labels(finished, capsys):
