@@ -77,7 +77,7 @@ def tables(found: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> di
     sums = [
         [
             NAMES[stream],
-            "exact" if row["rest"] is None else f"{row['rest']:g}" + " (`compact`)" * (row["rest"] == REST),
+            "exact" if row["rest"] is None else f"{row['rest']:g}" + " (compact)" * (row["rest"] == REST),
             f"{row['bytes'] / 1e6:.1f} MB",
             f"{row['share of bytes']:.3f}",
             f"{row['mAP']:.2f}",
