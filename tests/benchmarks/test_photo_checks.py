@@ -145,7 +145,10 @@ def test_photos_of_val_are_tested_on_only_without_test_photos(folder):
     assert "48 train, 12 test" in repr(SplitPhotos(**data))
     assert any("column not used: split has 'fold 3', not train and test" in line for line in lines)
     labels.write_text(text.replace("train", "test"))
-    assert "48 train, 12 test" in repr(SplitPhotos(**data))  # one value divides nothing
+    with pytest.raises(ValueError, match="split has no photo to train on: write train beside some photos"):
+        SplitPhotos(**data)
+    labels.write_text(text.replace("Test", "train"))
+    assert "48 train, 12 test" in repr(SplitPhotos(**data))  # no photo to test on: some are held out
 
 
 def test_names_that_differ_in_more_than_spelling_are_not_similar():

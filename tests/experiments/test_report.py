@@ -10,7 +10,7 @@ from scipy import stats
 from avalanche_agcn.__main__ import main
 from avalanche_agcn.benchmarks import SplitScenes
 from avalanche_agcn.experiments import report as module
-from avalanche_agcn.experiments.methods import ABLATIONS
+from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.report import fill_in
 from avalanche_agcn.experiments.results import METRICS, mean_and_deviation
 from avalanche_agcn.experiments.settings import SMOKE, change_settings, make_settings
@@ -21,10 +21,11 @@ def store(tmp_path, make_result):
     """A function that stores a results.json as a run leaves it."""
 
     def write(label="agcn", benchmark="scenes", class_order=None, **changes):
-        given = {"dataset_root": None if benchmark == "scenes" else "absent", "label": label}
-        settings = make_settings(benchmark, SMOKE, **given, class_order=class_order)
-        if label in ABLATIONS:
-            settings = change_settings(settings, **ABLATIONS[label].changes(settings.method_settings))
+        given = {"dataset_root": None if benchmark == "scenes" else "absent", "class_order": class_order}
+        method = label if label in METHODS else "agcn"
+        settings = make_settings(benchmark, SMOKE, method=method, **given)
+        changed = ABLATIONS[label].changes(settings.method_settings) if label in ABLATIONS else {}
+        settings = change_settings(settings, **changed, label=label)
         name = {"scenes": "SplitScenes", "coco": "SplitCOCO"}[benchmark]
         result = make_result(benchmark=name, settings=settings.as_dict(), **changes)
         result.write(tmp_path / "runs" / result.name / "results.json")
