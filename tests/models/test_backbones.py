@@ -128,6 +128,14 @@ def test_folded_convolution_computes_the_same_and_other_normalisations_stay(bias
     assert fold_into_convolutions(layers) == 0
 
 
+def test_networks_without_normalisation_are_not_run_for_folding():
+    class Rejecting(nn.Conv2d):
+        def forward(self, x):
+            raise AssertionError("its maps of a large image may not fit into memory")
+
+    assert fold_into_convolutions(nn.Sequential(Rejecting(3, 8, 3), nn.ReLU())) == 0
+
+
 @pytest.mark.parametrize("name", ["small", "resnet18", "mobilenet_v2"])
 def test_folded_networks_give_the_same_features(name):
     plain, folded = twins(name, freeze_batchnorm=True, fold_batchnorm=True)
