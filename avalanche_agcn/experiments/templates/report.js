@@ -431,24 +431,31 @@
       content.append(...title("Found labels", `A label is found if its probability is at or above the threshold of its class. Counts are of all test images after the last experience${many}. The best threshold has the highest F1 on the test images themselves, which is optimistic.`), withHint(table));
       redraws.push(() => table.replaceChildren(drawDecisions(method)));
     };
-    // Mean probability against the share of positives, in bins and of each class.
+    // Mean probability (horizontal) against the share of positives (vertical), up to `top` percent.
+    const drawDiagonal = (maps, caption, label, top, marks) => {
+      const beside = content.clientWidth > 760 ? 2 : 1, edge = 40;
+      const side = between(240, content.clientWidth / beside - 40, 480), room = side - edge - 14;
+      const X = (v) => edge + (room * v) / top, Y = (v) => 10 + room * (1 - v / top);
+      const ticks = niceTicks(0, top, 5).flatMap((v) => [
+        s("line", { class: "axis", x1: X(v), x2: X(v), y1: Y(0), y2: Y(top) }), s("line", { class: "axis", x1: X(0), x2: X(top), y1: Y(v), y2: Y(v) }),
+        s("text", { x: X(v), y: Y(0) + 16, "text-anchor": "middle" }, number(v, top < 5 ? 1 : 0)), s("text", { x: X(0) - 6, y: Y(v) + 4, "text-anchor": "end" }, number(v, top < 5 ? 1 : 0))]);
+      const diagonal = s("line", { class: "rule", x1: X(0), y1: Y(0), x2: X(top), y2: Y(top) });
+      const svg = s("svg", { width: side, height: side, role: "img", "aria-label": label }, ticks, diagonal, marks(X, Y));
+      figure(maps, caption).append(svg);
+    };
     const drawReliability = (method) => {
       if (!method.reliability) return;
       const { cells, probability, share, class_probability: ofClass, class_share: shares } = method.reliability;
-      const side = between(240, content.clientWidth - 20, 380), edge = 40, room = side - edge - 14;
-      const X = (v) => edge + (room * v) / 100, Y = (v) => 10 + room * (1 - v / 100);
-      const ticks = [0, 25, 50, 75, 100].flatMap((v) => [
-        s("line", { class: "axis", x1: X(v), x2: X(v), y1: Y(0), y2: Y(100) }), s("line", { class: "axis", x1: X(0), x2: X(100), y1: Y(v), y2: Y(v) }),
-        s("text", { x: X(v), y: Y(0) + 16, "text-anchor": "middle" }, String(v)), s("text", { x: X(0) - 6, y: Y(v) + 4, "text-anchor": "end" }, String(v))]);
-      const bins = probability.map((p, k) => s("circle", { cx: X(p), cy: Y(share[k]), r: 4, fill: method.colour }, s("title", {}, `mean probability ${number(p)} %: the label is there in ${number(share[k])} % of ${cells[k].toLocaleString("en")}`)));
-      const rings = classes.filter((_, c) => known(ofClass[c]) && known(shares[c])).map((name) => {
-        const c = classes.indexOf(name);
-        return s("circle", { cx: X(ofClass[c]), cy: Y(shares[c]), r: 3.5, fill: "none", stroke: "currentColor" }, s("title", {}, `${name}: mean probability ${number(ofClass[c])} %, on ${number(shares[c])} % of the images`));
-      });
-      const plot = s("svg", { width: side, height: side, role: "img", "aria-label": `Reliability of the probabilities of ${method.name}` },
-        ticks, s("line", { class: "rule", x1: X(0), y1: Y(0), x2: X(100), y2: Y(100) }),
-        s("polyline", { points: probability.map((p, k) => `${X(p)},${Y(share[k])}`).join(" "), fill: "none", stroke: method.colour, "stroke-width": 2 }), bins, rings);
-      content.append(...title("Reliability", "Mean probability (horizontal) against how often the label is there (vertical), in percent of the test images. Dots: probabilities of all classes, in bins; rings: the mean probability of each class and its share. On the diagonal, probabilities are right."), h("div", { class: "plot" }, plot));
+      const maps = h("div", { class: "maps" });
+      content.append(...title("Reliability", "Mean probability (horizontal) against how often the label is there (vertical), in percent of the test images. On the diagonal, probabilities are right."), maps);
+      drawDiagonal(maps, "Probabilities of all classes, in bins", `Reliability of the probabilities of ${method.name}`, 100, (X, Y) => [
+        s("polyline", { points: probability.map((p, k) => `${X(p)},${Y(share[k])}`).join(" "), fill: "none", stroke: method.colour, "stroke-width": 2 }),
+        ...probability.map((p, k) => s("circle", { cx: X(p), cy: Y(share[k]), r: 4, fill: method.colour }, s("title", {}, `mean probability ${number(p)} %: the label is there in ${number(share[k])} % of ${cells[k].toLocaleString("en")}`)))]);
+      const drawn = classes.map((_, c) => c).filter((c) => known(ofClass[c]) && known(shares[c]));
+      if (!drawn.length) return;
+      const top = 1.05 * Math.max(...drawn.flatMap((c) => [ofClass[c], shares[c]])) || 1;
+      drawDiagonal(maps, "Mean probability of each class and its share", `Mean probabilities of classes of ${method.name}`, top, (X, Y) => drawn.map((c) =>
+        s("circle", { cx: X(ofClass[c]), cy: Y(shares[c]), r: 4, fill: "none", stroke: "currentColor" }, s("title", {}, `${classes[c]}: mean probability ${number(ofClass[c])} %, on ${number(shares[c])} % of the images`))));
     };
     const drawPictures = (method) => {
       if (!method.pictures.length) return;
