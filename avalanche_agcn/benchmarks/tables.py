@@ -38,6 +38,9 @@ def benchmark_from_tables(
     image_options: ImageOptions,
 ) -> MultiLabelBenchmark:
     """A benchmark of images below ``root``, with the most frequent classes of ``train`` or all of them."""
+    for name, table in {"train": train, "test": test}.items():
+        if not table.files:
+            raise ValueError(f"There are no {name} images; check the file of the {name} labels.")
     for number, (one, other) in enumerate(zip_longest(train.class_names, test.class_names)):
         if one != other:
             raise ValueError(

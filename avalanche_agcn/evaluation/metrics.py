@@ -6,7 +6,7 @@ depend on how the images are split into batches or over processes.
 
 import copy
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
@@ -23,8 +23,11 @@ class MultiLabelMetric(ABC):
     To write a metric, implement ``update(scores, targets)`` and `_result`. If the metric ranks images,
     ``update`` keeps all scores with ``self._keep(self._make_batch(scores, targets), scores.shape[1])``;
     otherwise it keeps a smaller record, such as counts. `_result` computes the value from ``self._records``,
-    the records of all batches and processes; nothing else is reset or gathered.
+    the records of all batches and processes; nothing else is reset or gathered. Metrics are merged only if
+    their attributes in ``settings`` are equal.
     """
+
+    settings: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         self.reset()
@@ -55,6 +58,13 @@ class MultiLabelMetric(ABC):
 
     def merge_state(self, other: Self) -> None:
         """Add the images of another metric with the same settings and increments."""
+        for name in self.settings:
+            here, there = getattr(self, name), getattr(other, name)
+            if here != there:
+                raise ValueError(
+                    f"A {type(self).__name__} with {name}={there} cannot be merged into one with "
+                    f"{name}={here}; use the same for both."
+                )
         for record in other._records:
             self._keep(record, other._n_classes)
 
@@ -131,6 +141,8 @@ class MeanROCAUC(ROCAUC):
 class MultiLabelF1(MultiLabelMetric):
     """Class-wise and overall precision, recall and F1; for the arguments see `precision_recall_f1`."""
 
+    settings = ("threshold", "top_k")
+
     def __init__(self, *, threshold: float, top_k: int | None = None) -> None:
         functional.check_decision(threshold, top_k)
         self.threshold = threshold
@@ -142,15 +154,6 @@ class MultiLabelF1(MultiLabelMetric):
         counts = functional.count_predictions(scores, targets, self.threshold, self.top_k)
         self._keep(counts, scores.shape[1])
         self._records = [sum(self._records)]  # a single record, four counts per class
-
-    def merge_state(self, other: Self) -> None:
-        """Add the counts of another metric with the same threshold and ``top_k``."""
-        if (self.threshold, self.top_k) != (other.threshold, other.top_k):
-            raise ValueError(
-                f"Counts with threshold={other.threshold} and top_k={other.top_k} cannot be merged into "
-                f"those with threshold={self.threshold} and top_k={self.top_k}; use the same for both."
-            )
-        super().merge_state(other)
 
     def _result(self) -> PrecisionRecallF1:
         return functional.f1_from_counts(sum(self._records))
@@ -168,6 +171,8 @@ class NestedMetric(MultiLabelMetric):
         >>> metric.result().mAP
         [1.0, 1.0]
     """
+
+    settings = ("threshold",)
 
     def __init__(self, *, threshold: float) -> None:
         functional.check_decision(threshold)

@@ -10,7 +10,7 @@ import functools
 import io
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -44,16 +44,20 @@ KEEP_FREED_MEMORY = {
 """Environment in which glibc keeps the memory of freed tensors: 7 % less time per step of Lite0 at 128 px."""
 
 
-def run_part(part: Part, out: Path, *, jobs: int = 1, log: Log = log_now) -> list[Results]:
-    """Run what is missing below ``out``; return the results of all entries, seeds and class orders.
+def run_part(
+    part: Part, out: Path, *, rows: Collection[str] | None = None, jobs: int = 1, log: Log = log_now
+) -> list[Results]:
+    """Run what is missing below ``out``; return the results of its table.
 
     Trials are written to ``out/trials``, choices to ``out/chosen.json``, and all results to the table
-    ``out/results.jsonl``. ``jobs`` runs at a time have one thread each; results do not depend on it.
+    ``out/results.jsonl``. ``rows`` are labels of entries; others are not run, None runs all. ``jobs`` runs at
+    a time have one thread each; results do not depend on it.
     """
     check_folders(part.final_settings({}))
     try_all = functools.partial(_run_all, stored={}, out=out / TRIALS_FOLDER, jobs=jobs, log=log)
     chosen = choose(part, out, try_all)
-    wanted = part.final_settings(chosen)
+    declared = part.final_settings(chosen)
+    wanted = [settings for settings in declared if rows is None or settings.label in rows]
     by_name = {settings.name: settings for settings in wanted}
     table = Table(out / TABLE_FILE)
     results = _run_all(wanted, table.read(), out=out, jobs=jobs, log=log, finished=table.append)
@@ -61,7 +65,7 @@ def run_part(part: Part, out: Path, *, jobs: int = 1, log: Log = log_now) -> lis
     for name, result in results.items():
         if name not in in_table or changed_settings(in_table[name].settings, by_name[name]):
             table.append(result)  # it was in its folder: the program had ended before it could be added
-    table.sort(list(by_name))
+    table.sort([settings.name for settings in declared])
     return list(table.read().values())
 
 
@@ -87,7 +91,7 @@ def collect(parts: Mapping[str, Part], out: Path, folder: Path, *, log: Log = lo
             nearest = min(reasons, key=lambda name: (reasons[name] == ["no such row"], len(reasons[name])))
             log(f"{path} is left out; it differs from the part {nearest} in {'; '.join(reasons[nearest])}.")
     for name in parts:
-        if known[name] and known[name].keys() == wanted[name].keys():
+        if known[name]:
             Table(out / name / TABLE_FILE).sort(list(wanted[name]))
     return n_added
 
@@ -122,8 +126,9 @@ class Table:
         """Keep the runs with these names, in this order, whichever ended first."""
         with self._lock():
             results = self.read()
-            if list(results) != list(names):
-                write_table(self.path, [results[name] for name in names])
+            kept = [name for name in names if name in results]
+            if list(results) != kept:
+                write_table(self.path, [results[name] for name in kept])
 
     def _lock(self) -> FileLock:
         return FileLock(self.path.with_name(".lock"))

@@ -2,6 +2,7 @@
 
     python runs/studies/study.py coco18 --data ROOT                  # all parts of a stream
     python runs/studies/study.py split_coco --data ROOT --part frozen --jobs 2
+    python runs/studies/study.py coco18 --data ROOT --part frozen --row agcn "ewc + statistics"
     python runs/studies/study.py split_coco --collect results        # add runs of runs/split_coco.py
     python runs/studies/study.py coco18                              # only write the pages
 
@@ -18,7 +19,7 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from declare import HERE, Stream
+from declare import HERE, Part, Stream
 from pages import write_pages
 from running import collect, run_part
 from trials import CHOSEN_FILE, read_choices
@@ -40,6 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("stream", choices=STREAMS)
     parser.add_argument("--data", metavar="ROOT", help="folder of the photos; without it nothing runs")
     parser.add_argument("--part", nargs="+", metavar="PART", help="parts to run (default: all)")
+    parser.add_argument("--row", nargs="+", metavar="LABEL", help="rows to run (default: all)")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time, of one thread each")
     parser.add_argument("--split-lists", metavar="DIR", help="published lists of Split-COCO")
     parser.add_argument("--word-vectors", metavar="FILE", help="GloVe vectors of the classes")
@@ -77,8 +79,16 @@ def _run_study(arguments: argparse.Namespace) -> None:
             base = stream.base(**_paths(stream, arguments))
             # The choices of the part frozen, which runs first, are those of all parts.
             part = stream.parts[name].declare(base, _frozen_choices(out))
-            run_part(part, out / name, jobs=arguments.jobs)
+            _check_rows(part, name, arguments.row or [])
+            run_part(part, out / name, rows=arguments.row, jobs=arguments.jobs)
     write_pages([read_stream(name) for name in STREAMS], arguments.out, arguments.pages)
+
+
+def _check_rows(part: Part, name: str, rows: Sequence[str]) -> None:
+    labels = [entry.label for entry in part.entries]
+    unknown = sorted(set(rows) - set(labels))
+    if unknown:
+        raise ValueError(f"The part {name} has no row {unknown}; it has {labels}.")
 
 
 def _paths(stream: Stream, arguments: argparse.Namespace) -> dict[str, str | None]:

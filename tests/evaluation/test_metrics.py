@@ -91,13 +91,20 @@ def test_float64_after_float32_loses_nothing():
     assert as_list(metric.result()) == expect("AP", *joined)
 
 
+def f1(**settings):
+    return M.MultiLabelF1(threshold=0.0, **settings)
+
+
 def test_results_of_no_image_and_counts_at_other_thresholds_are_rejected():
     for metric in [*map(make, METRICS), M.NestedMetric(threshold=0.0)]:
         assert metric.gather().is_empty  # without processes, gather() returns the metric itself
         with pytest.raises(ValueError, match=r"has seen no image; .* call update\(\)"):
             metric.result()
-    with pytest.raises(ValueError, match=r"threshold=0\.5 .* into those with threshold=0\.0 and top_k=None"):
-        M.MultiLabelF1(threshold=0.0).merge_state(M.MultiLabelF1(threshold=0.5))
+    for other, name in ((M.MultiLabelF1(threshold=0.5), "threshold=0.5"), (f1(top_k=3), "top_k=3")):
+        with pytest.raises(ValueError, match=f"MultiLabelF1 with {name} cannot be merged into one with"):
+            f1().merge_state(other)
+    with pytest.raises(ValueError, match=r"NestedMetric with threshold=0.5 .* one with threshold=0.0; use"):
+        M.NestedMetric(threshold=0.0).merge_state(M.NestedMetric(threshold=0.5))
 
 
 # Nested sets

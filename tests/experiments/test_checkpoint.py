@@ -109,6 +109,7 @@ def whole(tmp_path_factory):
         (3, {"storage_policy": "ocdm", "train_epochs": 2}),  # after an epoch's last step
         (13, {"storage_policy": "ocdm", "train_epochs": 2}),  # in the second epoch of the second experience
     ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else str(value),
 )
 def test_a_killed_run_resumes_with_other_workers_to_the_same_end(tmp_path, changes, n_saves, whole):
     # Stopped with one or two workers, resumed with one fewer.

@@ -102,6 +102,14 @@ def test_every_entry_runs_with_its_seeds_and_the_settings_of_the_best_trial(stud
         assert runs["fixed", seed].settings["lr"] == 2e-3
 
 
+def test_only_the_rows_asked_for_are_run_and_the_table_keeps_the_order_of_the_part(studies, tmp_path):
+    part = replace(make_part(studies), trials=0, seeds=(0,))
+    part = replace(part, entries=[replace(entry, space={}) for entry in part.entries])
+    run_part = partial(studies.running.run_part, part, tmp_path, log=lambda message: None)
+    assert [result.label for result in run_part(rows=["once"])] == ["once"]
+    assert [result.label for result in run_part(rows=["fixed"])] == ["fixed", "once"]
+
+
 def test_finished_runs_are_not_repeated_and_leave_no_state(studies, finished):
     out, nested, _ = finished
     assert list(out.rglob("state.bin")) == []

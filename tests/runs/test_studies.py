@@ -105,7 +105,8 @@ def test_split_coco_declares_the_runs_of_the_command_line(studies):
             assert changed_settings(given.as_dict(), wanted["frozen"][given.name]) == []
     network = {"backbone": "efficientnet_lite0", "image_size": 64, "freeze_batchnorm": True}
     for method in ("multitask", "finetuning", "ewc", "lwf", "agem", "er", "prs", "scr", "agcn"):
-        given = make_settings("coco", method=method, **network, **paths)
+        replay = {"batch_size_mem": 8} if method == "scr" else {}
+        given = make_settings("coco", method=method, **replay, **network, **paths)
         assert changed_settings(given.as_dict(), wanted["paper"][given.name]) == []
     official = {"method": "agcn", "preset": "official", "label": "agcn official"}
     given = make_settings("coco", **official, **network, **paths)

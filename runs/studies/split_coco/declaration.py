@@ -36,7 +36,7 @@ PHOTOS_OF_SUMS = {"exact": 4900, "compact": 520}
 """Train photos, of 13.5 kB on average as JPEG files, that take the bytes of the sums: 66.1 MB and 7.0 MB."""
 UNLABELLED_AS_0 = {"unlabelled_as_negative": True}
 REPLAY_OF_ALL = {"batch_size_mem": 8}
-"""SCR replays as many photos per step as the other methods; with the 100 of its paper a run takes five hours."""
+"""SCR replays as many photos per step as the others; with the 100 of its paper, a run takes four hours."""
 MOMENTUM = {"freeze_batchnorm": False, "batchnorm_momentum": 0.1}
 
 
