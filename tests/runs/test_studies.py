@@ -141,7 +141,8 @@ def test_every_method_has_a_row_on_every_stream(studies, name):
         labels = [entry.label for entry in part.entries]
         assert set(METHODS) | {"agcn statistics", "finetuning + statistics", "er + negatives"} <= set(labels)
         assert len(labels) == len(set(labels))
-        assert {settings.seed for settings in part.final_settings({})} == {0, 1, 2}
+        seeds = {0} if name == "coco80" else {0, 1, 2}
+        assert {settings.seed for settings in part.final_settings({})} == seeds
         assert all(settings.freeze_backbone for settings in part.final_settings({}))
         assert all(settings.image_size == 224 for settings in part.final_settings({}))
 

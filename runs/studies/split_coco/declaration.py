@@ -38,6 +38,8 @@ UNLABELLED_AS_0 = {"unlabelled_as_negative": True}
 REPLAY_OF_ALL = {"batch_size_mem": 8}
 """SCR replays as many photos per step as the others; with the 100 of its paper, a run takes four hours."""
 MOMENTUM = {"freeze_batchnorm": False, "batchnorm_momentum": 0.1}
+IN_THE_PAPERS_REGIME = {"freeze_backbone": False, "image_size": 64}
+"""Changes of a row with a frozen backbone; its learning rate of the network, 1e-5, is kept."""
 
 
 def base_settings(**given: Any) -> Settings:
@@ -72,6 +74,9 @@ def paper(base: Settings, _: Choices) -> Part:
     for method in ("finetuning", FULL):
         label = f"{method}, batch normalisation with momentum 0.1"
         entries.append(Entry(label=label, settings={"method": method, **MOMENTUM}))
+    for label in ("agcn statistics", "streaming_ridge"):
+        row = frozen_entry(label)
+        entries.append(replace(row, settings={**row.settings, **IN_THE_PAPERS_REGIME}))
     agcn = change_settings(base, method=FULL)
     for label, variant in ABLATIONS.items():
         if variant.table in ("2", "3"):
