@@ -162,7 +162,7 @@ def agcn_paper_table(split_coco: Mapping[str, Rows]) -> Table:
     rows = []
     for label in TABLE_1["SplitCOCO"]:
         cells = [name_of(label)]
-        cells += [f"{TABLE_1[stream][label][0]:.1f}" for stream in ("SplitCOCO", "SplitWIDE")]
+        cells += [f"{TABLE_1[stream][label][0]:.2f}" for stream in ("SplitCOCO", "SplitWIDE")]
         for groups in split_coco.values():
             cells.append(score("mAP", "nested")(groups[label]) if label in groups else NOT_RUN)
         for groups in coco18:
@@ -213,7 +213,7 @@ def regime_table(labels: Sequence[str], groups: Rows) -> Table:
     for label in labels:
         cells = [name_of(label), str(len(groups[label]))]
         for metric, published in zip(METRICS, TABLE_1["SplitCOCO"][label], strict=False):
-            cells += [score(metric, "nested")(groups[label]), f"{published:.1f}"]
+            cells += [score(metric, "nested")(groups[label]), f"{published:.2f}"]
         cells += [_share(label, groups), _papers_share(label)]
         cells += [str(places.get(label, "–")) for places in (here, in_the_paper)]
         rows.append(cells)

@@ -42,7 +42,7 @@ def readme_table(results: Sequence[Results]) -> Table:
             mean = sum(float(result.summary["mAP"]["nested"] or 0) for result in group) / len(group)
             rows.append((mean, [name_of(label), "frozen", n_stored, *scores]))
     for method in PAPERS_ROWS:
-        scores = [f"{value:.1f}" for value in TABLE_1["SplitCOCO"][method][:3]]
+        scores = [f"{value:.2f}" for value in TABLE_1["SplitCOCO"][method][:3]]
         name = f"{METHODS[method].name}, the paper's own row"
         rows.append((TABLE_1["SplitCOCO"][method][0], [name, "trained", "–", *scores]))
     rows.sort(key=lambda row: row[0], reverse=True)
