@@ -32,6 +32,16 @@ def test_the_paper_stands_beside_the_lines_that_are_in_the_code():
     assert equations == [str(number) for number in range(1, 10)]
 
 
+def test_the_lines_below_an_equation_compute_that_equation():
+    page = (ROOT / "docs" / "agcn.md").read_text(encoding="utf-8")
+    named_in_comments = {}
+    for part in re.split(r"^\*\*Eq\. (?=\d\.\*\*)", page, flags=re.MULTILINE)[1:]:
+        line = re.search(r"```python\n(.*)\n```", part)[1]
+        named_in_comments[part[0]] = re.findall(r"#.*?Eq\. (\d)", line)
+    final_loss = {"9": []}  # its line has no room for a comment, but names the three losses
+    assert named_in_comments == {number: [number] for number in "12345678"} | final_loss
+
+
 @pytest.fixture
 def notebook():
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")

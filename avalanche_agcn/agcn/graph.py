@@ -22,7 +22,7 @@ class GraphOptions:
     """Options of `adjacency`."""
 
     cross_blocks: bool = True  # False: without R and Q, as in the paper's Table 2, line 1
-    neighbour_weight: float = 0.25  # of all neighbours of a node, whose own is 1; ML-GCN, authors' code
+    neighbour_weight: float = 0.25  # of a node's neighbours in all; its own is 1 (ML-GCN, authors' code)
     new_threshold: float | None = None  # where "official" binarises New-New; 0.4 if None
     cross_threshold: float | None = None  # where "official" binarises Old-New and New-Old; 0.3 if None
 

@@ -10,7 +10,8 @@ what the GCN sees     not said (see `adjacency`)          binarised blocks
 first experience      counted                             a constant block, whatever the labels are
 ====================  ==================================  ==========================================
 
-`ACMPlugin` computes the first three, `official_graph` the others. All presets have its means in Eq. 7 and 8.
+`ACMPlugin` computes the first three, `official_graph` the others. Every preset takes the means of this
+code in place of the sums of Eq. 7 and 8.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ def official_graph(
     for experience, n_new in enumerate(block_sizes):
         old = slice(n_old)
         new = slice(n_old, n_old + n_new)
-        if experience == 0:  # its threshold of 0 admits every entry, the diagonal included
+        if experience == 0:  # the code's threshold is 0 here, so every entry is an edge, also the diagonal
             edges = torch.ones_like(relations[new, new])
             graph[new, new] = _new_new(edges, FIRST_NEIGHBOUR_WEIGHT, FIRST_NORMALISATION_POWER)
         else:

@@ -25,14 +25,14 @@ class AGCN(OptionalReplay):
     code. Any strategy with ``plugins=[AGCNPlugin(...), ACMPlugin(...)]``, the criterion
     `PartialBCEWithLogitsLoss` and ``train(..., reset_optimizer_state=True)`` does the same.
 
-    Arguments that are not below are those of `AGCNPlugin`, `ACMPlugin` (``graph_options``),
-    `StatisticalNegativesPlugin`, and `OptionalReplay`. Loss weights that are None are those of the preset.
+    The other arguments are explained at `AGCNPlugin`, `ACMPlugin` (there ``graph_options`` is ``options``),
+    `StatisticalNegativesPlugin` and `OptionalReplay`. A loss weight that is None is that of the preset.
 
     Args:
-        preset: ``"paper"``, the equations (with means for sums, as λ₃ was chosen for); ``"official"``, the
-            soft labels and graph of the authors' code; or ``"statistics"``, the equations with a
-            `StatisticalNegativesPlugin` and weights that suit it, best with orthogonal word vectors and
-            ``lr_gcn=3e-4``.
+        preset: ``"paper"``, the equations (with means in place of the sums in Eq. 7 and 8, because λ₃ was
+            chosen for means); ``"official"``, the soft labels, counts and graph of the authors' code; or
+            ``"statistics"``, the equations with a `StatisticalNegativesPlugin` and weights that suit it, best
+            with orthogonal word vectors and ``lr_gcn=3e-4``.
     """
 
     def __init__(

@@ -235,17 +235,23 @@ def _check_spelling(new: Sequence[str], known: Sequence[str]) -> None:
 
 def _check_kept_apart(known: Plan, further: FurtherPhotos, train: LabelTable, test: LabelTable) -> None:
     """Reject new train photos that the earlier run is tested on, and new test photos that it trained on."""
-    _check_are_others(known.evaluation["test"], further, train, "train", "test")
-    _check_are_others(known.train, further, test, "test", "train")
+    _check_no_photo_again(known.evaluation["test"], further, train, "train", "test")
+    _check_no_photo_again(known.train, further, test, "test", "train")
 
 
-def _check_are_others(
+def _check_no_photo_again(
     earlier: Images, further: FurtherPhotos, table: LabelTable, new_use: str, earlier_use: str
 ) -> None:
+    """Reject a table of new photos if one of them is among the earlier images; uses are train or test."""
     source = earlier.source
     assert isinstance(source, ImageFiles)
-    paths = {os.path.realpath(source.path(k)) for k in torch.cat(list(earlier.positions)).tolist()}
-    again = [file for file in table.files if os.path.realpath(os.path.join(further.images, file)) in paths]
+    positions = torch.cat(list(earlier.positions)).tolist()
+    earlier_paths = {os.path.realpath(source.path(position)) for position in positions}
+    again = []
+    for file in table.files:
+        path = os.path.realpath(os.path.join(further.images, file))  # one photo may have several paths
+        if path in earlier_paths:
+            again.append(file)
     if again:
         raise ValueError(
             f"{len(again)} of the new {new_use} photos are {earlier_use} photos of the run: {listed(again)}; "

@@ -201,22 +201,29 @@ class _Columns(NamedTuple):
 def _find_columns(
     header: Row, rows: Sequence[Row], file_column: str | None, label_columns: Sequence[str]
 ) -> _Columns:
+    """The columns that were chosen by their headers; those that were not, from headers and cells."""
     file = _find_file_column(header) if file_column is None else _named_column(header, file_column)
     if label_columns:
         chosen = [_named_column(header, name) for name in label_columns]
         has_names = _has_words(rows, chosen)
         return _Columns(file, chosen, has_names, is_long=has_names and len(chosen) == 1)
-    others = [column for column in range(len(header.cells)) if column != file]
-    beyond = list(range(len(header.cells), max(len(row.cells) for row in rows)))
+    n_columns = len(header.cells)
+    longest_row = max(len(row.cells) for row in rows)
+    beyond_header = list(range(n_columns, longest_row))  # of further names, as in a.jpg,dog,cat
+    others = [column for column in range(n_columns) if column != file]
     named = [column for column in others if LABEL_COLUMNS.fullmatch(header.cells[column].lower())]
+    # A column such as "tag1" that has only 0 and 1 is a class, unless no other column could have labels.
     if named and (named == others or _has_words(rows, named)):
-        is_long = len(named + beyond) == 1 and LONG_COLUMN.fullmatch(header.cells[named[0]].lower())
-        return _Columns(file, named + beyond, has_names=True, is_long=bool(is_long))
-    classes = [column for column in others if not _is_no_class(header, rows, column)]
+        labels = named + beyond_header
+        is_long = len(labels) == 1 and LONG_COLUMN.fullmatch(header.cells[labels[0]].lower()) is not None
+        return _Columns(file, labels, has_names=True, is_long=is_long)
+    classes = [column for column in others if _may_have_labels(header, rows, column)]
     if not classes:
         raise header.error("there is no column of labels; name one labels, or choose it by --label-columns")
-    has_names = len(classes) == 1 and _has_words(rows, classes + beyond)
-    return _Columns(file, classes + beyond, has_names, is_long=False)
+    labels = classes + beyond_header
+    # A single column with any header may also have names instead of 0 and 1.
+    has_names = len(classes) == 1 and _has_words(rows, labels)
+    return _Columns(file, labels, has_names, is_long=False)
 
 
 def _find_file_column(header: Row) -> int:
@@ -233,8 +240,9 @@ def _named_column(header: Row, name: str) -> int:
     return header.cells.index(name)
 
 
-def _is_no_class(header: Row, rows: Sequence[Row], column: int) -> bool:
-    return header.cells[column].lower() in OTHER_COLUMNS and _has_words(rows, [column])
+def _may_have_labels(header: Row, rows: Sequence[Row], column: int) -> bool:
+    """Whether a column is not one such as ``id``; such a name with only 0 and 1 in its cells is a class."""
+    return header.cells[column].lower() not in OTHER_COLUMNS or not _has_words(rows, [column])
 
 
 def _has_words(rows: Sequence[Row], columns: Sequence[int]) -> bool:

@@ -9,6 +9,7 @@ Nested set i is the increments 0..i. Each increment is sorted once, by itself; t
 above a positive in set i is the sum over the increments 0..i. So no image is sorted once per set.
 """
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -63,11 +64,14 @@ def count_sets(
         threads = 1
     blocks = _blocks(n_classes, len(increments), threads)
     sizes = [sum(len(batch.scores) for batch in increment) for increment in increments]
-    count_block = partial(_count_block, batches, np.cumsum(sizes), threshold, roc_auc)
-    n_here = -(-len(blocks) // threads)  # the calling thread takes its share, which saves starting one more
+    ends = np.cumsum(sizes)
+    count_block = partial(_count_block, batches, ends, threshold, roc_auc)
+    # The calling thread counts the first blocks itself, so that one thread fewer has to be started.
+    n_here = math.ceil(len(blocks) / threads)
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
-        others = pool.map(count_block, blocks[n_here:])
-        counted = [*map(count_block, blocks[:n_here]), *others]
+        others = pool.map(count_block, blocks[n_here:])  # begins now, in the other threads
+        here = [count_block(block) for block in blocks[:n_here]]
+        counted = [*here, *others]
     return SetCounts(
         np.concatenate([block.average_precision for block in counted], axis=-1),
         np.concatenate([block.counts for block in counted], axis=-1),
@@ -78,8 +82,8 @@ def count_sets(
 def _blocks(n_classes: int, n_sets: int, threads: int) -> list[slice]:
     """Blocks of classes of about equal size, equally many for each thread."""
     largest = max(1, min(MAX_CLASSES, BLOCK_SIZE // n_sets))
-    n_blocks = threads * -(-n_classes // (largest * threads))
-    size = -(-n_classes // n_blocks)
+    n_blocks = threads * math.ceil(n_classes / (largest * threads))
+    size = math.ceil(n_classes / n_blocks)
     return [slice(start, min(start + size, n_classes)) for start in range(0, n_classes, size)]
 
 

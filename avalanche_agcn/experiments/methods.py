@@ -1,7 +1,6 @@
 """The registry of methods and variants: strategy, name, line style and search space of each.
 
-To add a method: its strategy file and export, one entry in `METHODS`, limits of its new settings in `LIMITS`,
-and one line in ``speed/methods.py``.
+``CONTRIBUTING.md`` lists what to change to add a method: here an entry in `METHODS`, and limits in `LIMITS`.
 Strategies are given by name and imported when needed, since Avalanche takes seconds to import.
 """
 

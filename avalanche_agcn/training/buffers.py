@@ -203,8 +203,13 @@ class ReservoirBuffer(OnlineBuffer):
     def _insert(self, keys: Tensor, labels: Tensor) -> None:
         self.class_counts += labels.sum(0)
         draws = self._uniform(len(keys)).tolist()
-        for n, (key, row, draw) in enumerate(zip(keys, labels, draws, strict=True), self._n_seen + 1):
-            position = int(draw * n) if self._size >= self.max_size else self._size
+        n_offered = self._n_seen  # `observe` adds these images to `_n_seen` afterwards
+        for key, row, draw in zip(keys, labels, draws, strict=True):
+            n_offered += 1
+            if self._size < self.max_size:
+                self._put(self._size, key, row)
+                continue
+            position = int(draw * n_offered)  # in the memory with probability m/n
             if position < self.max_size:
                 self._put(position, key, row)
 

@@ -130,8 +130,9 @@ class CompactStatistics(FeatureStatistics):
     def flush(self) -> None:
         """Approximate the sums of all experiences with new images; call `synchronize` before."""
         super().flush()
-        for t, sums in enumerate(self._sums):
-            if sums.factor is None and sums.count:
+        for t, sums in enumerate(self._sums):  # of the images that no summary has
+            has_few_images = sums.factor is not None  # these stay exact
+            if sums.count and not has_few_images:
                 self._approximate(t)
 
     def count(self, t: int) -> int:

@@ -35,10 +35,13 @@ class DriftMap(MomentSums):
         total = self.total()
         if total is None or total[0, 0] == 0:
             raise ValueError("The map has no pairs of features: call update(teacher, student) first.")
-        width = len(total)
-        n, mean = total[0, 0], total[0, 1:width] / total[0, 0]
-        products = total[:, width:] - total[:, 1:width]  # Σ [1, f]ᵀ Δ
-        drift = products[0] / n
-        gram = total[1:, 1:width] - n * torch.outer(mean, mean)
-        M, _ = solve_regularised(gram, products[1:] - n * torch.outer(mean, drift), ridge)
-        return M + torch.eye(width - 1).to(M), drift - mean @ M
+        width = len(total)  # 1 + D: the rows are those of [1, f], the columns those of [1, f, g]
+        n = total[0, 0]
+        teacher_sums = total[:, 1:width]  # Σ [1, f]ᵀ f
+        drift_sums = total[:, width:] - teacher_sums  # Σ [1, f]ᵀ Δ
+        mean = teacher_sums[0] / n  # μ
+        mean_drift = drift_sums[0] / n  # b
+        gram = teacher_sums[1:] - n * torch.outer(mean, mean)  # Σ (f − μ)ᵀ (f − μ)
+        cross = drift_sums[1:] - n * torch.outer(mean, mean_drift)  # Σ (f − μ)ᵀ Δ
+        slope, _ = solve_regularised(gram, cross, ridge)  # M₁
+        return torch.eye(width - 1).to(slope) + slope, mean_drift - mean @ slope

@@ -305,10 +305,13 @@ def make_refinement(classifiers: RidgeClassifiers, relations: LabelRelations, be
 
     Scores of rare classes are generally small; on the scale of `standardise` one β suits all classes.
     """
-    scale, offset, negative, positive = classifiers.calibration
-    gain = (relations.conditional - relations.prior[:, None]).clamp(min=0).fill_diagonal_(0.0)
-    unit = scale * (positive - negative).clamp(min=0)
-    return LogitRefinement(scale * negative + offset, unit, beta * gain)
+    scale, offset, negative_mean, positive_mean = classifiers.calibration
+    # On that scale negatives have the mean 0, whose logit is the origin, and positives the mean 1.
+    origin = scale * negative_mean + offset
+    unit = scale * (positive_mean - negative_mean).clamp(min=0)  # 0: the class is ignored
+    gain = (relations.conditional - relations.prior[:, None]).clamp(min=0)  # max(P(i|j) − P(i), 0)
+    gain.fill_diagonal_(0.0)
+    return LogitRefinement(origin, unit, beta * gain)
 
 
 def estimate_relations(statistics: FeatureStatistics, classifiers: RidgeClassifiers) -> LabelRelations:

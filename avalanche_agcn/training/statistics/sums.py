@@ -221,14 +221,14 @@ def pack_triangle(symmetric: Tensor) -> Tensor:
 
 def unpack_triangle(packed: Tensor) -> Tensor:
     """The symmetric matrix ``[n, n]`` of `pack_triangle`."""
-    size = (math.isqrt(8 * len(packed) + 1) - 1) // 2
+    size = (math.isqrt(8 * len(packed) + 1) - 1) // 2  # n with n (n + 1) / 2 = length, rounded down
     if packed.ndim != 1 or size * (size + 1) // 2 != len(packed):
         raise ValueError(
             f"{tuple(packed.shape)} is not the shape of a packed triangle: the state is damaged."
         )
     upper = torch.ones(size, size, dtype=torch.bool, device=packed.device).triu()
     symmetric = packed.new_empty(size, size)
-    symmetric.T[upper] = packed
+    symmetric.T[upper] = packed  # the lower triangle: the transpose is a view of the same matrix
     symmetric[upper] = packed
     return symmetric
 
