@@ -13,7 +13,6 @@ Eq.      paper                               file                code
 9        ℓ = λ₁ ℓ_cls + λ₂ ℓ_dst + λ₃ ℓ_gph  ``plugins.py``      ``AGCNPlugin.before_backward``
 =======  ==================================  ==================  =======================================
 
-`AGCN` in ``strategy.py`` combines the plugins and has the presets; ``official.py`` is what the authors' code
-computes where it differs from the equations. A task is an *experience* here, and the expert, which gives ẑ
-and G, a frozen *teacher*. ``docs/agcn.md`` has each equation beside its line of code.
+`AGCN` in ``strategy.py`` has the presets; ``official.py`` is what the authors' code computes instead. A task
+is an *experience* here, and the expert, which gives ẑ and G, a frozen *teacher*. See also ``docs/agcn.md``.
 """

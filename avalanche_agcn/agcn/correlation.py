@@ -1,8 +1,7 @@
 """The Augmented Correlation Matrix (ACM): label relations counted batch by batch (Eq. 1 to 4).
 
 With y the hard labels of the new classes of an image (``targets_new``) and ẑ the soft labels of its old
-classes, the teacher's probabilities (``soft_old``), entry [i, j] of A is P(class i | class j). `ClassBlocks`
-keeps the numbers of classes and saves the sums.
+classes, the teacher's probabilities (``soft_old``), entry [i, j] of A is P(class i | class j).
 """
 
 from typing import Literal

@@ -30,9 +30,7 @@ class GraphOptions:
         """Raise a ValueError for an unknown graph, or an option out of range or unused by the graph."""
         check_choice("graph", graph, Graph)
         if self.neighbour_weight is None:
-            raise ValueError(
-                "neighbour_weight must be a number of at least 0, not None: leave it out for 0.25."
-            )
+            raise ValueError("neighbour_weight must be a number of at least 0, not None (0.25 by default).")
         check_range("neighbour_weight", self.neighbour_weight, least=0)
         for name in ("new_threshold", "cross_threshold"):
             threshold = getattr(self, name)

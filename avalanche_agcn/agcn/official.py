@@ -10,8 +10,7 @@ what the GCN sees     not said (see `adjacency`)          binarised blocks
 first experience      counted                             a constant block, whatever the labels are
 ====================  ==================================  ==========================================
 
-`ACMPlugin` computes the first three, `official_graph` the others. Every preset takes the means of this
-code in place of the sums of Eq. 7 and 8.
+`ACMPlugin` has the first three, `official_graph` the others. All presets use its means in Eq. 7 and 8.
 """
 
 from collections.abc import Sequence
