@@ -10,7 +10,7 @@ from torch import nn
 from avalanche_agcn.benchmarks.image_files import paper_transforms, split_transform
 from avalanche_agcn.models import Backbone, create_backbone
 from avalanche_agcn.models import frozen as module
-from avalanche_agcn.models.frozen import folded_copy, frozen_forward
+from avalanche_agcn.models.frozen import PointwiseConv2d, folded_copy, frozen_forward, use_fast_pointwise
 
 
 class Twice(nn.Module):
@@ -54,6 +54,49 @@ def test_networks_that_cannot_be_folded_are_only_copied(network):
     images = torch.randn(2, first.shape[1], 16, 16)
     assert any(isinstance(layer, nn.BatchNorm2d) for layer in copied.modules())
     torch.testing.assert_close(copied(images), network.eval()(images).detach())
+
+
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "resnet50", "mobilenet_v3_small"])
+def test_pointwise_convolutions_change_no_feature(name):
+    """Also for a batch of one image, in another layout and in half precision, and in a copy of the copy."""
+    network = create_backbone(name, pretrained=False).eval()
+    folded = copy.deepcopy(folded_copy(network))
+    n_fast = sum(isinstance(layer, PointwiseConv2d) for layer in folded.modules())
+    assert n_fast >= 10
+    assert not any(isinstance(layer, PointwiseConv2d) for layer in network.modules())
+    images = torch.rand(5, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    expected = network(images).detach()
+    torch.testing.assert_close(folded(images), expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+    torch.testing.assert_close(folded(images[:1]), folded(images)[:1], rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        halved = folded(images)
+    torch.testing.assert_close(halved.float(), expected, rtol=0.2, atol=0.1 * expected.abs().max().item())
+    torch.testing.assert_close(folded.double()(images.double()).float(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_only_plain_convolutions_of_one_pixel_are_replaced():
+    layers = nn.Sequential(
+        nn.Conv2d(4, 4, 1),
+        nn.Conv2d(4, 4, 1, bias=False),
+        nn.Conv2d(4, 4, 1, stride=2),
+        nn.Conv2d(4, 4, 1, padding=1),
+        nn.Conv2d(4, 4, 1, groups=4),
+        nn.Conv2d(4, 4, 3),
+        torch.nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 4, 1)),
+        Doubled(4, 4, 1),
+    )
+    maps = torch.randn(2, 4, 9, 9)
+    expected = layers(maps).detach()
+    use_fast_pointwise(layers)
+    assert [isinstance(layer, PointwiseConv2d) for layer in layers] == [True, True, *[False] * 6]
+    torch.testing.assert_close(layers(maps).detach(), expected)
+
+
+class Doubled(nn.Conv2d):
+    """Computes something else than a convolution."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
 
 
 def test_passes_give_the_outputs_of_the_whole_batch_transformed_image_by_image(monkeypatch):
