@@ -75,7 +75,7 @@ def experience_sizes(
     if sizes[0] != sizes[-1]:
         raise ValueError(
             f"{n_classes} classes do not split equally into {n_experiences} experiences; choose numbers that "
-            f"do, or, in Python, pass classes_per_experience=, for example {sizes}."
+            f"do, or pass classes_per_experience, for example {sizes}."
         )
     return sizes
 

@@ -55,6 +55,7 @@ DEFAULT_PROTOCOL = {"coco": "paper", "wide": "paper", "voc": "B0-C4", "photos": 
 SHARED_ARGUMENTS = (
     "n_classes",
     "n_experiences",
+    "classes_per_experience",
     "class_order",
     "repeat_images",
     "unlabelled_as_negative",
@@ -88,6 +89,7 @@ def make_benchmark(
     """
     protocol = settings.protocol or DEFAULT_PROTOCOL[settings.benchmark]
     arguments = settings.select(*SHARED_ARGUMENTS, *FURTHER_ARGUMENTS[settings.benchmark])
+    arguments["classes_per_experience"] = settings.classes_per_experience or None
     arguments["validation_size"] = settings.validation_size or settings.calibration_size
     if settings.benchmark == "scenes":
         return benchmarks.SplitScenes(protocol=protocol, **arguments)
@@ -112,7 +114,8 @@ def describe_benchmark(settings: Settings, benchmark: MultiLabelBenchmark) -> Se
     fixed = dict.fromkeys(("limit", "protocol", "split_lists", "labels", *CONVENTIONS)) | sizes
     if "valid" not in benchmark.plan.evaluation:
         fixed["validation_size"] = fixed["calibration_size"] = 0.0
-    changed = [name for name, value in fixed.items() if getattr(settings, name) not in (None, value)]
+    fixed["classes_per_experience"] = tuple(benchmark.classes_per_experience)
+    changed = [name for name, value in fixed.items() if getattr(settings, name) not in (None, (), value)]
     if changed:
         names = ", ".join(changed)
         raise ValueError(f"the settings {names} cannot change your own benchmark: leave them out.")

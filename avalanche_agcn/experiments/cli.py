@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -319,8 +319,11 @@ def _read_layers(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     options = {name: value for name, value in given.items() if name in TYPES or name in METHOD_FLAGS}
     named = dict(map(_named_value, arguments.set))
     smoke = dict(SMOKE) if "smoke" in given else {}
-    if is_b_protocol({**config, **options, **named}.get("protocol")):
+    asked = {**config, **options, **named}
+    if is_b_protocol(asked.get("protocol")):
         smoke.pop("n_experiences", None)  # the protocol determines their number
+    if asked.get("classes_per_experience"):
+        smoke = {name: value for name, value in smoke.items() if name not in ("n_classes", "n_experiences")}
     layers = {
         "machine": {"device": "cuda" if torch.cuda.is_available() else "cpu"},
         "--config": config,
@@ -622,6 +625,7 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
     overwrite = "overwrite" in arguments
     finished: list[Results] = []
     refresh = partial(report.refresh_page, out, finished, len(wanted))
+    log = print_once()
     with process_group(wanted[0].device):
         for settings in wanted:
             is_finished = (out / settings.name / RESULTS_FILE).is_file() and not overwrite
@@ -641,12 +645,25 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
                     resume=resume,
                     overwrite=overwrite,
                     after_experience=refresh,
+                    log=log,
                     loggers=[ProgressBar(), *more] if is_first_process() else [],
                 )
                 progress.has_begun = True
                 finished.append(run.run())
         if is_first_process():
             report.write_report(finished, out)
+
+
+def print_once() -> Callable[[str], None]:
+    """A log that prints each message once: runs on the same photos check and count them again."""
+    printed: set[str] = set()
+
+    def log(text: str) -> None:
+        if text not in printed:
+            printed.add(text)
+            print(text)
+
+    return log
 
 
 @contextlib.contextmanager

@@ -278,6 +278,7 @@ def continue_settings(parent: Parent, given: Mapping[str, Any]) -> Settings:
         "file_column": None,
         "label_columns": (),
         "n_experiences": 1,
+        "classes_per_experience": (),
     }
     allowed = {name: value for name, value in given.items() if name in (*OF_NEW_PHOTOS, *OF_MACHINE)}
     return replace(

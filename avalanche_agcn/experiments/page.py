@@ -127,6 +127,9 @@ def _facts(results: Sequence[Results], methods: Sequence[Any]) -> list[str]:
     facts.append(count_of(len(methods), "method"))
     facts.append(count_of(len(results), "run"))
     facts.append(_duration(sum(result.seconds["total"] for result in results)) + " of computing")
+    parents = filter(None, (result.settings.get("continues") for result in results))
+    if names := list(dict.fromkeys(Path(parent).name for parent in parents)):
+        facts.append(f"continued from {', '.join(names)}")
     return facts
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, TextIO
 
@@ -45,17 +45,25 @@ def format_rows(form: Form, found: Sequence[Found], *, is_first: bool = True, in
     """
     if form == "csv":
         return _csv_lines(
-            [_photo_cell(photo), _cell(";".join(own.names)), *own.probabilities.values()]
+            [_photo_cell(photo), _cell(";".join(own.names)), *_rounded(own.probabilities).values()]
             for photo, own in found
         )
     if form == "table":
         width = max(len(printable(photo)) for photo, _ in found)
         return "".join(f"{printable(photo):{width}}  {_labels(own)}\n" for photo, own in found)
-    rows = [{"image": photo, "labels": own.names, "probabilities": own.probabilities} for photo, own in found]
+    rows = [
+        {"image": photo, "labels": own.names, "probabilities": _rounded(own.probabilities)}
+        for photo, own in found
+    ]
     if form == "jsonl":
         return "".join(json.dumps(row, ensure_ascii=in_ascii) + "\n" for row in rows)
     items = [textwrap.indent(json.dumps(row, ensure_ascii=in_ascii, indent=1), " ") for row in rows]
     return ("\n" if is_first else ",\n") + ",\n".join(items)
+
+
+def _rounded(probabilities: Mapping[str, float]) -> dict[str, float]:
+    """Seven significant digits, of which float32 has no more."""
+    return {name: float(f"{value:.7g}") for name, value in probabilities.items()}
 
 
 def format_end(form: Form) -> str:

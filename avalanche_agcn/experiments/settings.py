@@ -82,6 +82,7 @@ Rate = Annotated[float, Field(ge=0, le=1e30)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Size = Annotated[int, Field(ge=1, le=10**5)]
+Sizes = Annotated[tuple[Size, ...], BeforeValidator(_as_tuple)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -117,6 +118,9 @@ class Settings:
     protocol: Annotated[ProtocolName | None, "paper, B0-C10, B40-C10, ...; the benchmark's if none"] = None
     n_classes: Annotated[Size | None, "number of classes; with B0-C10 and the like all"] = 40
     n_experiences: Annotated[Size | None, "number of experiences; with B0-C10 and the like theirs"] = 10
+    classes_per_experience: Annotated[
+        Sizes, "instead of --n-experiences: the number of classes of each, such as 5 3 2"
+    ] = ()
     class_order: Annotated[Text | None, "data, alphabetical, or shuffled-N with a seed N"] = None
     repeat_images: Annotated[bool | None, "repeat an image in every experience that it has a label of"] = None
     unlabelled_as_negative: Annotated[bool | None, "train labels of other experiences' classes as 0"] = None
@@ -201,7 +205,7 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """Plain values with the version of the format; without the cache folder of this machine."""
         values = {name: value for name, value in asdict(self).items() if name != "cache"}
-        lists = {"negatives": list(self.negatives), "label_columns": list(self.label_columns)}
+        lists = {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
         return {"format": FORMAT, **values, **lists}
 
 
@@ -281,7 +285,7 @@ LAYERS = {
     "protocol": "a B protocol has all classes, and its papers' image size",
     "--defaults": "chosen for each method on a few thousand photos",
     "--method": "the chosen method; a variant, such as agcn_statistics, changes some settings",
-    "experiences": "a B protocol determines their number",
+    "experiences": "a B protocol or --classes-per-experience determines their number",
     "--continue": "the run that is continued",
     "machine": "cuda if this machine has it",
     "--config": "the config file",
@@ -320,6 +324,9 @@ def package_layers(benchmark: BenchmarkName, method: str, chosen: Layers) -> dic
         if benchmark != "scenes":
             layers["protocol"] = {"n_classes": None, "image_size": B_IMAGE_SIZE}
         layers["experiences"] = {"n_experiences": None}
+    sizes = _as_tuple(asked.get("classes_per_experience", ()))
+    if sizes and all(isinstance(size, int) for size in sizes):
+        layers["experiences"] = {"n_experiences": None, "n_classes": sum(sizes)}
     return layers
 
 

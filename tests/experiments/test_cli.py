@@ -26,6 +26,7 @@ from avalanche_agcn.experiments.cli import (
     OPTIONS_OF,
     main,
     make_parser,
+    print_once,
     settings_of,
 )
 from avalanche_agcn.experiments.methods import ABLATIONS, CHOICES, METHODS
@@ -100,6 +101,10 @@ def test_small_defaults_are_those_that_the_study_chose_for_each_method():
         ("--smoke --protocol B0-C1", {"protocol": "B0-C1", "n_classes": 4, "n_experiences": None}),
         ("--set protocol=B0-C10 n_experiences=4 --smoke", {"protocol": "B0-C10", "n_experiences": 4}),
         ("--smoke --protocol paper", {"n_experiences": 2}),
+        # So do the sizes of unequal experiences.
+        ("--classes-per-experience 5 3 2", {"n_classes": 10, "n_experiences": None}),
+        ("--smoke --set 'classes_per_experience=[3, 1]'", {"n_classes": 4, "n_experiences": None}),
+        ("--classes-per-experience 5 3 --n-classes 9", {"n_classes": 9, "n_experiences": None}),
         # Values are written as in TOML or Python.
         ("--set channels_last=False cross_blocks=false", {"channels_last": False, "cross_blocks": False}),
         ("--set lr=.001 lr_head=1.", {"lr": 0.001, "lr_head": 1.0}),
@@ -193,6 +198,23 @@ def test_seeds_share_a_page_and_results_repeat_their_run(tmp_path, capsys):
     main("coco", None, ["--config", str(first), "--out", str(tmp_path / "b")])
     made, repeated = map(read_results, (first, tmp_path / "b" / "lwf-seed3" / "results.json"))
     assert (made.nested, made.settings) == (repeated.nested, repeated.settings)
+
+
+def test_a_message_that_all_runs_share_is_printed_once(capsys):
+    log = print_once()
+    for text in ("20 photos", "er: 1 of 2", "20 photos"):
+        log(text)
+    assert capsys.readouterr().out == "20 photos\ner: 1 of 2\n"
+
+
+def test_unequal_experiences_are_run(tmp_path):
+    sizes = ["--classes-per-experience", "3", "2"]
+    main("coco", None, ["--smoke", *sizes, "--method", "finetuning", "--out", str(tmp_path)])
+    made = read_results(tmp_path / "finetuning-seed0" / "results.json")
+    assert (made.classes_per_experience, made.settings["classes_per_experience"]) == ([3, 2], [3, 2])
+    again = tmp_path / "again"
+    main("coco", None, ["--config", str(tmp_path / "finetuning-seed0" / "results.json"), "--out", str(again)])
+    assert read_results(again / "finetuning-seed0" / "results.json").nested == made.nested
 
 
 def test_label_and_own_settings_of_a_config_are_not_another_methods(tmp_path):

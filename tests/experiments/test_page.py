@@ -85,6 +85,12 @@ def written(results, tmp_path_factory):
     return path
 
 
+def test_the_page_names_the_runs_that_were_continued(make_result, tmp_path):
+    made = [make_result("er", seed, 30.0, settings={"continues": f"/a/er-seed{seed}"}) for seed in (0, 1)]
+    write_html(tmp_path / "page.html", {"own": made})
+    assert "<li>continued from er-seed0, er-seed1</li>" in (tmp_path / "page.html").read_text()
+
+
 def test_names_are_text_nothing_is_loaded_and_scores_are_means_over_seeds(written, results):
     tags, text = Reader(written).tags, written.read_text(encoding="utf-8")
     assert tags.count("script") == 2

@@ -382,3 +382,9 @@ def test_cells_of_a_csv_that_spreadsheets_would_compute_begin_with_a_quote(sign)
     text = format_begin("csv", [name, "b=1"])
     text += format_rows("csv", [(f"{name}.jpg", Prediction([name], {name: 0.5, "b=1": 0.25}))])
     assert text == f"image,labels,'{name},b=1\n'{name}.jpg,'{name},0.5,0.25\n"
+
+
+def test_files_have_the_digits_of_float32():
+    found = [("a.jpg", Prediction(["a"], {"a": 0.12345679104328156, "b": 1.2345678889e-9}))]
+    assert format_rows("csv", found) == "a.jpg,a,0.1234568,1.234568e-09\n"
+    assert json.loads(format_rows("jsonl", found))["probabilities"] == {"a": 0.1234568, "b": 1.234568e-09}
