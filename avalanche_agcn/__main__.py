@@ -106,6 +106,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     """Run the command `predict`; `UNREADABLE` if some photos could not be read."""
     from avalanche_agcn.experiments.prediction_files import Output, OutputFile
     from avalanche_agcn.experiments.predictions import (
+        STANDARD_INPUT,
         describe_unreadable,
         find_photos,
         read_list,
@@ -118,8 +119,10 @@ def _predict(arguments: argparse.Namespace) -> int:
     else:
         output = OutputFile(arguments.out, resume=arguments.resume)
 
+    source = arguments.list_file
+
     def find() -> Iterator[str]:
-        listed = [] if arguments.list_file is None else read_list(arguments.list_file)
+        listed = [] if source is None else read_list(source)
         return find_photos(chain(arguments.photos, listed))
 
     model = load_model(arguments.run, after=arguments.after, device=arguments.device)
@@ -137,7 +140,7 @@ def _predict(arguments: argparse.Namespace) -> int:
                 num_workers=arguments.workers,
                 threshold=arguments.threshold,
                 top=arguments.top,
-                is_stream=arguments.list_file is not None and not os.path.isfile(arguments.list_file),
+                is_stream=source == STANDARD_INPUT or (source is not None and not os.path.isfile(source)),
             )
     except KeyboardInterrupt:
         if arguments.out is not None:

@@ -79,6 +79,9 @@ def check_shape(name: str, tensor: Any, shape: tuple[int | str, ...], reason: st
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 """How values are checked: no conversion except from whole to other numbers, and no unknown names."""
+MAX_NAME = 200
+"""Characters of a name: with order and seed, a folder's has at most 255, as systems allow."""
+NAME = f"1 to {MAX_NAME} printable characters"
 MAX_BYTES = 2**30
 """Size of the largest file that is read, unless its reader has another limit."""
 BLOCK_BYTES = 2**20
@@ -306,6 +309,11 @@ def shorten(message: str, most: int = 1000) -> str:
 def cut(text: str) -> str:
     """The beginning of a text that is too long for a message."""
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be the name of a class, or of a row of a table."""
+    return text.strip() != "" and len(text) <= MAX_NAME and text.isprintable()
 
 
 def same_spelling(name: str) -> str:

@@ -21,7 +21,7 @@ from avalanche_agcn.benchmarks.image_files import (
     check_readable,
 )
 from avalanche_agcn.benchmarks.tables import LabelTable
-from avalanche_agcn.checks import listed, read_file, same_spelling, shown
+from avalanche_agcn.checks import is_name, listed, read_file, same_spelling, shown
 
 FILE_COLUMNS = {"file", "files", "filename", "file_name", "image", "images", "image_name", "path", "photo"}
 LABEL_COLUMNS = re.compile(r"(label|tag|class|classe|category|categorie)s?[ _]?\d*")
@@ -34,7 +34,6 @@ SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
 OTHER_COLUMNS = {"id", "index", SPLIT_COLUMN}
 """Headers of columns that are no class, unless they have 0 and 1 only."""
 VALUES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
-MAX_NAME = 200  # characters of a label; a longer one is a cell that was not split
 Log = Callable[[str], None]
 EACH_CELL = ""
 SEPARATOR_NAMES = {EACH_CELL: "each in a cell", " ": "separated by spaces"}
@@ -375,7 +374,7 @@ def _names(row: Row, separator: str) -> list[str]:
     if not any(names):
         raise row.error("there is no label; add one, or remove the row")
     for name in names:
-        if not _is_name(name):
+        if not is_name(name):
             raise row.error(f"{shown(name)} cannot be a label; write names such as person;dog")
     return names
 
@@ -389,7 +388,7 @@ def _from_columns(
     names = [same_spelling(name) for name in header.cells]
     counts = Counter(names)
     for name in names:
-        if counts[name] > 1 or not _is_name(name):
+        if counts[name] > 1 or not is_name(name):
             raise header.error(f"the column {shown(name)} is empty, repeated or not a name; rename it")
     classes = names if classes is None else classes
     differing = listed(sorted(set(names) ^ set(classes)))
@@ -410,10 +409,6 @@ def _values(row: Row, header: Row, n_others: int) -> list[int]:
         if cell.lower() not in VALUES:
             raise row.error(f"expected 0 or 1 for {shown(name)}, got {shown(cell)}")
     return [VALUES[cell.lower()] for cell in row.cells]
-
-
-def _is_name(text: str) -> bool:
-    return 0 < len(text) <= MAX_NAME and text.isprintable()
 
 
 def _read_rows(path: Path) -> list[Row]:

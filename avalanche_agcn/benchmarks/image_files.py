@@ -297,7 +297,7 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
     except UnidentifiedImageError:
         raise OSError(f"{path} is not an image that can be read; download it again or remove it.") from None
     except Exception as error:  # Pillow's decoders raise exceptions of any type
-        if str(path) in str(error):
+        if isinstance(error, OSError) and str(path) in str(error):
             raise
         reason = f"{type(error).__name__}: {error}"
         raise OSError(f"{path} cannot be read ({reason}); download it again or remove it.") from error

@@ -29,7 +29,7 @@ from avalanche_agcn.benchmarks.experience import (
 )
 from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform
 from avalanche_agcn.benchmarks.protocols import Protocol
-from avalanche_agcn.checks import check_whole_number, listed, same_spelling
+from avalanche_agcn.checks import NAME, check_whole_number, is_name, listed, same_spelling, shown
 
 
 class MultiLabelSource(Interface):
@@ -336,6 +336,12 @@ def _class_names(
     if given is None:
         return [f"class {column}" for column in range(n_classes)]
     names = _spelled(given)
+    unusable = [name for name in names if not is_name(name)]
+    if unusable:
+        raise ValueError(
+            f"class names must have {NAME}; {listed(shown(name) for name in unusable)} cannot be used: "
+            "rename these classes."
+        )
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ValueError(
             f"class_names must be {n_classes} different names, one per column, but are {listed(names)}."

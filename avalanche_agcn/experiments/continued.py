@@ -7,6 +7,7 @@ follow the parent's. `docs/continue.md` says what that means for classes, photos
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from avalanche_agcn.experiments.folder import (
     Fingerprint,
     changed_data,
     data_fingerprint,
+    digest,
     list_fingerprint,
 )
 from avalanche_agcn.experiments.methods import METHODS
@@ -82,6 +84,12 @@ class Parent:
     def state(self) -> State:
         """Everything that training continues from."""
         return checkpoint.load_state(self.state_path)
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """Digest of its data and scores: another run with the same name and settings has others."""
+        own = [self.results.class_names, self.results.data, self.results.nested]
+        return {"results": digest([json.dumps(own, sort_keys=True).encode()])}
 
     @property
     def n_experiences(self) -> int:

@@ -38,6 +38,8 @@ N_SAMPLED = 256
 
 Fingerprint = dict[str, dict[str, str]]
 """Digests by stream and part: images, labels, sizes, contents, order."""
+PARENT = "parent"
+"""In the fingerprint of a run that continues another: which one, in place of a stream."""
 
 
 def data_fingerprint(plan: Plan) -> Fingerprint:
@@ -59,6 +61,9 @@ def changed_data(old: Mapping[str, Mapping[str, str]], new: Fingerprint) -> list
         before = old.get(stream, {})
         now = new.get(stream, {})
         parts = [part for part in {**before, **now} if before.get(part) != now.get(part)]
+        if stream == PARENT:
+            changed += ["the run that is continued"] if parts else []
+            continue
         if "images" in parts:  # other images also have other labels and sizes, which the user need not know
             parts = ["images"]
         changed += [f"the {part} of the {stream} stream" for part in parts]

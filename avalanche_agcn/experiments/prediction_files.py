@@ -28,6 +28,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 LINE_BREAKS = {ord("\n"): r"\n", ord("\r"): r"\r"}
 # Paths with line breaks or undecodable bytes exist only where a backslash is no separator.
 PATH_ESCAPES = LINE_BREAKS | ({} if os.sep == "\\" else {ord("\\"): r"\\"})
+WRONG_LINE = (ValueError, KeyError, TypeError, AttributeError, StopIteration, OverflowError, RecursionError)
+"""Errors of parsing a line that is none of predictions."""
 SAME_MODEL = 1e-3  # largest difference of probabilities that other batches or machines can cause
 
 
@@ -131,7 +133,7 @@ class Output:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def begin(self, model: SavedModel) -> None:
+    def begin(self, model: SavedModel, *, threshold: float | None = None, top: int | None = None) -> None:
         """Write what precedes the first photo."""
         self._write(format_begin(self.form, model.class_names))
 
@@ -206,13 +208,14 @@ class OutputFile(Output):
         with naming_file(self.path):  # closing writes again what could not be written
             self._stack.close()
 
-    def begin(self, model: SavedModel) -> None:
+    def begin(self, model: SavedModel, *, threshold: float | None = None, top: int | None = None) -> None:
         """Read the photos that the file has, or write its header."""
         first = self._read(model.class_names)
         if self._file.tell() == 0:
             super().begin(model)
         elif first is not None:
             self._check_model(model, first)
+            self._check_rule(model.choose(first.probabilities, threshold=threshold, top=top), first)
 
     def lacks(self, photo: str) -> bool:
         """Whether the photo is not in the file, nor about to be written to it."""
@@ -254,16 +257,17 @@ class OutputFile(Output):
                 is_same = text == format_begin("csv", class_names)
                 line = None
             elif self.form == "csv":
-                photo, _, *cells = next(csv.reader([text]))
-                line = Line(photo, [float(cell) for cell in cells])
+                photo, labels, *cells = next(csv.reader([text]))
+                line = Line(photo, labels, [float(cell) for cell in cells])
                 is_same = len(cells) == len(class_names)
             else:
                 row = json.loads(text)
-                line = Line(row["image"], [float(value) for value in row["probabilities"].values()])
+                probabilities = [float(value) for value in row["probabilities"].values()]
+                line = Line(row["image"], row["labels"], probabilities)
                 is_same = list(row["probabilities"]) == list(class_names)
                 if not isinstance(line.photo, str):
                     raise TypeError("a path is a text")
-        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, csv.Error):
+        except (*WRONG_LINE, csv.Error):
             raise ValueError(
                 f"{self.path}, line {number}, is not a line of predictions: write to another file."
             ) from None
@@ -280,10 +284,19 @@ class OutputFile(Output):
         except OSError:  # the photo is no longer there
             return
         pairs = zip(found.probabilities.values(), first.probabilities, strict=True)
-        if any(abs(new - old) > SAME_MODEL for new, old in pairs):
+        if not all(abs(new - old) <= SAME_MODEL for new, old in pairs):
             raise ValueError(
                 f"{self.path} has predictions of another model: {first.photo} has other probabilities there. "
                 "Write to another file."
+            )
+
+    def _check_rule(self, chosen: Prediction, first: Line) -> None:
+        """Raise a ValueError if the labels that the file has for a photo were chosen by another rule."""
+        labels = _cell(";".join(chosen.names)) if self.form == "csv" else chosen.names
+        if labels != first.labels:
+            raise ValueError(
+                f"{self.path} has labels by another rule: {first.photo} has {shown(first.labels)} there, "
+                f"and {shown(labels)} now. Give the same --threshold and --top, or write to another file."
             )
 
 
@@ -291,6 +304,7 @@ class Line(NamedTuple):
     """What a file has about a photo."""
 
     photo: str
+    labels: str | list[str]
     probabilities: list[float]
 
 

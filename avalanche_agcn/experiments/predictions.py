@@ -46,8 +46,9 @@ class LoadedBatch(NamedTuple):
 def find_photos(names: Iterable[str]) -> Iterator[str]:
     """Paths of photos: of files, of all photos in folders and subfolders, and of patterns (``*.jpg``).
 
-    Photos of folders and patterns come in alphabetical order, folder by folder. Hidden files and files whose
-    name is not that of an image are left out. A ValueError names a folder or pattern without photos.
+    Photos of folders and patterns come in alphabetical order, folder by folder, and links to folders are
+    followed. Hidden files and files whose name is not that of an image are left out. A ValueError names a
+    folder or pattern without photos.
     """
     for name in names:
         if os.path.isdir(name):
@@ -65,14 +66,20 @@ def find_photos(names: Iterable[str]) -> Iterator[str]:
 
 
 def _photos_below(folder: str) -> Iterator[str]:
-    for parent, folders, files in os.walk(folder):
+    visited = set()  # folders, since links may lead back
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        if os.path.realpath(parent) in visited:
+            folders.clear()
+            continue
+        visited.add(os.path.realpath(parent))
         folders[:] = sorted(name for name in folders if not name.startswith("."))  # the order of the walk
         paths = (os.path.join(parent, name) for name in sorted(files) if not name.startswith("."))
         yield from filter(_is_photo, paths)
 
 
 def _is_photo(path: str) -> bool:
-    return IMAGE_FILE.fullmatch(os.path.basename(path)) is not None and os.path.isfile(path)
+    """Whether a path names a photo; a link that leads nowhere is a photo that cannot be read."""
+    return IMAGE_FILE.fullmatch(os.path.basename(path)) is not None and not os.path.isdir(path)
 
 
 def read_list(file: str) -> Iterator[str]:
@@ -81,7 +88,7 @@ def read_list(file: str) -> Iterator[str]:
         if sys.stdin is None:
             raise ValueError("Standard input is closed: give a file with the list of photos.")
         if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # as other files
+            sys.stdin.reconfigure(encoding="utf-8-sig", errors="surrogateescape")  # as other files
         yield from _lines(sys.stdin)
         return
     with open(file, encoding="utf-8-sig", errors="surrogateescape") as lines:
@@ -214,7 +221,7 @@ def write_predictions(
     unreadable: list[Unreadable] = []
     few = n_photos is not None and n_photos <= batch_size
     with output, _progress(n_photos, hidden=few or output.is_on_screen) as bar:
-        output.begin(model)
+        output.begin(model, threshold=threshold, top=top)
 
         def missing_photos() -> Iterator[str]:
             for photo in find():

@@ -28,14 +28,13 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from avalanche_agcn.benchmarks.image_files import check_inside
-from avalanche_agcn.checks import STRICT, first_problem, read_json, read_text, reject_value
+from avalanche_agcn.checks import NAME, STRICT, first_problem, is_name, read_json, read_text, reject_value
 from avalanche_agcn.evaluation.functional import StageScores, nested_summary
 from avalanche_agcn.experiments.checkpoint import write_json, write_text
 from avalanche_agcn.experiments.methods import ABLATIONS, METHODS
 from avalanche_agcn.experiments.settings import (
     DATA_PATHS,
     FORMAT,
-    MAX_NAME,
     check_format,
     check_stored_settings,
     differences,
@@ -451,8 +450,7 @@ def _check_classes(results: Results) -> None:
         ("settings.label", results.label),
         *(("class_names", name) for name in names),
     ]:
-        fits = 0 < len(name) <= MAX_NAME and name.isprintable()
-        _require(place, fits, f"a name of 1 to {MAX_NAME} printable characters", name)
+        _require(place, is_name(name), f"a name of {NAME}", name)
     _require("class_names", len(set(names)) == len(names), "different names", names)
     wanted = f"positive and sum to the {len(names)} class_names"
     _require("classes_per_experience", sum(sizes) == len(names) > 0, wanted, tuple(sizes))

@@ -114,6 +114,7 @@ class Run:
             self.benchmark = self.continued.benchmark
             new_photos = new_part(self.benchmark.plan, self.continued.n_known)
             self.data = folder.data_fingerprint(new_photos)  # the parent has that of the others
+            self.data[folder.PARENT] = self.continued.parent.fingerprint
         else:
             if benchmark is None:
                 benchmark = build.make_benchmark(self.settings, self.backbone, self.log)

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
-from avalanche_agcn.checks import STRICT, did_you_mean, first_problem, shown
+from avalanche_agcn.checks import NAME, STRICT, did_you_mean, first_problem, is_name, shown
 from avalanche_agcn.experiments.methods import CHOICES, METHODS, VARIANTS, Label, Variant
 
 BenchmarkName = Literal["scenes", "coco", "wide", "voc", "photos", "own"]
@@ -46,13 +46,9 @@ def _check_text(value: str) -> str:
     return value
 
 
-MAX_NAME = 200
-"""Characters of a label: with order and seed, its folder's name has at most 255, as systems allow."""
-
-
 def _check_label(value: str) -> str:
-    if not value.strip() or len(value) > MAX_NAME or not value.isprintable():
-        raise PydanticCustomError("label", f"text of 1 to {MAX_NAME} printable characters")
+    if not is_name(value):
+        raise PydanticCustomError("label", f"text of {NAME}")
     return value
 
 

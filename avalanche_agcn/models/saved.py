@@ -24,9 +24,11 @@ from torch import Tensor, nn
 from avalanche_agcn import __version__
 from avalanche_agcn.benchmarks import image_files
 from avalanche_agcn.checks import (
+    NAME,
     check_fields,
     check_range,
     cut,
+    is_name,
     listed,
     read_file,
     read_json,
@@ -171,7 +173,7 @@ class SavedModel(MultiLabelClassifier):
         with evaluation_mode(self):
             logits = self._frozen_logits(images.to(self.classifier.weight.device), to_inputs)
         rows = self.probabilities(logits.double()).tolist()
-        return [self._prediction(row, threshold, top) for row in rows]
+        return [self.choose(row, threshold=threshold, top=top) for row in rows]
 
     def _frozen_logits(self, images: Tensor, to_inputs: image_files.Transform | None) -> Tensor:
         """Logits by the folded network; in half precision by the network as it was trained."""
@@ -224,7 +226,10 @@ class SavedModel(MultiLabelClassifier):
             return _Loaded(to_pixels(image_files.upright_rgb(photo)), False)
         return _Loaded(to_pixels(image_files.load_image(photo)), False)
 
-    def _prediction(self, row: Sequence[float], threshold: float | None, top: int | None) -> Prediction:
+    def choose(
+        self, row: Sequence[float], *, threshold: float | None = None, top: int | None = None
+    ) -> Prediction:
+        """The prediction with these probabilities of all classes; for the other arguments see `predict`."""
         probabilities = dict(zip(self.class_names, row, strict=True))
         limits = dict(zip(self.class_names, self.thresholds, strict=True))
         if threshold is not None:
@@ -319,18 +324,14 @@ def save_model(
     write_model(path, content, description)
 
 
-def _is_name(name: str) -> bool:
-    return name.strip() != "" and name.isprintable()
-
-
 def _check_names(class_names: Sequence[str], thresholds: Sequence[float], n_seen: int) -> None:
     if n_seen == 0:
         raise ValueError("The model has seen no class yet; train it before saving it.")
     if len(class_names) < n_seen:
         raise ValueError(f"class_names has {len(class_names)} names for {n_seen} classes; name them all.")
     for name, n in Counter(class_names).items():
-        if not _is_name(name):
-            raise ValueError(f"class_names has {name!r}; give each class a name of printable characters.")
+        if not is_name(name):
+            raise ValueError(f"class_names has {name!r}; give each class a name of {NAME}.")
         if n > 1:
             raise ValueError(f"class_names has {name!r} more than once; give each class a name of its own.")
     if len(thresholds) != len(class_names):
@@ -527,8 +528,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     thresholds = found["thresholds"]
     network = found["backbone"]["name"]
     _check(len(set(names)) == len(names) > 0, f"class_names are empty or have a name twice: {listed(names)}")
-    unnamed = [name for name in names if not _is_name(name)]
-    _check(not unnamed, f"class_names are not text of printable characters: {listed(map(repr, unnamed))}")
+    unnamed = [name for name in names if not is_name(name)]
+    _check(not unnamed, f"class_names are not text of {NAME}: {listed(map(repr, unnamed))}")
     _check("transform" in found, "model.json has no 'transform', which is required (null if there is none)")
     _check(len(names) == len(thresholds), f"{len(names)} classes have {len(thresholds)} thresholds")
     unusable = [threshold for threshold in thresholds if not 0 <= threshold <= 1]

@@ -274,6 +274,8 @@ MORE_TARGETS.targets = torch.eye(3)
         (THREE, THREE, {"validation_size": -0.5}, "validation_size=-0.5"),
         (THREE, THREE, {"class_names": ["a"]}, "3 different names"),
         (THREE, THREE, {"class_names": ["a", "b", "a"]}, "3 different names"),
+        (THREE, THREE, {"class_names": ["a", "b\nc", ""]}, r"printable characters; 'b\\nc', '' cannot"),
+        (THREE, THREE, {"class_names": ["a", "b", "c" * 201]}, "'ccc.* cannot be used: rename these classes"),
         (THREE, THREE, {"class_order": [0, 1]}, "missing"),
     ],
 )

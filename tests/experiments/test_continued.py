@@ -277,28 +277,47 @@ def test_features_of_earlier_photos_are_read_from_the_cache(photos, finished, tm
     assert lines[2].startswith("Features of 8 of 8")
 
 
-def test_a_continued_run_can_be_stopped_and_resumed(photos, finished, continued, tmp_path):
-    options = [
-        "--continue",
-        finished("er"),
-        *data_of(photos, 1),
-        "--out",
-        tmp_path,
-        "--checkpoint-minutes",
-        0,
-    ]
+def stop_after_saves(patch, n):
+    """Stop runs as Ctrl-C does once they have saved their state ``n`` times."""
     save, saves = checkpoint.save_state, itertools.count(1)
 
     def save_and_stop(path, state):
         save(path, state)
-        if next(saves) == 3:
+        if next(saves) == n:
             raise KeyboardInterrupt
 
+    patch.setattr(checkpoint, "save_state", save_and_stop)
+
+
+def test_a_continued_run_can_be_stopped_and_resumed(photos, finished, continued, tmp_path):
+    options = ["--continue", finished("er"), *data_of(photos, 1), "--out", tmp_path]
+    options += ["--checkpoint-minutes", 0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "save_state", save_and_stop)
+        stop_after_saves(patch, 3)
         assert cli.main("photos", None, list(map(str, options))) == 130
     run(*options, "--resume")
     compare_with_one_run(tmp_path / continued("er").name, continued("er"))
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_run_is_not_mixed_with_that_of_another_parent(photos, finished, tmp_path, capsys, is_finished):
+    """Of the same name and settings, but trained on other photos."""
+    parent = finished("ewc", FROZEN)
+    rows = (photos / "train0.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "train.csv").write_text("".join(rows[:-1]))
+    images = ["--images", photos / "photos0", "--labels", tmp_path / "train.csv"]
+    options = [*SMALL, "--method", "ewc", FROZEN, "--n-experiences", 2, "--out", tmp_path / "others"]
+    run(*images, "--test-labels", photos / "test0.csv", *options)
+    new = [*data_of(photos, 1), "--out", tmp_path / "new"]
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_finished:
+            stop_after_saves(patch, 1)
+        cli.main("photos", None, list(map(str, ["--continue", parent, *new])))
+    capsys.readouterr()
+    command = ["--continue", tmp_path / "others" / parent.name, *new, "--resume"]
+    assert cli.main("photos", None, list(map(str, command))) == 1
+    assert "was saved with other data; changed: the run that is continued; restore" in capsys.readouterr().err
+    run("--continue", parent, *new, "--resume")
 
 
 def test_new_photos_may_show_known_classes(photos, finished, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -104,6 +105,27 @@ def test_files_folders_patterns_and_lists_are_found_in_order(photos, tmp_path, m
             list(find_photos([str(empty)]))
 
 
+def test_links_to_folders_are_followed_once_and_those_that_lead_nowhere_are_photos(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "b.png").write_bytes(b"")
+    root = tmp_path / "photos"
+    (root / "inner").mkdir(parents=True)
+    (root / "inner" / "back").symlink_to(root)
+    (root / "linked").symlink_to(tmp_path / "other")
+    (root / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    assert list(find_photos([str(root)])) == [f"{root}/gone.png", f"{root}/linked/b.png"]
+
+
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+def test_standard_input_is_read_once_whatever_files_there_are(run, photos, tmp_path, monkeypatch, bom):
+    every = all_photos(photos)
+    monkeypatch.chdir(tmp_path)
+    Path("-").touch()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(bom + "\n".join(every).encode())))
+    assert main(["predict", str(run), "--from", "-", "--out", "out.csv"]) == 0
+    assert list(rows_of(Path("out.csv"))) == every
+
+
 @pytest.mark.parametrize(("name", "workers"), [("out.csv", 2), ("out.jsonl", 0)])
 def test_a_broken_photo_is_skipped_and_named_and_all_others_are_written_once(
     run, photos, tmp_path, capsys, name, workers
@@ -186,7 +208,10 @@ class FixedModel:
     class_names = NAMES
 
     def predict(self, photo):
-        return [Prediction([], dict.fromkeys(NAMES, 0.25))]
+        return [self.choose([0.25] * len(NAMES))]
+
+    def choose(self, row, *, threshold=None, top=None):
+        return Prediction([], dict(zip(NAMES, row, strict=True)))
 
 
 ODD_NAMES = ["a.jpg", "=b.jpg", 'say "c", d.jpg', "two\nlines\r.jpg", "é\udcff.jpg", "'=b.jpg", " e.jpg"]
@@ -239,6 +264,46 @@ def test_a_file_that_cannot_be_continued_is_left_unchanged(run, photos, tmp_path
     assert main(["predict", str(run), every[0], "--out", "labels.txt"]) == 1
     assert "--out must end in .csv or .jsonl, not 'labels.txt'" in capsys.readouterr().err
     assert out.read_text() == whole
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000,
+        '{"image": "a.png", "labels": [], "probabilities": {"NAME": 1%s}}' % ("0" * 400),
+        '{"image": "a.png", "probabilities": {"NAME": 0.5}}',
+    ],
+)
+def test_lines_that_are_none_of_predictions_end_in_a_sentence(run, photos, tmp_path, capsys, line):
+    out = tmp_path / "out.jsonl"
+    out.write_text(line + "\n")
+    assert main(["predict", str(run), all_photos(photos)[0], "--out", str(out), "--resume"]) == 1
+    assert "line 1, is not a line of predictions" in capsys.readouterr().err
+
+
+def test_probabilities_that_are_no_numbers_are_those_of_another_model(run, photos, tmp_path, capsys):
+    out = tmp_path / "out.jsonl"
+    arguments = ["predict", str(run), all_photos(photos)[0], "--out", str(out), "--resume"]
+    assert main(arguments) == 0
+    (row,) = map(json.loads, out.read_text().splitlines())
+    row["probabilities"] = dict.fromkeys(row["probabilities"], math.nan)
+    out.write_text(json.dumps(row) + "\n")
+    assert main(arguments) == 1
+    assert "has predictions of another model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl"])
+def test_a_file_has_labels_by_one_rule(run, photos, tmp_path, capsys, name):
+    first, second = all_photos(photos)[:2]
+    begin, resume = ["predict", str(run), first, "--out", str(tmp_path / name)], ["--resume"]
+    assert main([*begin, "--threshold", "0"]) == 0
+    whole = (tmp_path / name).read_text()
+    for other in ([], ["--threshold", "1"], ["--top", "1"]):
+        assert main([*begin, second, *resume, *other]) == 1
+        assert "Give the same --threshold and --top, or write to another file." in capsys.readouterr().err
+        assert (tmp_path / name).read_text() == whole
+    assert main([*begin, second, *resume, "--threshold", "0"]) == 0
+    assert len(rows_of(tmp_path / name)) == 2
 
 
 @pytest.mark.parametrize("options", [[], ["--resume"]])

@@ -165,9 +165,9 @@ def test_a_name_with_control_characters_is_rejected_and_does_not_reach_the_termi
     rewrite(copy, lambda c: {**c, "class_names": ["\x1b[31mred\n", "b", "c", "d"], "thresholds": [0.0] * 4})
     assert main(["predict", str(copy), str(finished[1])]) == 1
     printed = capsys.readouterr().err
-    assert r"class_names are not text of printable characters: '\x1b[31mred\n'" in printed
+    assert r"class_names are not text of 1 to 200 printable characters: '\x1b[31mred\n'" in printed
     rewrite(copy, lambda c: {**c, "class_names": ["a", " ", "c", "d"]})
-    with pytest.raises(ValueError, match="class_names are not text of printable characters: ' '"):
+    with pytest.raises(ValueError, match="class_names are not text of 1 to 200 printable characters: ' '"):
         load_model(copy)
 
 
