@@ -15,8 +15,8 @@ chosen because they show one of its classes: it is counted where the labels are 
 
 **Separation**: m₊ − m₋, in standard deviations, is the uncertain part. From few positives it is noisy, so it
 moves towards that of all classes: half of the way with `SEPARATION_WEIGHT` positives. Where the scored images
-were trained on, positives score too high and negatives too low: then it is at most `MOST_SEPARATION`, and the
-mean and variance are those of the unlabelled images, on which the class was not trained.
+were trained on, positives score too high and negatives too low: then it is at most `MOST_SEPARATION`, around
+the mean of all images, which training hardly moves.
 
 **Thresholds**: the same normal distributions give the expected precision and F1 of a class at every
 threshold. The best F1 among the thresholds with a precision of at least `LEAST_PRECISION` decides. A class
@@ -37,7 +37,7 @@ LEAST_POSITIVES = 200
 """With fewer positives, or without a threshold that reaches the least precision, the global one is used."""
 LEAST_TYPICAL_SEPARATION = 1.5  # of all classes; leaving one image out underestimates it with few positives
 SEPARATION_WEIGHT = 60.0
-MOST_SEPARATION = 2.0
+MOST_SEPARATION = 2.25
 GRID = torch.arange(2, 99, dtype=torch.float64) / 100  # thresholds that are compared
 LEAST_SCALE = 0.05  # for positives that do not score higher: their probability hardly depends on the logit
 LEAST_VARIANCE = 1e-4
@@ -210,17 +210,30 @@ def _shrink_separation(
 def _limit_separation(
     moments: LogitMoments, prior: Tensor, positive_mean: Tensor, negative_mean: Tensor, variance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Means and variance from unlabelled images, with a limited separation; from all images without any."""
-    separation = ((positive_mean - negative_mean) / variance.sqrt()).clamp(max=MOST_SEPARATION)
-    n_images = moments.n_positives + moments.n_negatives + moments.n_unlabelled
-    n_hidden = (prior * n_images - moments.n_positives).clamp(min=0)  # positives among the unlabelled
-    is_used = moments.n_unlabelled > 0
-    share = torch.where(is_used, (n_hidden / moments.n_unlabelled.clamp(min=1)).clamp(max=1), prior)
-    of_all = torch.lerp(negative_mean, positive_mean, prior)
-    spread = variance + prior * (1 - prior) * (positive_mean - negative_mean) ** 2
-    mean = torch.where(is_used, moments.unlabelled_mean, of_all)
-    total = torch.where(is_used, moments.unlabelled_variance, spread)
-    within = (total / (1 + share * (1 - share) * separation**2)).clamp(min=LEAST_VARIANCE)
+    """Means and variance as if the labelled images, which were trained on, had a limited separation.
+
+    The mean over all images stays: training moves positives up and negatives down, but both hardly together.
+    Where all images are labelled, their variance stays as well.
+    """
+    n_labelled = moments.n_positives + moments.n_negatives
+    labelled = n_labelled / (n_labelled + moments.n_unlabelled).clamp(min=1)
+    positives = moments.n_positives / n_labelled.clamp(min=1)
+    own_distance = moments.positive_mean - moments.negative_mean
+    own_mean = torch.lerp(moments.negative_mean, moments.positive_mean, positives)
+    own_separation = _limited(own_distance, moments.variance)
+    own_total = moments.variance * (1 + positives * (1 - positives) * own_separation**2)
+    every = variance + prior * (1 - prior) * (positive_mean - negative_mean) ** 2  # without a limit
+    mean = torch.lerp(moments.unlabelled_mean, own_mean, labelled)
+    between = labelled * (1 - labelled) * (own_mean - moments.unlabelled_mean) ** 2
+    total = torch.lerp(moments.unlabelled_variance, own_total, labelled) + between
+    total = torch.where(moments.n_unlabelled > 0, total, every)
+    separation = _limited(positive_mean - negative_mean, variance)
+    within = (total / (1 + prior * (1 - prior) * separation**2)).clamp(min=LEAST_VARIANCE)
     distance = separation * within.sqrt()
-    lower = mean - share * distance
+    lower = mean - prior * distance
     return lower + distance, lower, within
+
+
+def _limited(distance: Tensor, variance: Tensor) -> Tensor:
+    """A distance of means in standard deviations, at most `MOST_SEPARATION`."""
+    return (distance / variance.clamp(min=LEAST_VARIANCE).sqrt()).clamp(max=MOST_SEPARATION)

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -625,9 +625,10 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
     overwrite = "overwrite" in arguments
     finished: list[Results] = []
     refresh = partial(report.refresh_page, out, finished, len(wanted))
-    log = print_once()
+    log = Log()
     with process_group(wanted[0].device):
         for settings in wanted:
+            log.begin_run()
             is_finished = (out / settings.name / RESULTS_FILE).is_file() and not overwrite
             logs = is_first_process() and not is_finished
             opened = open_loggers(
@@ -654,16 +655,25 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
             report.write_report(finished, out)
 
 
-def print_once() -> Callable[[str], None]:
-    """A log that prints each message once: runs on the same photos check and count them again."""
-    printed: set[str] = set()
+class Log:
+    """Prints the messages of several runs; what an earlier run has said is not said again.
 
-    def log(text: str) -> None:
-        if text not in printed:
-            printed.add(text)
+    Runs on the same photos check and count them again.
+    """
+
+    def __init__(self) -> None:
+        self._earlier: set[str] = set()
+        self._own: list[str] = []
+
+    def begin_run(self) -> None:
+        """Messages from now on are those of the next run."""
+        self._earlier.update(self._own)
+
+    def __call__(self, text: str) -> None:
+        """Print a message."""
+        self._own.append(text)
+        if text not in self._earlier:
             print(text)
-
-    return log
 
 
 @contextlib.contextmanager

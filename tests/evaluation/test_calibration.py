@@ -93,13 +93,14 @@ def test_the_separation_of_a_class_with_few_positives_moves_towards_that_of_all_
 
 
 def test_images_that_were_trained_on_do_not_make_probabilities_too_confident():
-    logits, targets = draw(0.2, 3.0)
+    logits, targets = draw(0.2, 4.0)
     labelled = torch.arange(N)[:, None] < N // 5
-    fitted = torch.where(labelled, torch.where(targets == 1, 10.0, -12.0) + logits / 4, logits)
+    separated = 12 * (targets - 0.2) + logits / 2 + logits.mean() / 2  # with the mean that they had
+    fitted = torch.where(labelled, separated, logits)
     shown = torch.where(labelled, targets, torch.nan)
     share = torch.tensor([0.2])
     calibration = calibrate_logits(measure_moments(fitted, shown), share, trained_on=True)
-    unseen, labels = draw(0.2, 3.0, seed=1)
+    unseen, labels = draw(0.2, 4.0, seed=1)
     found = calibration.probabilities(unseen)
     assert found.mean().item() == pytest.approx(0.2, rel=0.1)
     is_found = (found >= calibration.thresholds).double().mean().item()

@@ -24,9 +24,9 @@ from avalanche_agcn.experiments.cli import (
     DOWNLOADS,
     FLAGS,
     OPTIONS_OF,
+    Log,
     main,
     make_parser,
-    print_once,
     settings_of,
 )
 from avalanche_agcn.experiments.methods import ABLATIONS, CHOICES, METHODS
@@ -200,11 +200,13 @@ def test_seeds_share_a_page_and_results_repeat_their_run(tmp_path, capsys):
     assert (made.nested, made.settings) == (repeated.nested, repeated.settings)
 
 
-def test_a_message_that_all_runs_share_is_printed_once(capsys):
-    log = print_once()
-    for text in ("20 photos", "er: 1 of 2", "20 photos"):
-        log(text)
-    assert capsys.readouterr().out == "20 photos\ner: 1 of 2\n"
+def test_what_an_earlier_run_has_said_is_not_said_again(capsys):
+    log = Log()
+    for messages in (("20 photos", "er: 1 of 2", "er: 1 of 2"), ("20 photos", "agem: 1 of 2")):
+        log.begin_run()
+        for text in messages:
+            log(text)
+    assert capsys.readouterr().out == "20 photos\ner: 1 of 2\ner: 1 of 2\nagem: 1 of 2\n"
 
 
 def test_unequal_experiences_are_run(tmp_path):
