@@ -92,6 +92,11 @@ class Backbone(nn.Module):
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         maps = self.layers(x)
+        if maps.ndim >= 2 and maps.shape[1] != self.num_features:
+            raise ValueError(
+                f"The layers give features of length {maps.shape[1]}, but num_features={self.num_features}: "
+                f"pass num_features={maps.shape[1]}."
+            )
         if maps.ndim == 2:
             return maps
         pooled = F.adaptive_max_pool2d(maps, 1) if self.pool == "max" else maps.mean((2, 3))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -131,6 +132,12 @@ class StreamDataset(Dataset[Any]):
         np.random.seed(key.seed)  # noqa: NPY002 - the generator that transforms use
         torch.default_generator.manual_seed(key.seed)  # torch.manual_seed would also seed the GPU
         sample = self.datasets[key.experience][key.index]
+        if isinstance(sample[0], Image.Image):
+            raise TypeError(
+                "The images are PIL images, of which no batch can be made: pass a train_transform and an "
+                "eval_transform that make tensors to the benchmark, such as v2.Compose([v2.ToImage(), "
+                "v2.ToDtype(torch.float32, scale=True)]) of torchvision.transforms."
+            )
         return padding_sample(sample) if key.padding else sample
 
 

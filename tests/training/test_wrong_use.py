@@ -9,6 +9,7 @@ from avalanche.benchmarks import split_online_stream
 from avalanche.evaluation.metrics import accuracy_metrics
 from avalanche.training import Cumulative, JointTraining, Naive
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
+from PIL import Image
 from sklearn.metrics import average_precision_score
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -97,6 +98,30 @@ def test_a_missing_label_within_an_images_own_columns_has_one_meaning_everywhere
         statistics.update(scores, missing)
     with pytest.raises(ValueError, match="train targets have unlabelled cells"):
         multilabel_benchmark(images(missing), images(missing), n_experiences=2)
+
+
+class Photos(torch.utils.data.Dataset):
+    """PIL images of two classes."""
+
+    targets = torch.eye(2).repeat(4, 1)
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, index):
+        return Image.new("RGB", (8, 8)), self.targets[index]
+
+
+def test_photos_without_a_transform_and_wrong_lengths_of_features_name_the_remedy(train):
+    made = multilabel_benchmark(Photos(), Photos(), n_experiences=2)
+    model = MultiLabelClassifier(backbone(), 2)
+    with pytest.raises(TypeError, match=r"PIL images.*pass a train_transform and an eval_transform that"):
+        train(model=model, evaluator=EvaluationPlugin(), stream=made.train_stream[:1])
+    wrong = Backbone(nn.Conv2d(3, 4, 3), num_features=5)
+    with pytest.raises(
+        ValueError, match=r"give features of length 4, but num_features=5: pass num_features=4"
+    ):
+        wrong(torch.zeros(1, 3, 8, 8))
 
 
 @pytest.fixture
