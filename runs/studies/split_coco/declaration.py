@@ -66,7 +66,9 @@ def paper(base: Settings, _: Choices) -> Part:
         seeds = THREE_SEEDS if method in ("finetuning", "lwf", FULL) else SEED_0
         settings = {"method": method, **(REPLAY_OF_ALL if method == "scr" else {})}
         entries.append(Entry(label=method, settings=settings, seeds=seeds))
-    entries.append(Entry(label="er, 200 photos", settings={"method": "er", "mem_size": 200}))
+    for method in ("er", "prs", "scr"):  # the paper does not say how many photos its memories hold
+        settings = {"method": method, "mem_size": 200, **(REPLAY_OF_ALL if method == "scr" else {})}
+        entries.append(Entry(label=f"{method}, 200 photos", settings=settings))
     entries.append(Entry(label="agcn official", settings={"method": FULL, "preset": "official"}))
     for method in ("finetuning", "lwf", "er"):
         label = f"{method}, unlabelled as 0"
