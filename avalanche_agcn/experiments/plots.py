@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -186,7 +187,8 @@ def describe_stream(result: Results) -> str:
     classes = count_of(len(result.class_names), "class")
     experiences = count_of(len(result.classes_per_experience), "experience")
     data = describe_data(result)
-    return f"{result.benchmark}: {classes} in {experiences}" + (f"\n{data}" if data else "")
+    stream = re.sub(r"^Split(?=COCO|WIDE|VOC)", "Split-", result.benchmark)  # as papers write it
+    return f"{stream}: {classes} in {experiences}" + (f"\n{data}" if data else "")
 
 
 def describe_data(result: Results) -> str:

@@ -56,13 +56,13 @@ def test_ap_of_a_class_is_the_mean_over_seeds_with_borders_of_unequal_experience
 
 
 def test_titles_describe_the_stream_and_the_matrices(make):
-    assert describe_stream(make()) == "SplitCOCO: 5 classes in 2 experiences"
+    assert describe_stream(make()) == "Split-COCO: 5 classes in 2 experiences"
     part = make(settings={"limit": 60, "validation_size": 0.1})
     assert describe_stream(part).endswith("\nat most 60 images per experience, on 10% of the train images")
     scenes = make(benchmark="SplitScenes")
     expected = "SplitScenes: 5 classes in 2 experiences\ndrawn scenes"
     one = make(class_names=NAMES[:1], classes_per_experience=[1])
-    assert describe_stream(one) == "SplitCOCO: 1 class in 1 experience"
+    assert describe_stream(one) == "Split-COCO: 1 class in 1 experience"
     assert describe_stream(scenes) == curves([scenes]).axes[0].get_title() == expected
     assert class_precision([scenes])._suptitle.get_text().startswith(expected)
     assert correlation(scenes)._suptitle.get_text() == expected

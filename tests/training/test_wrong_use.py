@@ -118,9 +118,7 @@ def test_photos_without_a_transform_and_wrong_lengths_of_features_name_the_remed
     with pytest.raises(TypeError, match=r"PIL images.*pass a train_transform and an eval_transform that"):
         train(model=model, evaluator=EvaluationPlugin(), stream=made.train_stream[:1])
     wrong = Backbone(nn.Conv2d(3, 4, 3), num_features=5)
-    with pytest.raises(
-        ValueError, match=r"features of length 4, .*: pass num_features=4"
-    ):
+    with pytest.raises(ValueError, match=r"features of length 4, .*: pass num_features=4"):
         wrong(torch.zeros(1, 3, 8, 8))
 
 
