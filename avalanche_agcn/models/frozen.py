@@ -53,7 +53,8 @@ class PointwiseConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Maps of maps."""
         is_plain = x.device.type == "cpu" and x.dtype == self.weight.dtype == torch.float32
-        if not is_plain or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.is_available():
+        is_other = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+        if not is_plain or is_other or not torch.backends.mkldnn.is_available():
             return super().forward(x)
         return torch.mkldnn_convolution(
             x, self.weight, self.bias, padding=(0, 0), stride=(1, 1), dilation=(1, 1), groups=1

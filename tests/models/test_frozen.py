@@ -71,6 +71,8 @@ def test_pointwise_convolutions_change_no_feature(name):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         halved = folded(images)
     torch.testing.assert_close(halved.float(), expected, rtol=0.2, atol=0.1 * expected.abs().max().item())
+    compiled = torch.compile(folded, backend="eager")
+    torch.testing.assert_close(compiled(images), folded(images), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(folded.double()(images.double()).float(), expected, rtol=1e-4, atol=1e-4)
 
 
