@@ -227,6 +227,40 @@ def test_what_resumes_and_is_interrupted_starts_again(benchmark, make_strategy, 
         torch.testing.assert_close(resumed.statistics.state_dict()[name], value)
 
 
+@pytest.fixture
+def halves(benchmark):
+    """Two streams, each with every second image of each experience."""
+    streams = [[copy.copy(experience) for experience in benchmark.train_stream] for _ in range(2)]
+    for start, stream in enumerate(streams):
+        for half in stream:
+            half._dataset = half.dataset.subset(range(start, len(half.dataset), 2))
+    return streams
+
+
+OTHER_IMAGES = [(ACMPlugin, "2"), (FeatureStatisticsPlugin, "2"), (FeatureStatisticsPlugin, "0")]
+
+
+@pytest.mark.parametrize(("kind", "place"), OTHER_IMAGES)
+def test_after_loading_an_interruption_removes_no_earlier_images(
+    halves, make_strategy, run, frozen, kind, place
+):
+    def train(state, stream, order):
+        plugin = kind()
+        if state is not None:
+            plugin.load_state_dict(copy.deepcopy(state))
+        run(make_strategy(plugin, model=copy.deepcopy(frozen), train_mb_size=2, seed=0), stream, order)
+        return plugin.state_dict(), plugin.statistics.state_dict()
+
+    first, second = halves
+    saved, _ = train(None, first, "0 1 2")
+    (_, expected), (_, found) = (train(saved, second, order) for order in (place, f"{place}! {place}"))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+    saved_within, _ = train(saved, second, f"{place}!")
+    with pytest.raises(ValueError, match=f"Experience {place} was interrupted after a state.*load the state"):
+        train(saved_within, second, f"{place}! {place}")
+
+
 def test_skipped_experiences_are_named(stream, make_strategy, make_model, frozen):
     strategies = [
         make_strategy(kind=AGCN, model=make_model()),

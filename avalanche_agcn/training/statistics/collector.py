@@ -148,7 +148,7 @@ class FeatureStatisticsPlugin(FeatureCollector):
     def state_dict(self) -> dict[str, Any]:
         """The sums, see `FeatureStatistics`, and where they come from."""
         return {
-            "statistics": self.statistics.state_dict(),
+            "statistics": super().state_dict(),
             "counted": [list(images) for images in self._counted],
             "provenance": None if self.provenance is None else list(self.provenance),
             "places": {name: list(experiences) for name, experiences in self._places.items()},
