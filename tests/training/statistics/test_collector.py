@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from avalanche.benchmarks import split_online_stream
 from avalanche.training.plugins import ReplayPlugin
 from sklearn.cluster import AgglomerativeClustering
 
 from avalanche_agcn.models import Backbone, MultiLabelClassifier
 from avalanche_agcn.training import AGCN, EWC, LwF
 from avalanche_agcn.training.memory import OnlineReplayPlugin
+from avalanche_agcn.training.plugins import ACMPlugin
 from avalanche_agcn.training.statistics.collector import FeatureStatisticsPlugin
 from avalanche_agcn.training.statistics.negatives import (
     StatisticalNegativesPlugin,
@@ -51,6 +53,13 @@ def test_every_image_of_the_stream_counts_once(kind, request, train, sums_of, st
     train(*copy.deepcopy(plugins), collector, model=model, stream=stream, **settings)
     for t in range(3):
         torch.testing.assert_close(collector.statistics.moments(t), expected.moments(t), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [ACMPlugin, FeatureStatisticsPlugin])
+def test_avalanches_replay_of_an_online_stream_is_rejected(kind, benchmark, train):
+    pieces = split_online_stream(benchmark.train_stream, experience_size=7)
+    with pytest.raises(ValueError, match=r"ReplayPlugin would be counted .* pieces of an online stream have"):
+        train(ReplayPlugin(mem_size=20), kind(), model=frozen_model(), stream=pieces)
 
 
 def test_state_continues_within_an_experience_to_the_last_bit(train, watch):
