@@ -72,6 +72,7 @@ class ClosedForm(MultiLabelTemplate):
     def _after_training_exp(self, **kwargs: Any) -> None:
         super()._after_training_exp(**kwargs)
         unwrap(self.model).classifier.requires_grad_(True)
+        self._solved = False  # plugins may have changed the sums, also after an evaluation in the last epoch
 
     def _after_training(self, **kwargs: Any) -> None:
         super()._after_training(**kwargs)

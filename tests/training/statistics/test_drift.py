@@ -127,6 +127,19 @@ def test_ridge_over_a_trained_network(benchmark, train):
         strategy.forget(benchmark.train_stream[0].dataset)
 
 
+def test_evaluation_after_each_epoch_does_not_change_the_solution(benchmark, make_strategy):
+    models = []
+    for every in (-1, 1):
+        plugin = DecoupledTrainingPlugin()
+        plugins = plugin, DriftCompensationPlugin(n_images=9, teacher=plugin.teacher)
+        settings = {"model": make_model(), "lr": 0.05, "seed": 0, "eval_every": every}
+        strategy = make_strategy(*plugins, kind=StreamingRidge, **settings)
+        for experience in benchmark.train_stream:
+            strategy.train(experience, eval_streams=[benchmark.test_stream])
+        models.append(strategy.model)
+    assert same(*models)
+
+
 def test_missing_parts_and_an_experience_that_is_trained_on_twice_are_named(benchmark, train):
     with pytest.raises(ValueError, match="collects no feature statistics"):
         train(DriftCompensationPlugin())
