@@ -91,7 +91,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         self.reset_optimizer_state, self.seed = reset_optimizer_state, seed
         self.is_padding = False  # whether this process has no image in the step, and its batch does not count
         self._given_model: nn.Module | None = None  # while it is wrapped
-        self._origin: Any = None  # experience of the last part of an online stream
+        self.piece_of: int | None = None  # number of the experience that the last piece was cut from
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
 
     def autocast(self) -> AbstractContextManager:
@@ -145,10 +145,12 @@ class MultiLabelTemplate(SupervisedTemplate):
         """Reset the optimizer; ``train(reset_optimizer_state=…)`` takes precedence."""
         self._unwrap_model()  # if an experience was interrupted
         origin = origin_of(self.experience)
-        is_whole = origin is self.experience
+        piece_of = None if origin is self.experience else origin.current_experience
+        continues = piece_of is not None and piece_of == self.piece_of
+        continues = continues and not getattr(self.experience, "is_first_subexp", False)
         if reset_optimizer_state is None:
-            reset_optimizer_state = self.reset_optimizer_state and (is_whole or origin is not self._origin)
-        self._origin = None if is_whole else origin
+            reset_optimizer_state = self.reset_optimizer_state and not continues
+        self.piece_of = piece_of
         super().check_model_and_optimizer(reset_optimizer_state=reset_optimizer_state, **kwargs)
         if self.trains_network:
             self._given_model = self.model
