@@ -391,9 +391,10 @@ class _ImageNames(Dataset[Any]):
 class _LabelledImages(_ImageNames):
     """The images, opened when they are read, with their targets in a stream."""
 
-    def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor) -> None:
+    def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor, plan: Plan) -> None:
         super().__init__(source, positions)
         self.codes = codes
+        self.plan = plan  # found also where tools of Avalanche have replaced the stream
 
     def __getitem__(self, index: int) -> tuple[Any, Tensor]:
         return self.source[int(self.positions[index])][0], decode(self.codes[index])
@@ -404,7 +405,7 @@ def _make_dataset(
 ) -> TaskAwareSupervisedClassificationDataset:
     """Avalanche's dataset of the images at ``positions`` with the given targets, all of task 0."""
     return TaskAwareSupervisedClassificationDataset(
-        [_LabelledImages(source, positions, codes)],
+        [_LabelledImages(source, positions, codes, plan)],
         data_attributes=[
             MultiLabelAttribute.from_codes(codes),
             TaskLabels(ConstantSequence(0, len(positions))),

@@ -6,7 +6,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from avalanche.benchmarks import split_online_stream
+from avalanche.benchmarks import benchmark_with_validation_stream, split_online_stream
 from avalanche.benchmarks.utils import concat_datasets
 from avalanche.training.plugins import EvaluationPlugin
 from sklearn.linear_model import Ridge
@@ -17,7 +17,7 @@ from avalanche_agcn.evaluation.functional import mean_average_precision
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.methods.l3a import L3AStatistics
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed, RandomFeatures, create_backbone
-from avalanche_agcn.training import L3A, FineTuning, StreamingRidge
+from avalanche_agcn.training import L3A, FineTuning, MultiTaskRidge, StreamingRidge
 from avalanche_agcn.training.statistics.ridge import estimate_relations, solve_ridge, standardise
 
 WIDTH, N_CLASSES = 12, 6
@@ -55,11 +55,11 @@ def features():
 def make(kind=StreamingRidge, backbone=None, n_classes=N_CLASSES, **settings):
     """A strategy over given features, or over a network; L3A's with more random features than given ones."""
     if backbone is None:
-        backbone = Precomputed(WIDTH) if kind is StreamingRidge else RandomFeatures(Precomputed(WIDTH), 40)
+        backbone = RandomFeatures(Precomputed(WIDTH), 40) if kind is L3A else Precomputed(WIDTH)
         model = MultiLabelClassifier(backbone, n_classes).double()
     else:
         model = MultiLabelClassifier(backbone, n_classes)
-    own = {} if kind is StreamingRidge else {"ridge": 10.0, "threshold": 0.6}
+    own = {"ridge": 10.0, "threshold": 0.6} if kind is L3A else {}
     return kind(model=model, **{"evaluator": EvaluationPlugin(), "train_mb_size": 7} | own | settings)
 
 
@@ -409,6 +409,20 @@ def test_transforms_are_compared_by_what_they_compute(make_model):
     assert strategy.statistics.count(0) == 18
 
 
+@pytest.mark.parametrize("how", ["at once", "with a validation stream"])
+def test_other_orders_of_classes_are_not_merged_however_the_stream_was_made(how):
+    def trained(order):
+        benchmark = make_benchmark(class_order=order)
+        if how == "at once":
+            return train(make(MultiTaskRidge), [benchmark])
+        return train(make(), benchmark_with_validation_stream(benchmark, validation_size=0.2).train_stream)
+
+    one, same, other = (trained(order) for order in (range(6), range(6), range(5, -1, -1)))
+    one.merge(same)
+    with pytest.raises(ValueError, match=r"trained with different classes: class 0, .* and class 5, "):
+        one.merge(other)
+
+
 def test_states_of_the_earlier_version_are_read(features):
     strategy, resumed = train(make(), features.train_stream[:2]), make()
     state = strategy.collector.state_dict()
@@ -461,8 +475,11 @@ def test_merged_images_are_not_added_again(features):
     assert_same_scores(strategy, train(make(), features.train_stream), features)
 
 
-def test_a_repeated_image_is_forgotten_everywhere_or_not_at_all():
+@pytest.mark.parametrize("with_validation", [False, True])
+def test_a_repeated_image_is_forgotten_everywhere_or_not_at_all(with_validation):
     repeated = make_benchmark(repeat_images=True)
+    if with_validation:  # by Avalanche, whose streams do not lead to the benchmark
+        repeated = benchmark_with_validation_stream(repeated, validation_size=0.05, shuffle=False)
     strategy = train(make(), repeated.train_stream)
     saved = make()
     saved.collector.load_state_dict(copy.deepcopy(strategy.collector.state_dict()))

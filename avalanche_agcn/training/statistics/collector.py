@@ -12,7 +12,7 @@ from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.statistics.compact import StatisticsKind, make_statistics
 from avalanche_agcn.training.statistics.counter import Fingerprint, StreamCounter, fingerprint
 from avalanche_agcn.training.statistics.features import FeatureStatistics
-from avalanche_agcn.training.statistics.provenance import Provenance
+from avalanche_agcn.training.statistics.provenance import Provenance, find_plans
 from avalanche_agcn.training.teacher import FrozenTeacher
 
 
@@ -113,10 +113,10 @@ class FeatureStatisticsPlugin(FeatureCollector):
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Note that all images of the experience are counted, and their names if they may return."""
-        stream = getattr(origin_of(strategy.experience), "origin_stream", None)
-        protocol = getattr(getattr(stream, "benchmark", None), "protocol", None)
-        if self.counting and getattr(protocol, "repeat_images", False):
-            for name in strategy.experience.dataset.image_names:
+        dataset = strategy.experience.dataset
+        plans = find_plans(dataset)
+        if self.counting and any(plan is not None and plan.protocol.repeat_images for plan in plans):
+            for name in dataset.image_names:
                 places = self._places.setdefault(name, [])
                 places += [self.block] if self.block not in places else []
         super().after_training_epoch(strategy, **kwargs)
