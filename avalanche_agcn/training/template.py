@@ -162,6 +162,7 @@ class MultiLabelTemplate(SupervisedTemplate):
 
     def _before_training_exp(self, **kwargs: Any) -> None:
         check_strategy(self)
+        self._stop_training = False  # stop_training() in the last epoch would also stop this experience
         super()._before_training_exp(**kwargs)
 
     def _after_training_exp(self, **kwargs: Any) -> None:

@@ -155,6 +155,26 @@ def test_an_experience_that_was_interrupted_is_counted_once(features, watch, kin
     assert_same_scores(strategy, train(make(kind), features.train_stream), features)
 
 
+@pytest.mark.parametrize("settings", [{}, {"train_epochs": 2}], ids=str)
+def test_an_experience_whose_first_epoch_was_stopped_is_counted_once(features, watch, kind, settings):
+    stopper = watch(after_training_iteration=lambda strategy: strategy.stop_training())
+    strategy, stream = make(kind, plugins=[stopper], **settings), features.train_stream
+    strategy.train(stream[0], eval_streams=[])
+    strategy.plugins.remove(stopper)
+    train(strategy, [stream[0], *stream])
+    assert_same_scores(strategy, train(make(kind), stream), features)
+
+
+def test_classifiers_can_be_trained_after_an_interruption(features, watch, kind):
+    def interrupt(strategy):
+        raise KeyboardInterrupt
+
+    strategy = make(kind, plugins=[watch(after_training_iteration=interrupt)])
+    with pytest.raises(KeyboardInterrupt):
+        train(strategy, features.train_stream)
+    assert all(parameter.requires_grad for parameter in strategy.model.classifier.parameters())
+
+
 @pytest.mark.parametrize("one_by_one", [False, True])
 @pytest.mark.parametrize("size", [10, 1000])
 def test_pieces_of_online_streams_are_all_counted(features, kind, one_by_one, size):

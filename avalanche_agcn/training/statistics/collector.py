@@ -47,13 +47,22 @@ class FeatureCollector(StreamCounter):
             self._add(features, strategy.mb_y[:, self.columns])
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Note that all images of the experience are counted."""
+        """Note that all images of the experience are counted, unless training was stopped before."""
         self.features = None
         if self.counting and self._running is not None:
-            self._counted.append(self._running)
+            is_stopped = strategy._stop_training  # at the next batch, if there is one
+            if not is_stopped or strategy.clock.train_epoch_iterations == len(strategy.dataloader):
+                self._counted.append(self._running)
             self.counting = False
             self.synchronize(strategy)
             self.statistics.flush()
+
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Note that the experience has ended; one that was stopped starts again if it is trained on again."""
+        started = self._running, self._before
+        super().after_training_exp(strategy, **kwargs)
+        if self._counts_running and started[0] not in self._counted:
+            self._running, self._before = started
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
         """Collective: add up the sums of all processes."""
