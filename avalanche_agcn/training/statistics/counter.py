@@ -140,13 +140,19 @@ def fingerprint(dataset: Any, *, contents: bool = False) -> Fingerprint:
     """Digest of the names and labels of a dataset's images, as two integers.
 
     With ``contents``, it includes the first and the last image, unless the source itself changes them.
+    Columns after the last positive do not count, so that images keep their digest when classes are added.
     """
     digest = hashlib.sha256()
     for name in getattr(dataset, "image_names", range(len(dataset))):
         digest.update(f"{name}\n".encode())
     targets = getattr(dataset, "targets", [])
     codes = getattr(targets, "codes", None)
-    rows = [np.asarray(row) for row in targets] if codes is None else [codes.cpu().numpy()]
+    if codes is None:
+        rows = [np.asarray(row) for row in targets]
+    else:
+        shown = (codes == 1).any(0).nonzero()
+        width = int(shown.max()) + 1 if len(shown) else 0
+        rows = [codes[:, :width].cpu().numpy()]
     for row in rows:
         digest.update(np.ascontiguousarray(row).tobytes())
     if contents and len(dataset):
