@@ -162,6 +162,7 @@ class MultiLabelTemplate(SupervisedTemplate):
 
     def _before_training_exp(self, **kwargs: Any) -> None:
         check_strategy(self)
+        self._check_auxiliary_head()
         self._stop_training = False  # stop_training() in the last epoch would also stop this experience
         super()._before_training_exp(**kwargs)
 
@@ -174,6 +175,19 @@ class MultiLabelTemplate(SupervisedTemplate):
         check_strategy(self)
         share(unwrap(self.model).buffers())  # it may be an evaluation between two steps
         super()._before_eval(**kwargs)
+
+    def _check_auxiliary_head(self) -> None:
+        """Reject a trainable network that only a `DecoupledTrainingPlugin` would train, without it."""
+        model = unwrap(self.model)
+        if not self.trains_network or getattr(model, "auxiliary", None) is None:
+            return
+        can_learn = any(parameter.requires_grad for parameter in model.backbone.parameters())
+        if can_learn and not any(getattr(plugin, "trains_auxiliary", False) for plugin in self.plugins):
+            raise ValueError(
+                f"The {type(model).__name__} was made with decoupled=True, so only its auxiliary head trains "
+                "the network, but no plugin trains that head: add a DecoupledTrainingPlugin, or make the "
+                "model without decoupled=True."
+            )
 
     def _unwrap_model(self) -> None:
         """Take the model out of the wrapper that it was given for training."""
