@@ -287,13 +287,14 @@ def make_plan(
     train_members = train_labels if train_membership is None else _reorder(train_membership, order)
     test_members = test_labels if test_membership is None else _reorder(test_membership, order)
 
-    if protocol.test_images == "all":
-        test_members = torch.ones_like(test_members)  # all are relevant from the first experience on
+    valid_members = train_members
+    if protocol.test_images == "all":  # all are relevant from the first experience on
+        test_members, valid_members = torch.ones_like(test_members), torch.ones_like(train_members)
     evaluation = {"test": Images(test_dataset, test_labels, split.assign_first(test_members, sizes))}
     held_out = _draw_held_out(train_members, validation_size, seed)
     split.check_classes_present(train_labels, names, except_images=held_out)
     if held_out.any():
-        positions = split.assign_first(train_members, sizes)
+        positions = split.assign_first(valid_members, sizes)
         valid_positions = [part[held_out[part]] for part in positions]
         evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
     train_positions = _assign_train(train_members, held_out, protocol, sizes, seed)
