@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -389,15 +390,15 @@ def images_of(seed, n=20, **settings):
 
 
 def test_features_of_two_networks_are_not_merged_nor_forgotten(tmp_path, make_model):
-    def of_network(seed, factor=1.0):
-        images = images_of(0, eval_transform=Scale(factor))
+    def of_network(seed, factor=1.0, images=0):
+        images = images_of(images, eval_transform=Scale(factor))
         return feature_benchmark(images, make_model(seed=seed).backbone, tmp_path, log=lambda text: None)
 
     def trained(benchmark):
         model = MultiLabelClassifier(Precomputed(16), 2)
         return train(StreamingRidge(model=model, evaluator=EvaluationPlugin()), benchmark.train_stream)
 
-    one, again, other, scaled = of_network(0), of_network(0), of_network(1), of_network(0, 2.0)
+    one, more, other, scaled = of_network(0), of_network(0, images=1), of_network(1), of_network(0, 2.0)
     for unlike in (other, scaled):
         with pytest.raises(ValueError, match="trained with different features"):
             trained(one).merge(trained(unlike))
@@ -406,14 +407,15 @@ def test_features_of_two_networks_are_not_merged_nor_forgotten(tmp_path, make_mo
         ):
             trained(one).forget(unlike.train_stream[0].dataset.subset([0]))
     strategy = trained(one)
-    strategy.merge(trained(again))
-    strategy.forget(again.train_stream[0].dataset)
+    strategy.merge(trained(more))
+    strategy.forget(more.train_stream[0].dataset)
     assert strategy.statistics.count(0) == 10
 
 
 def test_transforms_are_compared_by_what_they_compute(make_model):
     backbone, settings = make_model().backbone, {"n_classes": 2}
-    one, same, other = (images_of(0, train_transform=Scale(factor)) for factor in (1.0, 1.0, 2.0))
+    one, more = (images_of(seed, train_transform=Scale(1.0)) for seed in (0, 1))
+    other = images_of(0, train_transform=Scale(2.0))
     strategy = train(make(backbone=backbone, **settings), one.train_stream)
     assert repr(one.plan.train_transform) == repr(other.plan.train_transform)
     with pytest.raises(ValueError, match="trained with different transformed"):
@@ -424,8 +426,8 @@ def test_transforms_are_compared_by_what_they_compute(make_model):
     for dataset in (evaluated, other.train_stream[0].dataset):
         with pytest.raises(ValueError, match=r"not transformed as they were.*not of its \.eval"):
             strategy.forget(dataset.subset([0]))
-    strategy.forget(same.train_stream[0].dataset.subset([0, 3]))
-    strategy.merge(train(make(backbone=backbone, **settings), same.train_stream))
+    strategy.merge(train(make(backbone=backbone, **settings), more.train_stream))
+    strategy.forget(more.train_stream[0].dataset.subset([0, 3]))
     assert strategy.statistics.count(0) == 18
 
 
@@ -438,7 +440,7 @@ def test_other_orders_of_classes_are_not_merged_however_the_stream_was_made(how)
         return train(make(), benchmark_with_validation_stream(benchmark, validation_size=0.2).train_stream)
 
     one, same, other = (trained(order) for order in (range(6), range(6), range(5, -1, -1)))
-    one.merge(same)
+    assert one.provenance == same.provenance
     with pytest.raises(ValueError, match=r"trained with different classes: class 0, .* and class 5, "):
         one.merge(other)
 
@@ -520,6 +522,50 @@ def test_a_repeated_image_is_forgotten_everywhere_or_not_at_all(with_validation)
         for t, e in enumerate(repeated.train_stream)
     ]
     assert_same_scores(strategy, train(make(), kept), repeated)
+
+
+def train_on_the_whole(strategy, features):
+    """Train on all experiences again, where none but forgotten images are to be added."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The images of experience")
+        return train(strategy, features.train_stream)
+
+
+def test_images_that_were_forgotten_in_parts_can_be_added_again(features):
+    strategy, (first, second, _) = train(make(), features.train_stream), features.train_stream
+    n = len(second.dataset)
+    strategy.forget(second.dataset.subset(range(3)))
+    with pytest.warns(
+        UserWarning, match="experience 1 are in the sums, except 3 that were forgotten; none is"
+    ):
+        train(strategy, [second])
+    strategy.forget(concat_datasets([second.dataset.subset(range(3, n)), first.dataset.subset([0])]))
+    assert strategy.statistics.count(1) == 0
+    resumed = make()
+    resumed.collector.load_state_dict(copy.deepcopy(strategy.collector.state_dict()))
+    for one in (strategy, resumed):
+        train_on_the_whole(one, features)
+        assert one.statistics.count(0) == len(first.dataset) - 1
+        train(one, [part_of(first, [0])])
+        assert_same_scores(train_on_the_whole(one, features), train(make(), features.train_stream), features)
+
+
+def test_pieces_that_were_forgotten_can_be_added_again(features):
+    pieces = list(split_online_stream(features.train_stream[:1], experience_size=10))
+    strategy = train(make(), pieces)
+    strategy.forget(pieces[1].dataset)
+    train(strategy, pieces[1:2])
+    assert strategy.statistics.count(0) == len(features.train_stream[0].dataset)
+
+
+def test_images_are_neither_merged_nor_forgotten_twice(features):
+    strategy, (first, *_) = train(make(), features.train_stream), features.train_stream
+    before = scores(strategy, features)
+    with pytest.raises(ValueError, match="Both were trained on the images of 1 of 1 experiences"):
+        strategy.merge(train(make(), [first]))
+    with pytest.raises(ValueError, match=r"image '\d+' is given twice, as rows 0 and 2: give it once"):
+        strategy.forget(first.dataset.subset([0, 1, 0]))
+    assert torch.equal(scores(strategy, features), before)
 
 
 def test_forgetting_every_image_is_an_error_and_forgotten_ones_can_be_added_again(features):

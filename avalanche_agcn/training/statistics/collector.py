@@ -1,5 +1,6 @@
 """Plugins that add the features and labels of the stream to sums."""
 
+import hashlib
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -104,6 +105,7 @@ class FeatureStatisticsPlugin(FeatureCollector):
         self.provenance: Provenance | None = None  # of the features; None before training
         # Experiences of each image by name, where images may return in later experiences (`repeat_images`):
         self._places: dict[str, list[int]] = {}
+        self._forgotten: set[str] = set()  # digests of images that were removed, and not added since
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, and note where its features come from."""
@@ -128,12 +130,23 @@ class FeatureStatisticsPlugin(FeatureCollector):
             for name in dataset.image_names:
                 places = self._places.setdefault(name, [])
                 places += [self.block] if self.block not in places else []
+        if self.counting and self._forgotten:
+            self._forgotten.difference_update(_image_digests(dataset))
         super().after_training_epoch(strategy, **kwargs)
 
     def merge(self, other: "FeatureStatisticsPlugin") -> None:
-        """Add the images of another plugin, whose provenance must be the same."""
+        """Add the images of another plugin, whose provenance must be the same and whose images others."""
+        older = range(self.statistics.n_experiences)  # first numbers in states of earlier versions
+        shared = [one for one in self._counted if one in other._counted and one[0] not in older]
+        if shared:
+            raise ValueError(
+                f"Both were trained on the images of {len(shared)} of {len(other._counted)} experiences or "
+                "pieces of online streams, by names and labels, which would count twice: merge strategies "
+                "that were trained on different images. If these are different ones, give them other names."
+            )
         self.statistics.merge(other.statistics)
         self._counted += other._counted
+        self._forgotten |= other._forgotten
         for name, experiences in other._places.items():
             self._places.setdefault(name, []).extend(experiences)
 
@@ -148,6 +161,7 @@ class FeatureStatisticsPlugin(FeatureCollector):
     def forget(self, removed: FeatureStatistics, dataset: Any) -> None:
         """Subtract the sums of a dataset's images, all or none of them."""
         self.statistics.subtract(removed)
+        self._forgotten.update(_image_digests(dataset))
         for name in getattr(dataset, "image_names", []):
             self._places.pop(name, None)
         images = fingerprint(dataset, contents=True)
@@ -161,6 +175,7 @@ class FeatureStatisticsPlugin(FeatureCollector):
             "counted": [list(images) for images in self._counted],
             "provenance": None if self.provenance is None else list(self.provenance),
             "places": {name: list(experiences) for name, experiences in self._places.items()},
+            "forgotten": sorted(self._forgotten),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -169,6 +184,33 @@ class FeatureStatisticsPlugin(FeatureCollector):
         self._counted = [(first, second) for first, second in state["counted"]]
         self.provenance = None if state["provenance"] is None else Provenance(*state["provenance"])
         self._places = dict(state.get("places", {}))  # states of earlier versions have none
+        self._forgotten = set(state.get("forgotten", []))  # likewise
+
+    def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
+        if images in self._counted and self._forgotten:
+            digests = _image_digests(experience.dataset)
+            n_forgotten = len(self._forgotten.intersection(digests))
+            if n_forgotten == len(set(digests)):  # all can be added again
+                self._counted.remove(images)
+            elif n_forgotten:
+                warnings.warn(
+                    f"The images of experience {origin_of(experience).current_experience} are in the sums, "
+                    f"except {n_forgotten} that were forgotten; none is added. To add these again, train on "
+                    "an experience of them alone.",
+                    stacklevel=3,
+                )
+                return False
+        return super()._are_counted(experience, images)
 
     def _add(self, features: Any, targets: Tensor) -> None:
         self.statistics.update(features, targets, experience=self.block)
+
+
+def _image_digests(dataset: Any) -> list[str]:
+    """Digest of the name and the positive labels of each image."""
+    digests = []
+    shown = [row.nonzero().flatten().tolist() for row in dataset.targets[:] == 1]
+    names = getattr(dataset, "image_names", range(len(dataset)))
+    for name, columns in zip(names, shown, strict=True):
+        digests.append(hashlib.sha256(f"{name}\n{columns}".encode()).hexdigest()[:16])
+    return digests
