@@ -71,6 +71,11 @@ class MemoryPlugin(MultiLabelPlugin):
         """Let `state_dict` return the memory as it is: it has seen all batches of the epoch."""
         self._state_at_epoch_start = None
 
+    def stream_rows(self, n_rows: int) -> Tensor:
+        """Which rows of a batch are images of the stream, in any of their views, ``[n_rows]``."""
+        rows_per_view = max(1, n_rows // self.views)
+        return torch.arange(n_rows) % rows_per_view < self.n_stream
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the memory; within an epoch, that at its start."""
         # Loader workers may have drawn batches ahead of training. To resume, `StreamSampler` offers the
