@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from avalanche.training.templates import SupervisedTemplate
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from avalanche_agcn.benchmarks.experience import origin_of
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
@@ -116,6 +117,8 @@ class FeatureStatisticsPlugin(FeatureCollector):
                 f"{type(model).__name__}: use MultiLabelClassifier or AGCNModel."
             )
         super().before_training_exp(strategy, **kwargs)
+        if getattr(strategy, "trains_network", True):  # others compute features in evaluation mode
+            _warn_of_batch_normalisation(model.backbone)
         experience = strategy.experience
         is_whole = origin_of(experience) is experience
         if self.provenance is None or (self.counting and is_whole):
@@ -204,6 +207,19 @@ class FeatureStatisticsPlugin(FeatureCollector):
 
     def _add(self, features: Any, targets: Tensor) -> None:
         self.statistics.update(features, targets, experience=self.block)
+
+
+def _warn_of_batch_normalisation(backbone: nn.Module) -> None:
+    """Warn if only the batch normalisation of a network learns: unnoticed, its features would change."""
+    parameters = list(backbone.parameters())
+    if not parameters or any(parameter.requires_grad for parameter in parameters):
+        return
+    if any(isinstance(module, _BatchNorm) and module.training for module in backbone.modules()):
+        warnings.warn(
+            "No weight of the network is trained, but its batch normalisation learns from each batch, so the "
+            'sums are not those of its features: make it with create_backbone(..., frozen="all").',
+            stacklevel=2,
+        )
 
 
 def _image_digests(dataset: Any) -> list[str]:
