@@ -164,13 +164,7 @@ class StreamingRidge(ClosedForm):
 
     def _check_no_copy_remains(self, dataset: AvalancheDataset) -> None:
         """Check that no image stays in the sums of another experience than those it is given with."""
-        names = list(getattr(dataset, "image_names", []))
-        targets: Tensor = dataset.targets[:]  # type: ignore[attr-defined]
-        removed = []
-        for t in range(self.statistics.n_experiences):
-            labelled = ~targets[:, self.statistics.columns(t)].isnan().all(dim=1)
-            removed += [(names[row], t) for row in labelled.nonzero().flatten().tolist() if names]
-        remaining = self.collector.remaining_places(removed)
+        remaining = self.collector.remaining_places(dataset)
         if remaining:
             name, experiences = next(iter(remaining.items()))
             raise ValueError(

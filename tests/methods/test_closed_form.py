@@ -524,6 +524,27 @@ def test_a_repeated_image_is_forgotten_everywhere_or_not_at_all(with_validation)
     assert_same_scores(strategy, train(make(), kept), repeated)
 
 
+def test_places_of_merged_images_with_equal_names_are_kept_apart():
+    def site(shift):  # image 0 is in both experiences, image 1 in the first one; the names are numbers
+        data = TensorDataset(torch.randn(4, WIDTH, dtype=torch.float64))
+        data.targets = torch.tensor([[1, 1], [1, 0], [0, 1], [1, 0]]).roll(shift, 0)
+        return multilabel_benchmark(data, data, n_experiences=2, repeat_images=True).train_stream
+
+    def image(stream, t, name):
+        return stream[t].dataset.subset([list(stream[t].dataset.image_names).index(name)])
+
+    one, other = site(0), site(1)  # whose image 0 is in the first experience, image 1 in both
+    strategy = train(make(n_classes=2), one)
+    strategy.merge(train(make(n_classes=2), other))
+    saved = make(n_classes=2)
+    saved.collector.load_state_dict(copy.deepcopy(strategy.collector.state_dict()))
+    for merged in (strategy, saved):
+        merged.forget(image(one, 0, "1"))
+        with pytest.raises(ValueError, match=r"such as '1' in \[0\]: give them with"):
+            merged.forget(image(other, 1, "1"))
+        merged.forget(concat_datasets([image(other, t, "1") for t in range(2)]))
+
+
 def train_on_the_whole(strategy, features):
     """Train on all experiences again, where none but forgotten images are to be added."""
     with warnings.catch_warnings():

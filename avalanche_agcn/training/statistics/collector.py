@@ -1,8 +1,8 @@
 """Plugins that add the features and labels of the stream to sums."""
 
+import copy
 import hashlib
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 from avalanche.training.templates import SupervisedTemplate
@@ -104,8 +104,9 @@ class FeatureStatisticsPlugin(FeatureCollector):
         super().__init__()
         self.statistics = make_statistics(statistics)
         self.provenance: Provenance | None = None  # of the features; None before training
-        # Experiences of each image by name, where images may return in later experiences (`repeat_images`):
-        self._places: dict[str, list[int]] = {}
+        # Experiences of each image by name, where images may return in later experiences (`repeat_images`);
+        # separately of each merged strategy, which may have other images of the same names.
+        self._places: list[dict[str, list[int]]] = [{}]
         self._forgotten: set[str] = set()  # digests of images that were removed, and not added since
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
@@ -131,7 +132,7 @@ class FeatureStatisticsPlugin(FeatureCollector):
         plans = find_plans(dataset)
         if self.counting and any(plan is not None and plan.protocol.repeat_images for plan in plans):
             for name in dataset.image_names:
-                places = self._places.setdefault(name, [])
+                places = self._places[0].setdefault(name, [])
                 places += [self.block] if self.block not in places else []
         if self.counting and self._forgotten:
             self._forgotten.difference_update(_image_digests(dataset))
@@ -150,23 +151,37 @@ class FeatureStatisticsPlugin(FeatureCollector):
         self.statistics.merge(other.statistics)
         self._counted += other._counted
         self._forgotten |= other._forgotten
-        for name, experiences in other._places.items():
-            self._places.setdefault(name, []).extend(experiences)
+        self._places += copy.deepcopy(other._places)
 
-    def remaining_places(self, removed: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-        """Where images are still after a removal, given by name and experience: experiences by name."""
-        places = {name: self._places[name].copy() for name, _ in removed if name in self._places}
-        for name, experience in removed:
-            if experience in places.get(name, []):
-                places[name].remove(experience)
-        return {name: experiences for name, experiences in places.items() if experiences}
+    def remaining_places(self, dataset: Any) -> dict[str, list[int]]:
+        """Where images of a dataset are still after its removal: experiences by name."""
+        remaining = {}
+        for name, removed in self._experiences_by_name(dataset).items():
+            images = [places[name] for places in self._places if removed.intersection(places.get(name, []))]
+            left = [sorted(set(experiences) - removed) for experiences in images]
+            if left and all(left):  # of no image with this name all places are given
+                remaining[name] = left[0]
+        return remaining
+
+    def _experiences_by_name(self, dataset: Any) -> dict[str, set[int]]:
+        """Experiences that images are given with, known by the columns that are labelled."""
+        names = list(getattr(dataset, "image_names", []))
+        targets: Tensor = dataset.targets[:]
+        found: dict[str, set[int]] = {}
+        for t in range(self.statistics.n_experiences):
+            labelled = ~targets[:, self.statistics.columns(t)].isnan().all(dim=1)
+            for row in labelled.nonzero().flatten().tolist() if names else []:
+                found.setdefault(names[row], set()).add(t)
+        return found
 
     def forget(self, removed: FeatureStatistics, dataset: Any) -> None:
         """Subtract the sums of a dataset's images, all or none of them."""
         self.statistics.subtract(removed)
         self._forgotten.update(_image_digests(dataset))
-        for name in getattr(dataset, "image_names", []):
-            self._places.pop(name, None)
+        for name, experiences in self._experiences_by_name(dataset).items():
+            for places in self._places:
+                if experiences.issuperset(places.get(name, [])):
+                    places.pop(name, None)
         images = fingerprint(dataset, contents=True)
         if images in self._counted:  # they may be added again
             self._counted.remove(images)
@@ -177,7 +192,8 @@ class FeatureStatisticsPlugin(FeatureCollector):
             "statistics": super().state_dict(),
             "counted": [list(images) for images in self._counted],
             "provenance": None if self.provenance is None else list(self.provenance),
-            "places": {name: list(experiences) for name, experiences in self._places.items()},
+            "places": copy.deepcopy(self._places[0]),
+            "merged_places": copy.deepcopy(self._places[1:]),
             "forgotten": sorted(self._forgotten),
         }
 
@@ -186,8 +202,9 @@ class FeatureStatisticsPlugin(FeatureCollector):
         super().load_state_dict(state["statistics"])
         self._counted = [(first, second) for first, second in state["counted"]]
         self.provenance = None if state["provenance"] is None else Provenance(*state["provenance"])
-        self._places = dict(state.get("places", {}))  # states of earlier versions have none
-        self._forgotten = set(state.get("forgotten", []))  # likewise
+        # States of earlier versions have none of these.
+        self._places = copy.deepcopy([state.get("places", {}), *state.get("merged_places", [])])
+        self._forgotten = set(state.get("forgotten", []))
 
     def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
         if images in self._counted and self._forgotten:
