@@ -287,13 +287,14 @@ def make_plan(
     train_members = train_labels if train_membership is None else _reorder(train_membership, order)
     test_members = test_labels if test_membership is None else _reorder(test_membership, order)
 
-    if protocol.test_images == "all":
-        test_members = torch.ones_like(test_members)  # all are relevant from the first experience on
+    valid_members = train_members
+    if protocol.test_images == "all":  # all are relevant from the first experience on
+        test_members, valid_members = torch.ones_like(test_members), torch.ones_like(train_members)
     evaluation = {"test": Images(test_dataset, test_labels, split.assign_first(test_members, sizes))}
     held_out = _draw_held_out(train_members, validation_size, seed)
     split.check_classes_present(train_labels, names, except_images=held_out)
     if held_out.any():
-        positions = split.assign_first(train_members, sizes)
+        positions = split.assign_first(valid_members, sizes)
         valid_positions = [part[held_out[part]] for part in positions]
         evaluation["valid"] = Images(train_dataset, train_labels, valid_positions)
     train_positions = _assign_train(train_members, held_out, protocol, sizes, seed)
@@ -391,9 +392,10 @@ class _ImageNames(Dataset[Any]):
 class _LabelledImages(_ImageNames):
     """The images, opened when they are read, with their targets in a stream."""
 
-    def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor) -> None:
+    def __init__(self, source: MultiLabelSource, positions: Tensor, codes: Tensor, plan: Plan) -> None:
         super().__init__(source, positions)
         self.codes = codes
+        self.plan = plan  # found also where tools of Avalanche have replaced the stream
 
     def __getitem__(self, index: int) -> tuple[Any, Tensor]:
         return self.source[int(self.positions[index])][0], decode(self.codes[index])
@@ -404,7 +406,7 @@ def _make_dataset(
 ) -> TaskAwareSupervisedClassificationDataset:
     """Avalanche's dataset of the images at ``positions`` with the given targets, all of task 0."""
     return TaskAwareSupervisedClassificationDataset(
-        [_LabelledImages(source, positions, codes)],
+        [_LabelledImages(source, positions, codes, plan)],
         data_attributes=[
             MultiLabelAttribute.from_codes(codes),
             TaskLabels(ConstantSequence(0, len(positions))),

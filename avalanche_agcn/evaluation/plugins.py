@@ -150,6 +150,7 @@ class BatchReader(PluginMetric[Any]):
     def before_training_exp(self, strategy: SupervisedTemplate) -> None:
         """Check the criterion and the normalisation of the images."""
         check_strategy(strategy)
+        _start_early_stopping(strategy)
         super().before_training_exp(strategy)
 
     def before_eval(self, strategy: SupervisedTemplate) -> None:
@@ -217,6 +218,17 @@ def _check_early_stopping(strategy: SupervisedTemplate) -> None:
                 "with several labels, and would not stop; pass metric_name='mAP_Last' to it, eval_every=1 to "
                 "the strategy, and eval_streams=[...] to train()."
             )
+
+
+def _start_early_stopping(strategy: SupervisedTemplate) -> None:
+    """Let an EarlyStoppingPlugin start without the last score, that of the classes before this experience.
+
+    Fewer classes score higher, so it would restore the model from before the experience.
+    """
+    evaluator = strategy.evaluator
+    if any(isinstance(plugin, EarlyStoppingPlugin) for plugin in strategy.plugins):
+        last = evaluator.last_metric_results.items()
+        evaluator.last_metric_results = {name: value for name, value in last if "/eval_phase/" not in name}
 
 
 class MultiLabelPluginMetric(BatchReader, GenericPluginMetric[Any, Any]):

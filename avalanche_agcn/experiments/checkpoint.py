@@ -47,6 +47,7 @@ def capture(strategy: MultiLabelTemplate) -> State:
         "optimizer": strategy.optimizer.state_dict(),
         "scaler": strategy.scaler.state_dict(),
         "seed": strategy.seed,
+        "piece_of": strategy.piece_of,
         "plugins": [plugin.state_dict() for plugin in others],
         "memories": [plugin.state_dict() for plugin in memories],
         "nested": find_nested(strategy).state_dict(),
@@ -71,10 +72,10 @@ def _stateful_plugins(strategy: MultiLabelTemplate) -> tuple[list[Any], list[Mem
 
 
 def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> None:
-    """Restore what `capture` returned, except the optimizer, which Avalanche resets when training starts.
+    """Restore what `capture` returned, except the optimizer where it is reset when training starts.
 
-    If the state does not fit the strategy, an exception of any type is raised; see `fitting_state`.
-    Collective.
+    It is kept without ``reset_optimizer_state``, and between two pieces of an online stream. If the state
+    does not fit the strategy, an exception of any type is raised; see `fitting_state`. Collective.
     """
     current = capture(strategy)
     if state["layout"] != current["layout"]:
@@ -85,6 +86,9 @@ def restore(strategy: MultiLabelTemplate, state: State, train_stream: Any) -> No
     strategy.model = strategy.model.to(strategy.device)  # Avalanche would move it only when it trains
     strategy.scaler.load_state_dict(state["scaler"])
     strategy.seed = state["seed"]
+    strategy.piece_of = state.get("piece_of")  # states of earlier versions have none
+    if strategy.piece_of is not None or not strategy.reset_optimizer_state:
+        _restore_optimizer(strategy, state["optimizer"])
     others, memories = _stateful_plugins(strategy)
     for plugin, saved in zip(others, state["plugins"], strict=True):
         plugin.load_state_dict(saved)
@@ -116,6 +120,29 @@ def _form(value: Any) -> str:
     return f"of type {type(value).__name__}"
 
 
+def _restore_optimizer(strategy: MultiLabelTemplate, saved: State) -> None:
+    """Load the optimizer's state, with averages of 0 for rows of classes that the saved model lacks."""
+    optimizer = strategy.optimizer
+    names, expected = (
+        [group.keys() for group in one["param_groups"]] for one in (saved, optimizer.state_dict())
+    )
+    if names != expected:
+        raise ValueError("its optimizer is of another type or has other groups of parameters")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {}
+    for k, averages in saved["state"].items():
+        state[k] = {name: _with_rows(value, parameters[k]) for name, value in averages.items()}
+    optimizer.load_state_dict({**saved, "state": state})
+    strategy.optimized_param_id = dict(unwrap(strategy.model).named_parameters())  # or Avalanche resets it
+
+
+def _with_rows(value: Any, parameter: Tensor) -> Any:
+    """A tensor with as many rows as a parameter, the further ones 0; other values as they are."""
+    if not isinstance(value, Tensor) or value.ndim != parameter.ndim or value.ndim == 0:
+        return value
+    return torch.cat([value, value.new_zeros(len(parameter) - len(value), *value.shape[1:])])
+
+
 def check_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:
     """Load a saved state into an Adam, and raise a ValueError if it is not one of this optimizer.
 
@@ -143,7 +170,9 @@ def load_strategy(path: str | os.PathLike, strategy: MultiLabelTemplate, train_s
     """Load a state of `save_strategy`, or ``state.bin`` of a finished run, into a new strategy.
 
     It must have the same plugins; its model may be for more classes. The first experiences of the stream are
-    those of the saved strategy, for its memory. `load_run` makes strategy and stream by itself. Collective.
+    those of the saved strategy, for its memory. The optimizer is loaded only where it is not reset when
+    training starts: with ``reset_optimizer_state=False``, or between two pieces of an online stream.
+    `load_run` makes strategy and stream by itself. Collective.
     """
     state = load_state(path)
     with fitting_state(path, "make the strategy with the settings and plugins that it was saved with."):

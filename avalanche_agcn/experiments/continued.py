@@ -346,7 +346,8 @@ def open_continued(settings: Settings, backbone: Any, log: Log) -> Continued:
         images=settings.dataset_root,
         n_experiences=settings.n_experiences or 1,
         **settings.select(*LABEL_SETTINGS),
-        **settings.select("validation_size", "limit", "seed"),
+        **settings.select("limit", "seed"),
+        validation_size=settings.validation_size or settings.calibration_size,
     )
     plan = continue_plan(known, further, log)
     images = plan.evaluation["valid" if settings.validation_size else "test"]

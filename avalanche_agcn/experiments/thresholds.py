@@ -172,7 +172,8 @@ def _datasets(
         if unused is not None:
             positions = positions_in_source(benchmark.plan.train)
             unusable = [torch.isin(part, unused).nonzero().flatten() for part in positions]
-    most = max(1, MOST_IMAGES // len(datasets))
+    n_used = sum(len(dataset) > 0 for dataset in datasets)  # with test_images="all" the first holds all
+    most = max(1, MOST_IMAGES // max(1, n_used))
     for number, dataset in enumerate(datasets):
         every = torch.arange(len(dataset))
         usable = every[~torch.isin(every, unusable[number])]

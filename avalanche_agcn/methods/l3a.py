@@ -88,12 +88,12 @@ class L3APlugin(FeatureCollector):
             )
         return True
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Any]:
         """The sums; see `L3AStatistics`."""
         counted = torch.tensor(self._counted, dtype=torch.long).reshape(-1, 2)
-        return self.statistics.state_dict() | {"counted": counted}
+        return super().state_dict() | {"counted": counted}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the sums."""
         super().load_state_dict(state)
         self._counted = [(first, second) for first, second in state["counted"].tolist()]

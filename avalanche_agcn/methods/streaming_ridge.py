@@ -99,8 +99,8 @@ class StreamingRidge(ClosedForm):
         """Add the images that another strategy was trained on, as if this one had been trained on them too.
 
         Raises:
-            ValueError: if the two differ in network, transform, classes or precision, or either was trained
-                with random augmentation or a network that is not frozen.
+            ValueError: if the two differ in network, transform, classes or precision, either was trained
+                with random augmentation or a network that is not frozen, or both on the same images.
         """
         mine, theirs = self._exact_provenance("merge"), other._exact_provenance("merge")
         name = mine.find_difference(theirs)
@@ -123,7 +123,8 @@ class StreamingRidge(ClosedForm):
             ValueError: if the dataset has random augmentation or another transform, the network was trained,
                 features are in half precision, the targets do not tell an image's experience
                 (``unlabelled_as_negative``), the images cannot be those that were trained on, one of them
-                would remain in another experience, or none would remain. Nothing is removed then.
+                is given twice or would remain in another experience, or none would remain. Nothing is
+                removed then.
         """
         provenance = self._exact_provenance("forget")
         if self.amp is not None:
@@ -143,6 +144,7 @@ class StreamingRidge(ClosedForm):
                 f"The images are not transformed as they were in training (different {name}), so their "
                 "features are not those in the sums: give a dataset of the train stream, not of its .eval()."
             )
+        _check_no_image_twice(dataset)
         self._check_no_copy_remains(dataset)
         removed = FeatureStatistics()
         for size in self.statistics.block_sizes:
@@ -162,13 +164,7 @@ class StreamingRidge(ClosedForm):
 
     def _check_no_copy_remains(self, dataset: AvalancheDataset) -> None:
         """Check that no image stays in the sums of another experience than those it is given with."""
-        names = list(getattr(dataset, "image_names", []))
-        targets: Tensor = dataset.targets[:]  # type: ignore[attr-defined]
-        removed = []
-        for t in range(self.statistics.n_experiences):
-            labelled = ~targets[:, self.statistics.columns(t)].isnan().all(dim=1)
-            removed += [(names[row], t) for row in labelled.nonzero().flatten().tolist() if names]
-        remaining = self.collector.remaining_places(removed)
+        remaining = self.collector.remaining_places(dataset)
         if remaining:
             name, experiences = next(iter(remaining.items()))
             raise ValueError(
@@ -192,6 +188,17 @@ class StreamingRidge(ClosedForm):
                 "benchmark with a train_transform that draws no random numbers."
             )
         return provenance
+
+
+def _check_no_image_twice(dataset: AvalancheDataset) -> None:
+    """Check that no two rows of a dataset are the same image with the same labels."""
+    first: dict[tuple[str, bytes], int] = {}
+    codes = dataset.targets.codes.cpu().numpy()  # type: ignore[attr-defined]
+    for row, name in enumerate(getattr(dataset, "image_names", [])):
+        earlier = first.setdefault((name, codes[row].tobytes()), row)
+        # Images of two benchmarks may have one name.
+        if earlier != row and torch.equal(*(torch.as_tensor(dataset[k][0]) for k in (earlier, row))):
+            raise ValueError(f"The image {name!r} is given twice, as rows {earlier} and {row}: give it once.")
 
 
 def _check_one_experience(targets: Tensor, statistics: FeatureStatistics) -> None:

@@ -55,6 +55,13 @@ class ClosedForm(MultiLabelTemplate):
         """Loss of the batch: 0 in training, to which plugins add the losses that train the network."""
         return torch.zeros((), device=self.device) if self.is_training else super().criterion()
 
+    def train(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Train as every strategy, and leave classifiers that others can train, also if interrupted."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            unwrap(self.model).classifier.requires_grad_(True)
+
     def check_model_and_optimizer(self, *args: Any, **kwargs: Any) -> None:
         """Exempt the classifiers from training: processes would wait for their gradients."""
         unwrap(self.model).classifier.requires_grad_(False)
@@ -71,7 +78,7 @@ class ClosedForm(MultiLabelTemplate):
 
     def _after_training_exp(self, **kwargs: Any) -> None:
         super()._after_training_exp(**kwargs)
-        unwrap(self.model).classifier.requires_grad_(True)
+        self._solved = False  # plugins may have changed the sums, also after an evaluation in the last epoch
 
     def _after_training(self, **kwargs: Any) -> None:
         super()._after_training(**kwargs)

@@ -71,6 +71,11 @@ class MemoryPlugin(MultiLabelPlugin):
         """Let `state_dict` return the memory as it is: it has seen all batches of the epoch."""
         self._state_at_epoch_start = None
 
+    def stream_rows(self, n_rows: int) -> Tensor:
+        """Which rows of a batch are images of the stream, in any of their views, ``[n_rows]``."""
+        rows_per_view = max(1, n_rows // self.views)
+        return torch.arange(n_rows) % rows_per_view < self.n_stream
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the memory; within an epoch, that at its start."""
         # Loader workers may have drawn batches ahead of training. To resume, `StreamSampler` offers the
@@ -159,11 +164,19 @@ def find_memory(strategy: SupervisedTemplate) -> MemoryPlugin | None:
 
 def check_replay_is_known(strategy: SupervisedTemplate) -> None:
     """Reject Avalanche's replay where no unlabelled cell tells replayed images from those of the stream."""
-    n_seen = count_seen(strategy.experience)
-    unlabelled = strategy.experience.dataset.targets[0][:n_seen].isnan().any()  # type: ignore[attr-defined]
-    n_own = getattr(origin_of(strategy.experience), "n_own_classes", n_seen)
-    if n_own < n_seen and not unlabelled and any(isinstance(one, ReplayPlugin) for one in strategy.plugins):
+    if not any(isinstance(plugin, ReplayPlugin) for plugin in strategy.plugins):
+        return
+    experience = strategy.experience
+    n_seen = count_seen(experience)
+    unlabelled = experience.dataset.targets[0][:n_seen].isnan().any()  # type: ignore[attr-defined]
+    n_own = getattr(origin_of(experience), "n_own_classes", n_seen)
+    reason = None
+    if origin_of(experience) is not experience:
+        reason = "pieces of an online stream have labels for the same classes as earlier ones"
+    elif n_own < n_seen and not unlabelled:
+        reason = "the benchmark has unlabelled_as_negative=True"
+    if reason is not None:
         raise ValueError(
-            "Images of Avalanche's ReplayPlugin would be counted as images of the stream, as the benchmark "
-            "has unlabelled_as_negative=True: use OnlineReplayPlugin(ReservoirBuffer(...))."
+            f"Images of Avalanche's ReplayPlugin would be counted as images of the stream, as {reason}: use "
+            "OnlineReplayPlugin(ReservoirBuffer(...))."
         )

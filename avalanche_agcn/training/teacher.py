@@ -172,18 +172,22 @@ class PseudoLabelPlugin(TeacherPlugin):
         if not self.teacher.n_old:
             return
         memory = find_memory(strategy)
-        n_stream = len(strategy.mb_y) if memory is None else memory.n_stream
-        stream, others = strategy.mb_y[:n_stream], strategy.mb_y[n_stream:]
-        logits = self.teacher.logits(strategy)[:n_stream]
-        labelled = add_pseudo_labels(stream, logits, threshold=self.threshold, soft=self.soft)
-        self._hidden = stream[:, : self.teacher.n_old]
-        strategy.mbatch[1] = torch.cat([labelled, others])
+        targets = strategy.mb_y
+        of_stream = torch.ones(len(targets), dtype=torch.bool, device=targets.device)
+        if memory is not None:
+            of_stream = memory.stream_rows(len(targets)).to(targets.device)
+        labelled = add_pseudo_labels(
+            targets, self.teacher.logits(strategy), threshold=self.threshold, soft=self.soft
+        )
+        self._hidden = targets[:, : self.teacher.n_old]
+        strategy.mbatch[1] = torch.where(of_stream[:, None], labelled, targets)
 
     def after_update(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Restore the targets."""
         if self._hidden is not None:
             targets = strategy.mb_y.clone()
-            targets[: len(self._hidden), : self.teacher.n_old] = self._hidden
+            shown = ~targets.isnan().all(dim=1)  # a memory may have hidden others since
+            targets[shown, : self.teacher.n_old] = self._hidden[shown]
             strategy.mbatch[1], self._hidden = targets, None
 
 

@@ -91,7 +91,7 @@ class MultiLabelTemplate(SupervisedTemplate):
         self.reset_optimizer_state, self.seed = reset_optimizer_state, seed
         self.is_padding = False  # whether this process has no image in the step, and its batch does not count
         self._given_model: nn.Module | None = None  # while it is wrapped
-        self._origin: Any = None  # experience of the last part of an online stream
+        self.piece_of: int | None = None  # number of the experience that the last piece was cut from
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=amp is torch.float16)
 
     def autocast(self) -> AbstractContextManager:
@@ -145,10 +145,12 @@ class MultiLabelTemplate(SupervisedTemplate):
         """Reset the optimizer; ``train(reset_optimizer_state=…)`` takes precedence."""
         self._unwrap_model()  # if an experience was interrupted
         origin = origin_of(self.experience)
-        is_whole = origin is self.experience
+        piece_of = None if origin is self.experience else origin.current_experience
+        continues = piece_of is not None and piece_of == self.piece_of
+        continues = continues and not getattr(self.experience, "is_first_subexp", False)
         if reset_optimizer_state is None:
-            reset_optimizer_state = self.reset_optimizer_state and (is_whole or origin is not self._origin)
-        self._origin = None if is_whole else origin
+            reset_optimizer_state = self.reset_optimizer_state and not continues
+        self.piece_of = piece_of
         super().check_model_and_optimizer(reset_optimizer_state=reset_optimizer_state, **kwargs)
         if self.trains_network:
             self._given_model = self.model
@@ -160,6 +162,8 @@ class MultiLabelTemplate(SupervisedTemplate):
 
     def _before_training_exp(self, **kwargs: Any) -> None:
         check_strategy(self)
+        self._check_auxiliary_head()
+        self._stop_training = False  # stop_training() in the last epoch would also stop this experience
         super()._before_training_exp(**kwargs)
 
     def _after_training_exp(self, **kwargs: Any) -> None:
@@ -171,6 +175,19 @@ class MultiLabelTemplate(SupervisedTemplate):
         check_strategy(self)
         share(unwrap(self.model).buffers())  # it may be an evaluation between two steps
         super()._before_eval(**kwargs)
+
+    def _check_auxiliary_head(self) -> None:
+        """Reject a trainable network that only a `DecoupledTrainingPlugin` would train, without it."""
+        model = unwrap(self.model)
+        if not self.trains_network or getattr(model, "auxiliary", None) is None:
+            return
+        can_learn = any(parameter.requires_grad for parameter in model.backbone.parameters())
+        if can_learn and not any(getattr(plugin, "trains_auxiliary", False) for plugin in self.plugins):
+            raise ValueError(
+                f"The {type(model).__name__} was made with decoupled=True, so only its auxiliary head trains "
+                "the network, but no plugin trains that head: add a DecoupledTrainingPlugin, or make the "
+                "model without decoupled=True."
+            )
 
     def _unwrap_model(self) -> None:
         """Take the model out of the wrapper that it was given for training."""

@@ -140,6 +140,12 @@ def test_validation_images_leave_training_and_are_fully_labelled(seed, size):
     assert images_of(benchmark.complete_train_dataset) == sorted(train)
 
 
+def test_validation_images_are_all_in_the_first_set_if_test_images_are():
+    data = drawn_images(60, 6, 0, positives=0.5)
+    benchmark = multilabel_benchmark(data, data, n_experiences=3, validation_size=20, test_images="all")
+    assert [len(experience.dataset) for experience in benchmark.valid_stream] == [20, 0, 0]
+
+
 def test_seed_fixes_what_is_drawn():
     data, parts = drawn_images(100, 6, positives=0.6), []
     options = {"n_experiences": 3, "assignment": "random", "validation_size": 20}

@@ -165,6 +165,20 @@ def test_early_stopping_is_rejected_with_a_fix_that_stops(benchmark, make_strate
     assert strategy.clock.train_exp_epochs < 5
 
 
+@pytest.mark.filterwarnings("ignore:Metric mAP_Last")
+def test_early_stopping_does_not_compare_with_the_score_of_fewer_classes(benchmark, make_strategy, watch):
+    plugin = EarlyStoppingPlugin(2, "test_stream", metric_name="mAP_Last")
+    best = watch(
+        before_training_iteration=lambda strategy: (strategy.clock.train_exp_epochs, plugin.best_val)
+    )
+    strategy = make_strategy(plugins=[plugin, best], train_epochs=3, eval_every=1)
+    for t in range(2):
+        best.seen["before_training_iteration"].clear()
+        strategy.train(benchmark.train_stream[t], eval_streams=[benchmark.test_stream[: t + 1]])
+        for epoch, value in best.seen["before_training_iteration"]:
+            assert (value is None) == (epoch == 0)
+
+
 def test_only_the_metrics_asked_for_are_made_and_read_multi_hot_targets_of_the_scored_classes():
     assert mean_average_precision_metrics() == roc_auc_metrics() == f1_metrics() == nested_metrics() == []
     made = f1_metrics(minibatch=True, experience=True)

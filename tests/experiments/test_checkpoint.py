@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from avalanche.benchmarks import split_online_stream
 from avalanche.core import SupervisedPlugin
 from torch.utils.data import TensorDataset
 
@@ -287,6 +288,30 @@ def test_every_method_learns_further_classes_some_as_in_an_uninterrupted_run(tmp
     if (name, settings) in EXACT:
         whole = logits(learn(make_strategy(name, 6, **settings), 3))
         torch.testing.assert_close(continued, whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [True, False])
+@pytest.mark.parametrize("n_classes", [4, 6])
+def test_an_optimizer_that_is_not_reset_continues(tmp_path, pieces, n_classes):
+    def make(n_classes):
+        strategy = make_strategy("finetuning", n_classes)
+        strategy.reset_optimizer_state = pieces
+        return strategy
+
+    stream = list(make_benchmark(2).train_stream)
+    if pieces:
+        stream = list(split_online_stream(stream, experience_size=12, seed=0))
+    path, (whole, first, resumed) = tmp_path / "strategy.bin", map(make, (n_classes, 4, n_classes))
+    whole.model.load_state_dict(first.model.state_dict())
+    first.train(stream[0], eval_streams=[])
+    checkpoint.save_strategy(path, first)
+    checkpoint.load_strategy(path, resumed, stream)
+    for experience in stream[1:]:
+        resumed.train(experience, eval_streams=[])
+    for experience in stream:
+        whole.train(experience, eval_streams=[])
+    found, expected = (strategy.model.classifier.weight[:4] for strategy in (resumed, whole))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
 
 
 def test_another_strategy_is_rejected(tmp_path):

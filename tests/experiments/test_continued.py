@@ -194,6 +194,21 @@ def test_every_method_continues_in_new_processes_as_one_run(method, options, pho
     compare_with_one_run(folder.with_name(f"{folder.name}-continued2"), whole, tolerance)
 
 
+def test_new_photos_are_held_out_for_calibration_as_those_of_the_parent(photos, tmp_path):
+    parent = begin(photos, tmp_path, "er", FROZEN, "--calibration-size", 0.25)
+    settings = {
+        "images": photos / "photos1",
+        "labels": photos / "train1.csv",
+        "test_labels": photos / "test1.csv",
+    }
+    benchmark = load_run(parent, **settings, log=lambda text: None).benchmark
+    held_out = [len(experience.dataset) for experience in benchmark.valid_stream]
+    assert held_out[2] == 4  # a quarter of 16
+    assert len(benchmark.train_stream[2].dataset) == 12
+    shown = torch.stack([row[1] for row in benchmark.valid_stream[2].dataset])
+    assert shown[:, 4:].any()
+
+
 def test_a_loaded_run_trains_as_the_command_does(photos, finished, continued):
     parent = finished("er")
     again = load_run(parent, device="cpu", log=lambda text: None)

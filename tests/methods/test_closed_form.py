@@ -2,11 +2,12 @@
 
 import contextlib
 import copy
+import warnings
 
 import numpy as np
 import pytest
 import torch
-from avalanche.benchmarks import split_online_stream
+from avalanche.benchmarks import benchmark_with_validation_stream, split_online_stream
 from avalanche.benchmarks.utils import concat_datasets
 from avalanche.training.plugins import EvaluationPlugin
 from sklearn.linear_model import Ridge
@@ -17,7 +18,7 @@ from avalanche_agcn.evaluation.functional import mean_average_precision
 from avalanche_agcn.experiments.features import feature_benchmark
 from avalanche_agcn.methods.l3a import L3AStatistics
 from avalanche_agcn.models import MultiLabelClassifier, Precomputed, RandomFeatures, create_backbone
-from avalanche_agcn.training import L3A, FineTuning, StreamingRidge
+from avalanche_agcn.training import L3A, FineTuning, MultiTaskRidge, StreamingRidge
 from avalanche_agcn.training.statistics.ridge import estimate_relations, solve_ridge, standardise
 
 WIDTH, N_CLASSES = 12, 6
@@ -55,11 +56,11 @@ def features():
 def make(kind=StreamingRidge, backbone=None, n_classes=N_CLASSES, **settings):
     """A strategy over given features, or over a network; L3A's with more random features than given ones."""
     if backbone is None:
-        backbone = Precomputed(WIDTH) if kind is StreamingRidge else RandomFeatures(Precomputed(WIDTH), 40)
+        backbone = RandomFeatures(Precomputed(WIDTH), 40) if kind is L3A else Precomputed(WIDTH)
         model = MultiLabelClassifier(backbone, n_classes).double()
     else:
         model = MultiLabelClassifier(backbone, n_classes)
-    own = {} if kind is StreamingRidge else {"ridge": 10.0, "threshold": 0.6}
+    own = {"ridge": 10.0, "threshold": 0.6} if kind is L3A else {}
     return kind(model=model, **{"evaluator": EvaluationPlugin(), "train_mb_size": 7} | own | settings)
 
 
@@ -153,6 +154,26 @@ def test_an_experience_that_was_interrupted_is_counted_once(features, watch, kin
         strategy.train(experience, eval_streams=[])
     assert interrupted
     assert_same_scores(strategy, train(make(kind), features.train_stream), features)
+
+
+@pytest.mark.parametrize("settings", [{}, {"train_epochs": 2}], ids=str)
+def test_an_experience_whose_first_epoch_was_stopped_is_counted_once(features, watch, kind, settings):
+    stopper = watch(after_training_iteration=lambda strategy: strategy.stop_training())
+    strategy, stream = make(kind, plugins=[stopper], **settings), features.train_stream
+    strategy.train(stream[0], eval_streams=[])
+    strategy.plugins.remove(stopper)
+    train(strategy, [stream[0], *stream])
+    assert_same_scores(strategy, train(make(kind), stream), features)
+
+
+def test_classifiers_can_be_trained_after_an_interruption(features, watch, kind):
+    def interrupt(strategy):
+        raise KeyboardInterrupt
+
+    strategy = make(kind, plugins=[watch(after_training_iteration=interrupt)])
+    with pytest.raises(KeyboardInterrupt):
+        train(strategy, features.train_stream)
+    assert all(parameter.requires_grad for parameter in strategy.model.classifier.parameters())
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
@@ -369,15 +390,15 @@ def images_of(seed, n=20, **settings):
 
 
 def test_features_of_two_networks_are_not_merged_nor_forgotten(tmp_path, make_model):
-    def of_network(seed, factor=1.0):
-        images = images_of(0, eval_transform=Scale(factor))
+    def of_network(seed, factor=1.0, images=0):
+        images = images_of(images, eval_transform=Scale(factor))
         return feature_benchmark(images, make_model(seed=seed).backbone, tmp_path, log=lambda text: None)
 
     def trained(benchmark):
         model = MultiLabelClassifier(Precomputed(16), 2)
         return train(StreamingRidge(model=model, evaluator=EvaluationPlugin()), benchmark.train_stream)
 
-    one, again, other, scaled = of_network(0), of_network(0), of_network(1), of_network(0, 2.0)
+    one, more, other, scaled = of_network(0), of_network(0, images=1), of_network(1), of_network(0, 2.0)
     for unlike in (other, scaled):
         with pytest.raises(ValueError, match="trained with different features"):
             trained(one).merge(trained(unlike))
@@ -386,14 +407,15 @@ def test_features_of_two_networks_are_not_merged_nor_forgotten(tmp_path, make_mo
         ):
             trained(one).forget(unlike.train_stream[0].dataset.subset([0]))
     strategy = trained(one)
-    strategy.merge(trained(again))
-    strategy.forget(again.train_stream[0].dataset)
+    strategy.merge(trained(more))
+    strategy.forget(more.train_stream[0].dataset)
     assert strategy.statistics.count(0) == 10
 
 
 def test_transforms_are_compared_by_what_they_compute(make_model):
     backbone, settings = make_model().backbone, {"n_classes": 2}
-    one, same, other = (images_of(0, train_transform=Scale(factor)) for factor in (1.0, 1.0, 2.0))
+    one, more = (images_of(seed, train_transform=Scale(1.0)) for seed in (0, 1))
+    other = images_of(0, train_transform=Scale(2.0))
     strategy = train(make(backbone=backbone, **settings), one.train_stream)
     assert repr(one.plan.train_transform) == repr(other.plan.train_transform)
     with pytest.raises(ValueError, match="trained with different transformed"):
@@ -404,9 +426,23 @@ def test_transforms_are_compared_by_what_they_compute(make_model):
     for dataset in (evaluated, other.train_stream[0].dataset):
         with pytest.raises(ValueError, match=r"not transformed as they were.*not of its \.eval"):
             strategy.forget(dataset.subset([0]))
-    strategy.forget(same.train_stream[0].dataset.subset([0, 3]))
-    strategy.merge(train(make(backbone=backbone, **settings), same.train_stream))
+    strategy.merge(train(make(backbone=backbone, **settings), more.train_stream))
+    strategy.forget(more.train_stream[0].dataset.subset([0, 3]))
     assert strategy.statistics.count(0) == 18
+
+
+@pytest.mark.parametrize("how", ["at once", "with a validation stream"])
+def test_other_orders_of_classes_are_not_merged_however_the_stream_was_made(how):
+    def trained(order):
+        benchmark = make_benchmark(class_order=order)
+        if how == "at once":
+            return train(make(MultiTaskRidge), [benchmark])
+        return train(make(), benchmark_with_validation_stream(benchmark, validation_size=0.2).train_stream)
+
+    one, same, other = (trained(order) for order in (range(6), range(6), range(5, -1, -1)))
+    assert one.provenance == same.provenance
+    with pytest.raises(ValueError, match=r"trained with different classes: class 0, .* and class 5, "):
+        one.merge(other)
 
 
 def test_states_of_the_earlier_version_are_read(features):
@@ -461,8 +497,11 @@ def test_merged_images_are_not_added_again(features):
     assert_same_scores(strategy, train(make(), features.train_stream), features)
 
 
-def test_a_repeated_image_is_forgotten_everywhere_or_not_at_all():
+@pytest.mark.parametrize("with_validation", [False, True])
+def test_a_repeated_image_is_forgotten_everywhere_or_not_at_all(with_validation):
     repeated = make_benchmark(repeat_images=True)
+    if with_validation:  # by Avalanche, whose streams do not lead to the benchmark
+        repeated = benchmark_with_validation_stream(repeated, validation_size=0.05, shuffle=False)
     strategy = train(make(), repeated.train_stream)
     saved = make()
     saved.collector.load_state_dict(copy.deepcopy(strategy.collector.state_dict()))
@@ -483,6 +522,71 @@ def test_a_repeated_image_is_forgotten_everywhere_or_not_at_all():
         for t, e in enumerate(repeated.train_stream)
     ]
     assert_same_scores(strategy, train(make(), kept), repeated)
+
+
+def test_places_of_merged_images_with_equal_names_are_kept_apart():
+    def site(shift):  # image 0 is in both experiences, image 1 in the first one; the names are numbers
+        data = TensorDataset(torch.randn(4, WIDTH, dtype=torch.float64))
+        data.targets = torch.tensor([[1, 1], [1, 0], [0, 1], [1, 0]]).roll(shift, 0)
+        return multilabel_benchmark(data, data, n_experiences=2, repeat_images=True).train_stream
+
+    def image(stream, t, name):
+        return stream[t].dataset.subset([list(stream[t].dataset.image_names).index(name)])
+
+    one, other = site(0), site(1)  # whose image 0 is in the first experience, image 1 in both
+    strategy = train(make(n_classes=2), one)
+    strategy.merge(train(make(n_classes=2), other))
+    saved = make(n_classes=2)
+    saved.collector.load_state_dict(copy.deepcopy(strategy.collector.state_dict()))
+    for merged in (strategy, saved):
+        merged.forget(image(one, 0, "1"))
+        with pytest.raises(ValueError, match=r"such as '1' in \[0\]: give them with"):
+            merged.forget(image(other, 1, "1"))
+        merged.forget(concat_datasets([image(other, t, "1") for t in range(2)]))
+
+
+def train_on_the_whole(strategy, features):
+    """Train on all experiences again, where none but forgotten images are to be added."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The images of experience")
+        return train(strategy, features.train_stream)
+
+
+def test_images_that_were_forgotten_in_parts_can_be_added_again(features):
+    strategy, (first, second, _) = train(make(), features.train_stream), features.train_stream
+    n = len(second.dataset)
+    strategy.forget(second.dataset.subset(range(3)))
+    with pytest.warns(
+        UserWarning, match="experience 1 are in the sums, except 3 that were forgotten; none is"
+    ):
+        train(strategy, [second])
+    strategy.forget(concat_datasets([second.dataset.subset(range(3, n)), first.dataset.subset([0])]))
+    assert strategy.statistics.count(1) == 0
+    resumed = make()
+    resumed.collector.load_state_dict(copy.deepcopy(strategy.collector.state_dict()))
+    for one in (strategy, resumed):
+        train_on_the_whole(one, features)
+        assert one.statistics.count(0) == len(first.dataset) - 1
+        train(one, [part_of(first, [0])])
+        assert_same_scores(train_on_the_whole(one, features), train(make(), features.train_stream), features)
+
+
+def test_pieces_that_were_forgotten_can_be_added_again(features):
+    pieces = list(split_online_stream(features.train_stream[:1], experience_size=10))
+    strategy = train(make(), pieces)
+    strategy.forget(pieces[1].dataset)
+    train(strategy, pieces[1:2])
+    assert strategy.statistics.count(0) == len(features.train_stream[0].dataset)
+
+
+def test_images_are_neither_merged_nor_forgotten_twice(features):
+    strategy, (first, *_) = train(make(), features.train_stream), features.train_stream
+    before = scores(strategy, features)
+    with pytest.raises(ValueError, match="Both were trained on the images of 1 of 1 experiences"):
+        strategy.merge(train(make(), [first]))
+    with pytest.raises(ValueError, match=r"image '\d+' is given twice, as rows 0 and 2: give it once"):
+        strategy.forget(first.dataset.subset([0, 1, 0]))
+    assert torch.equal(scores(strategy, features), before)
 
 
 def test_forgetting_every_image_is_an_error_and_forgotten_ones_can_be_added_again(features):

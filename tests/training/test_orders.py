@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from avalanche.benchmarks import split_online_stream
 from avalanche.training.plugins import EvaluationPlugin
+from torch.utils.data import TensorDataset
 
+from avalanche_agcn.benchmarks import multilabel_benchmark
 from avalanche_agcn.methods.ewc import EWCPlugin
 from avalanche_agcn.methods.lwf import LwFPlugin
 from avalanche_agcn.models import Backbone, MultiLabelClassifier
@@ -225,6 +227,58 @@ def test_what_resumes_and_is_interrupted_starts_again(benchmark, make_strategy, 
     run(make_strategy(resumed, model=copy.deepcopy(frozen), seed=0), stream, "1! 1")
     for name, value in whole.statistics.state_dict().items():
         torch.testing.assert_close(resumed.statistics.state_dict()[name], value)
+
+
+@pytest.fixture
+def halves(benchmark):
+    """Two streams, each with every second image of each experience."""
+    streams = [[copy.copy(experience) for experience in benchmark.train_stream] for _ in range(2)]
+    for start, stream in enumerate(streams):
+        for half in stream:
+            half._dataset = half.dataset.subset(range(start, len(half.dataset), 2))
+    return streams
+
+
+OTHER_IMAGES = [(ACMPlugin, "2"), (FeatureStatisticsPlugin, "2"), (FeatureStatisticsPlugin, "0")]
+
+
+@pytest.mark.parametrize(("kind", "place"), OTHER_IMAGES)
+def test_after_loading_an_interruption_removes_no_earlier_images(
+    halves, make_strategy, run, frozen, kind, place
+):
+    def train(state, stream, order):
+        plugin = kind()
+        if state is not None:
+            plugin.load_state_dict(copy.deepcopy(state))
+        run(make_strategy(plugin, model=copy.deepcopy(frozen), train_mb_size=2, seed=0), stream, order)
+        return plugin.state_dict(), plugin.statistics.state_dict()
+
+    first, second = halves
+    saved, _ = train(None, first, "0 1 2")
+    (_, expected), (_, found) = (train(saved, second, order) for order in (place, f"{place}! {place}"))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+    saved_within, _ = train(saved, second, f"{place}!")
+    with pytest.raises(ValueError, match=f"Experience {place} was interrupted after a state.*load the state"):
+        train(saved_within, second, f"{place}! {place}")
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("statistics", ["exact", "compact"])
+def test_images_are_known_when_classes_were_added(make_strategy, run, zeros, statistics):
+    def stream_of(n_experiences):  # of 12 images and 2 classes each
+        generator = torch.Generator().manual_seed(0)
+        data = TensorDataset(torch.rand(36, 3, 8, 8, generator=generator)[: 12 * n_experiences])
+        data.targets = torch.block_diag(*[torch.eye(2, dtype=torch.int).repeat(6, 1)] * n_experiences)
+        settings = {"n_experiences": n_experiences, "unlabelled_as_negative": zeros}
+        return multilabel_benchmark(data, data, **settings).train_stream
+
+    first, second = (FeatureStatisticsPlugin(statistics=statistics) for _ in range(2))
+    run(make_strategy(first), stream_of(2), "0 1")
+    second.load_state_dict(first.state_dict())
+    with pytest.warns(UserWarning, match="images of experience 1 are in the sums already"):
+        run(make_strategy(second), stream_of(3), "2 1 0")
+    assert [second.statistics.count(t) for t in range(3)] == [12, 12, 12]
 
 
 def test_skipped_experiences_are_named(stream, make_strategy, make_model, frozen):

@@ -127,6 +127,20 @@ def test_replayed_images_keep_their_labels(stream, watch_targets):
     assert after[n:].isnan().all()  # the memory hides them
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_all_views_of_an_image_have_the_same_pseudo_labels(stream, watch_targets, order):
+    memory = OnlineReplayPlugin(ReservoirBuffer(30), batch_size_mem=5, views=2)
+    plugins = (PseudoLabelPlugin(threshold=0.0), memory)[::order]
+    _, before, seen, after = watch_targets(*plugins, stream=stream[:2])[-1]
+    n, half = memory.n_stream, len(seen) // 2
+    assert n < half
+    for start in (0, half):
+        assert_same(seen[start : start + n, :2], torch.ones(n, 2))
+        assert_same(seen[start + n : start + half], before[start + n : start + half])
+    assert_same(after[:n], before[:n])
+    assert after[n:].isnan().all()
+
+
 def test_teacher_pads_within_convolutions_and_saves_the_weights_of_the_model():
     torch.manual_seed(0)
     model = MultiLabelClassifier(create_backbone("efficientnet_lite0", pretrained=False), 2)

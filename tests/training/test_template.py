@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -97,6 +98,16 @@ def test_pieces_of_online_streams_keep_the_moments_of_their_experience(benchmark
     train(steps, stream=split_online_stream(stream, experience_size=8))
     n_batches = [math.ceil(len(experience.dataset) / 8) for experience in stream]
     assert steps.seen["after_update"] == [(2 * t + 2, k + 1) for t in (0, 1) for k in range(n_batches[t])]
+
+
+def test_a_copy_keeps_the_moments_within_an_experience(benchmark, train, same_weights):
+    pieces = list(split_online_stream(benchmark.train_stream[:1], experience_size=4))
+    strategy = train(stream=pieces[:2])
+    copied = copy.deepcopy(strategy)
+    for one in (strategy, copied):
+        one.train(pieces[2], eval_streams=[])
+    assert steps_of(copied) == 3
+    assert same_weights(strategy, copied)
 
 
 def test_moments_are_reset_at_each_experience_even_if_it_is_the_same(benchmark, train):

@@ -1,18 +1,20 @@
 """Plugins that add the features and labels of the stream to sums."""
 
+import copy
+import hashlib
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 from avalanche.training.templates import SupervisedTemplate
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from avalanche_agcn.benchmarks.experience import origin_of
 from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.statistics.compact import StatisticsKind, make_statistics
 from avalanche_agcn.training.statistics.counter import Fingerprint, StreamCounter, fingerprint
 from avalanche_agcn.training.statistics.features import FeatureStatistics
-from avalanche_agcn.training.statistics.provenance import Provenance
+from avalanche_agcn.training.statistics.provenance import Provenance, find_plans
 from avalanche_agcn.training.teacher import FrozenTeacher
 
 
@@ -47,13 +49,22 @@ class FeatureCollector(StreamCounter):
             self._add(features, strategy.mb_y[:, self.columns])
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Note that all images of the experience are counted."""
+        """Note that all images of the experience are counted, unless training was stopped before."""
         self.features = None
         if self.counting and self._running is not None:
-            self._counted.append(self._running)
+            is_stopped = strategy._stop_training  # at the next batch, if there is one
+            if not is_stopped or strategy.clock.train_epoch_iterations == len(strategy.dataloader):
+                self._counted.append(self._running)
             self.counting = False
             self.synchronize(strategy)
             self.statistics.flush()
+
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
+        """Note that the experience has ended; one that was stopped starts again if it is trained on again."""
+        started = self._running, self._before
+        super().after_training_exp(strategy, **kwargs)
+        if self._counts_running and started[0] not in self._counted:
+            self._running, self._before = started
 
     def synchronize(self, strategy: SupervisedTemplate) -> None:
         """Collective: add up the sums of all processes."""
@@ -93,8 +104,10 @@ class FeatureStatisticsPlugin(FeatureCollector):
         super().__init__()
         self.statistics = make_statistics(statistics)
         self.provenance: Provenance | None = None  # of the features; None before training
-        # Experiences of each image by name, where images may return in later experiences (`repeat_images`):
-        self._places: dict[str, list[int]] = {}
+        # Experiences of each image by name, where images may return in later experiences (`repeat_images`);
+        # separately of each merged strategy, which may have other images of the same names.
+        self._places: list[dict[str, list[int]]] = [{}]
+        self._forgotten: set[str] = set()  # digests of images that were removed, and not added since
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, and note where its features come from."""
@@ -105,6 +118,8 @@ class FeatureStatisticsPlugin(FeatureCollector):
                 f"{type(model).__name__}: use MultiLabelClassifier or AGCNModel."
             )
         super().before_training_exp(strategy, **kwargs)
+        if getattr(strategy, "trains_network", True):  # others compute features in evaluation mode
+            _warn_of_batch_normalisation(model.backbone)
         experience = strategy.experience
         is_whole = origin_of(experience) is experience
         if self.provenance is None or (self.counting and is_whole):
@@ -113,34 +128,60 @@ class FeatureStatisticsPlugin(FeatureCollector):
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Note that all images of the experience are counted, and their names if they may return."""
-        stream = getattr(origin_of(strategy.experience), "origin_stream", None)
-        protocol = getattr(getattr(stream, "benchmark", None), "protocol", None)
-        if self.counting and getattr(protocol, "repeat_images", False):
-            for name in strategy.experience.dataset.image_names:
-                places = self._places.setdefault(name, [])
+        dataset = strategy.experience.dataset
+        plans = find_plans(dataset)
+        if self.counting and any(plan is not None and plan.protocol.repeat_images for plan in plans):
+            for name in dataset.image_names:
+                places = self._places[0].setdefault(name, [])
                 places += [self.block] if self.block not in places else []
+        if self.counting and self._forgotten:
+            self._forgotten.difference_update(_image_digests(dataset))
         super().after_training_epoch(strategy, **kwargs)
 
     def merge(self, other: "FeatureStatisticsPlugin") -> None:
-        """Add the images of another plugin, whose provenance must be the same."""
+        """Add the images of another plugin, whose provenance must be the same and whose images others."""
+        older = range(self.statistics.n_experiences)  # first numbers in states of earlier versions
+        shared = [one for one in self._counted if one in other._counted and one[0] not in older]
+        if shared:
+            raise ValueError(
+                f"Both were trained on the images of {len(shared)} of {len(other._counted)} experiences or "
+                "pieces of online streams, by names and labels, which would count twice: merge strategies "
+                "that were trained on different images. If these are different ones, give them other names."
+            )
         self.statistics.merge(other.statistics)
         self._counted += other._counted
-        for name, experiences in other._places.items():
-            self._places.setdefault(name, []).extend(experiences)
+        self._forgotten |= other._forgotten
+        self._places += copy.deepcopy(other._places)
 
-    def remaining_places(self, removed: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-        """Where images are still after a removal, given by name and experience: experiences by name."""
-        places = {name: self._places[name].copy() for name, _ in removed if name in self._places}
-        for name, experience in removed:
-            if experience in places.get(name, []):
-                places[name].remove(experience)
-        return {name: experiences for name, experiences in places.items() if experiences}
+    def remaining_places(self, dataset: Any) -> dict[str, list[int]]:
+        """Where images of a dataset are still after its removal: experiences by name."""
+        remaining = {}
+        for name, removed in self._experiences_by_name(dataset).items():
+            images = [places[name] for places in self._places if removed.intersection(places.get(name, []))]
+            left = [sorted(set(experiences) - removed) for experiences in images]
+            if left and all(left):  # of no image with this name all places are given
+                remaining[name] = left[0]
+        return remaining
+
+    def _experiences_by_name(self, dataset: Any) -> dict[str, set[int]]:
+        """Experiences that images are given with, known by the columns that are labelled."""
+        names = list(getattr(dataset, "image_names", []))
+        targets: Tensor = dataset.targets[:]
+        found: dict[str, set[int]] = {}
+        for t in range(self.statistics.n_experiences):
+            labelled = ~targets[:, self.statistics.columns(t)].isnan().all(dim=1)
+            for row in labelled.nonzero().flatten().tolist() if names else []:
+                found.setdefault(names[row], set()).add(t)
+        return found
 
     def forget(self, removed: FeatureStatistics, dataset: Any) -> None:
         """Subtract the sums of a dataset's images, all or none of them."""
         self.statistics.subtract(removed)
-        for name in getattr(dataset, "image_names", []):
-            self._places.pop(name, None)
+        self._forgotten.update(_image_digests(dataset))
+        for name, experiences in self._experiences_by_name(dataset).items():
+            for places in self._places:
+                if experiences.issuperset(places.get(name, [])):
+                    places.pop(name, None)
         images = fingerprint(dataset, contents=True)
         if images in self._counted:  # they may be added again
             self._counted.remove(images)
@@ -148,10 +189,12 @@ class FeatureStatisticsPlugin(FeatureCollector):
     def state_dict(self) -> dict[str, Any]:
         """The sums, see `FeatureStatistics`, and where they come from."""
         return {
-            "statistics": self.statistics.state_dict(),
+            "statistics": super().state_dict(),
             "counted": [list(images) for images in self._counted],
             "provenance": None if self.provenance is None else list(self.provenance),
-            "places": {name: list(experiences) for name, experiences in self._places.items()},
+            "places": copy.deepcopy(self._places[0]),
+            "merged_places": copy.deepcopy(self._places[1:]),
+            "forgotten": sorted(self._forgotten),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -159,7 +202,48 @@ class FeatureStatisticsPlugin(FeatureCollector):
         super().load_state_dict(state["statistics"])
         self._counted = [(first, second) for first, second in state["counted"]]
         self.provenance = None if state["provenance"] is None else Provenance(*state["provenance"])
-        self._places = dict(state.get("places", {}))  # states of earlier versions have none
+        # States of earlier versions have none of these.
+        self._places = copy.deepcopy([state.get("places", {}), *state.get("merged_places", [])])
+        self._forgotten = set(state.get("forgotten", []))
+
+    def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
+        if images in self._counted and self._forgotten:
+            digests = _image_digests(experience.dataset)
+            n_forgotten = len(self._forgotten.intersection(digests))
+            if n_forgotten == len(set(digests)):  # all can be added again
+                self._counted.remove(images)
+            elif n_forgotten:
+                warnings.warn(
+                    f"The images of experience {origin_of(experience).current_experience} are in the sums, "
+                    f"except {n_forgotten} that were forgotten; none is added. To add these again, train on "
+                    "an experience of them alone.",
+                    stacklevel=3,
+                )
+                return False
+        return super()._are_counted(experience, images)
 
     def _add(self, features: Any, targets: Tensor) -> None:
         self.statistics.update(features, targets, experience=self.block)
+
+
+def _warn_of_batch_normalisation(backbone: nn.Module) -> None:
+    """Warn if only the batch normalisation of a network learns: unnoticed, its features would change."""
+    parameters = list(backbone.parameters())
+    if not parameters or any(parameter.requires_grad for parameter in parameters):
+        return
+    if any(isinstance(module, _BatchNorm) and module.training for module in backbone.modules()):
+        warnings.warn(
+            "No weight of the network is trained, but its batch normalisation learns from each batch, so the "
+            'sums are not those of its features: make it with create_backbone(..., frozen="all").',
+            stacklevel=2,
+        )
+
+
+def _image_digests(dataset: Any) -> list[str]:
+    """Digest of the name and the positive labels of each image."""
+    digests = []
+    shown = [row.nonzero().flatten().tolist() for row in dataset.targets[:] == 1]
+    names = getattr(dataset, "image_names", range(len(dataset)))
+    for name, columns in zip(names, shown, strict=True):
+        digests.append(hashlib.sha256(f"{name}\n{columns}".encode()).hexdigest()[:16])
+    return digests

@@ -201,7 +201,7 @@ class CompactStatistics(FeatureStatistics):
         if self._total is not None:
             state[f"{TOTAL}row"] = self._total[0].clone()
             state[f"{TOTAL}diagonal"] = self._total.diagonal().clone()
-            state[f"{TOTAL}triangle"] = pack_triangle(self._total).float()
+            state[f"{TOTAL}scatter"] = pack_triangle(_scatter(self._total))
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -220,7 +220,10 @@ class CompactStatistics(FeatureStatistics):
         super().load_state_dict(kept)
         self._summaries = [Summary(**found[t]) if t in found else None for t in range(self.n_experiences)]
         self._set_total(None)
-        if total:
+        if "scatter" in total:
+            scatter = unpack_triangle(total["scatter"])
+            self._set_total(_from_scatter(scatter, total["row"], total["diagonal"]))
+        elif total:  # of an earlier version
             whole = unpack_triangle(total["triangle"]).double()
             self._set_total(_with_border(whole, total["row"], total["diagonal"]))
         self._total_before = self._total
@@ -277,11 +280,27 @@ class CompactStatistics(FeatureStatistics):
 
 
 def _rounded(total: Tensor) -> Tensor:
-    """Sums rounded as in `state_dict`: to float32, except the first row and the diagonal.
+    """Sums rounded as in `state_dict`: to float32 around the mean, except the first row and the diagonal.
 
     Variances are computed from these two, and need float64.
     """
-    return _with_border(total.float().double(), total[0], total.diagonal())
+    return _from_scatter(_scatter(total), total[0], total.diagonal())
+
+
+def _scatter(total: Tensor) -> Tensor:
+    """Σ (f − μ)ᵀ (f − μ) of a total, in float32: Σ fᵀf itself would lose the variance of a large mean."""
+    return (total[1:, 1:] - _products_of_means(total[0])).float()
+
+
+def _from_scatter(scatter: Tensor, row: Tensor, diagonal: Tensor) -> Tensor:
+    """The total of `_scatter`, with its first row and its diagonal."""
+    total = torch.nn.functional.pad(scatter.double() + _products_of_means(row), (1, 0, 1, 0))
+    return _with_border(total, row, diagonal)
+
+
+def _products_of_means(row: Tensor) -> Tensor:
+    """The matrix n μ μᵀ, ``[D, D]``, exactly symmetric, from Σ [1, f]."""
+    return torch.outer(row[1:], row[1:]) / row[0]
 
 
 def _with_border(total: Tensor, row: Tensor, diagonal: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from avalanche_agcn.training.memory import check_replay_is_known
 from avalanche_agcn.training.plugin import MultiLabelPlugin
 
 Fingerprint = tuple[int, int]
+UNKNOWN: Fingerprint = (0, 0)
+"""In place of the running experience in states of earlier versions, which do not have it."""
 
 
 class StreamCounter(MultiLabelPlugin):
@@ -35,8 +37,9 @@ class StreamCounter(MultiLabelPlugin):
         self.n_finished = 0  # classes of the experiences that this process finished
         self._counts_running = False  # whether images of the current experience are added at all
         self._running: Fingerprint | None = None  # the experience that has started and not ended
+        self._starts_empty = False  # whether its block was empty before it
+        self._before: Any = None  # otherwise the block before it; None in a resumed experience
         self._interrupted: set[Fingerprint] = set()  # those that had not ended when another one started
-        self._before: Any = None  # the block before the running experience; None if it was empty
 
     @property
     def columns(self) -> slice:
@@ -48,18 +51,19 @@ class StreamCounter(MultiLabelPlugin):
         """Decide whether the images of the experience are added."""
         check_replay_is_known(strategy)
         experience = strategy.experience
-        is_whole = origin_of(experience) is experience
-        images = fingerprint(experience.dataset, contents=is_whole)
+        images = fingerprint(experience.dataset, contents=origin_of(experience) is experience)
         n_counted = self.statistics.n_seen
         is_new = count_seen(experience) > n_counted
         if is_new:
             check_no_skipped_experience(experience, n_counted, type(self).__name__)
             self._open(experience, n_counted)
-        if images == self._running:
+        if images == self._running and not self.resumed:
             if self._counts_running:
+                self._check_can_start_again(experience)
                 self._start_again(images)
             return
-        if self._running is not None:
+        is_resumed = self.resumed and self._running in (images, UNKNOWN)
+        if self._running is not None and not is_resumed:
             self._interrupted.add(self._running)
         self.block = self._find_block(experience)
         self.counting = self._counts_running = is_new or self._are_counted(experience, images)
@@ -69,9 +73,11 @@ class StreamCounter(MultiLabelPlugin):
                 "trained on since, so an unknown part of its images is in the sums: load a state from before "
                 "it, or train a new strategy."
             )
-        # The block of a resumed experience is not empty, but would have to start again from the beginning.
-        starts_empty = is_new or (self.resumed and is_whole)
-        self._before = self.statistics.copy_block(self.block) if self.counting and not starts_empty else None
+        self._before = None
+        if is_new or not is_resumed:
+            self._starts_empty = is_new
+            if self.counting and not is_new:
+                self._before = self.statistics.copy_block(self.block)
         self._running, self.resumed = images, False
 
     def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
@@ -80,23 +86,36 @@ class StreamCounter(MultiLabelPlugin):
         self.n_finished = max(self.n_finished, count_seen(strategy.experience))
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums."""
-        return self.statistics.state_dict()
+        """The sums, and the experience that is running."""
+        running = [] if self._running is None else [*self._running, int(self._starts_empty)]
+        return {**self.statistics.state_dict(), "running": running}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the sums."""
-        self.statistics.load_state_dict(state)
+        self.statistics.load_state_dict({name: state[name] for name in state if name != "running"})
         self.resumed, self.n_finished = True, 0
-        self._running, self._interrupted, self._before = None, set(), None
+        running = state.get("running", [*UNKNOWN, 0])
+        self._running = (running[0], running[1]) if running else None
+        self._starts_empty = bool(running and running[2])
+        self._interrupted, self._before = set(), None
 
     def _open(self, experience: Any, n_old: int) -> None:
         """Open a block for an experience; the sums have the first ``n_old`` classes."""
         self.statistics.begin(count_seen(experience) - n_old)
 
+    def _check_can_start_again(self, experience: Any) -> None:
+        """Reject a resumed experience that other images of its classes preceded: their sums are not known."""
+        if not self._starts_empty and self._before is None:
+            raise ValueError(
+                f"Experience {origin_of(experience).current_experience} was interrupted after a state from "
+                "within it was loaded, which does not tell its images from earlier ones of the same classes: "
+                "load the state again."
+            )
+
     def _start_again(self, images: Fingerprint) -> None:
         """Remove the images of the running experience, which was interrupted."""
         self.counting = True
-        if self._before is None:
+        if self._starts_empty:
             self.statistics.restart()
         else:
             self.statistics.restore_block(self.block, self._before)
@@ -121,13 +140,19 @@ def fingerprint(dataset: Any, *, contents: bool = False) -> Fingerprint:
     """Digest of the names and labels of a dataset's images, as two integers.
 
     With ``contents``, it includes the first and the last image, unless the source itself changes them.
+    Columns after the last positive do not count, so that images keep their digest when classes are added.
     """
     digest = hashlib.sha256()
     for name in getattr(dataset, "image_names", range(len(dataset))):
         digest.update(f"{name}\n".encode())
     targets = getattr(dataset, "targets", [])
     codes = getattr(targets, "codes", None)
-    rows = [np.asarray(row) for row in targets] if codes is None else [codes.cpu().numpy()]
+    if codes is None:
+        rows = [np.asarray(row) for row in targets]
+    else:
+        shown = (codes == 1).any(0).nonzero()
+        width = int(shown.max()) + 1 if len(shown) else 0
+        rows = [codes[:, :width].cpu().numpy()]
     for row in rows:
         digest.update(np.ascontiguousarray(row).tobytes())
     if contents and len(dataset):

@@ -33,6 +33,9 @@ class DecoupledTrainingPlugin(TeacherPlugin):
     The model must be made with ``decoupled=True``. ``distillation`` is the weight of mean((f − f_teacher)²).
     """
 
+    trains_auxiliary = True
+    """Whether the loss of the auxiliary head is added; strategies reject a head that nothing trains."""
+
     def __init__(self, *, distillation: float = DISTILLATION, teacher: FrozenTeacher | None = None) -> None:
         super().__init__(teacher)
         check_range("distillation", distillation, least=0)

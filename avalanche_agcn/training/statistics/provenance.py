@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from avalanche_agcn.benchmarks.experience import origin_of
+from avalanche_agcn.benchmarks.multilabel import Plan
 from avalanche_agcn.models.forward import digest_weights
 from avalanche_agcn.training.loader import Key, StreamDataset, preserve_rng_state
 
@@ -36,14 +36,14 @@ class Provenance(NamedTuple):
     @classmethod
     def of(cls, backbone: nn.Module, experience: Any, amp: torch.dtype | None) -> "Provenance":
         """The provenance of features of an experience's images."""
-        benchmark = getattr(getattr(origin_of(experience), "origin_stream", None), "benchmark", None)
-        description = repr(getattr(getattr(benchmark, "plan", None), "train_transform", None))
         dataset = experience.dataset.train()
+        plans = find_plans(dataset)
+        description = _only({repr(None if plan is None else plan.train_transform) for plan in plans})
         transformed, features = digest_inputs(dataset)
         return cls(
             network=digest_module(backbone),
             transform=re.sub(r" at 0x[0-9a-f]+", "", description),
-            classes=", ".join(getattr(benchmark, "class_names", None) or ["unnamed"]),
+            classes=_only({", ".join(["unnamed"] if plan is None else plan.class_names) for plan in plans}),
             precision=str(amp),
             random=is_random(dataset),
             transformed=transformed,
@@ -67,6 +67,14 @@ class Provenance(NamedTuple):
         if other.classes.startswith(f"{self.classes}, "):  # classes that became known later
             joined = joined._replace(classes=other.classes)
         return joined
+
+
+def find_plans(dataset: Any) -> list[Plan | None]:
+    """Plans of the benchmarks that a dataset's images are from, None for another source.
+
+    Streams and experiences that Avalanche's tools make do not lead to the benchmark, but their images do.
+    """
+    return [getattr(part, "plan", None) for part, _, _ in _walk(dataset)]
 
 
 def digest_inputs(dataset: Any) -> tuple[str, str]:

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from avalanche.benchmarks import split_online_stream
 from avalanche.training.plugins import ReplayPlugin
 from sklearn.cluster import AgglomerativeClustering
 
 from avalanche_agcn.models import Backbone, MultiLabelClassifier
-from avalanche_agcn.training import AGCN, EWC, LwF
+from avalanche_agcn.training import AGCN, EWC, LwF, StreamingRidge
 from avalanche_agcn.training.memory import OnlineReplayPlugin
+from avalanche_agcn.training.plugins import ACMPlugin
 from avalanche_agcn.training.statistics.collector import FeatureStatisticsPlugin
 from avalanche_agcn.training.statistics.negatives import (
     StatisticalNegativesPlugin,
@@ -51,6 +53,13 @@ def test_every_image_of_the_stream_counts_once(kind, request, train, sums_of, st
     train(*copy.deepcopy(plugins), collector, model=model, stream=stream, **settings)
     for t in range(3):
         torch.testing.assert_close(collector.statistics.moments(t), expected.moments(t), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [ACMPlugin, FeatureStatisticsPlugin])
+def test_avalanches_replay_of_an_online_stream_is_rejected(kind, benchmark, train):
+    pieces = split_online_stream(benchmark.train_stream, experience_size=7)
+    with pytest.raises(ValueError, match=r"ReplayPlugin would be counted .* pieces of an online stream have"):
+        train(ReplayPlugin(mem_size=20), kind(), model=frozen_model(), stream=pieces)
 
 
 def test_state_continues_within_an_experience_to_the_last_bit(train, watch):
@@ -148,6 +157,20 @@ def test_agcns_first_weight_does_not_scale_it(make_model, watch_loss):
         added.append(total - loss)
     assert added[0] > 0.1
     assert added[0] == pytest.approx(added[1], rel=1e-3)
+
+
+def test_batch_normalisation_that_learns_in_a_frozen_network_is_named(train, recwarn):
+    def backbone(**settings):
+        layers = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5))
+        return Backbone(layers, num_features=5, pool="avg", **settings)
+
+    for fixed in (backbone(frozen="all"), backbone(freeze_batchnorm=True).requires_grad_(False), backbone()):
+        train(FeatureStatisticsPlugin(), model=MultiLabelClassifier(fixed, 6), n=1)
+    learning = backbone().requires_grad_(False)
+    train(model=MultiLabelClassifier(copy.deepcopy(learning), 6), kind=StreamingRidge, n=1)
+    assert not [warning for warning in recwarn if "batch normalisation" in str(warning.message)]
+    with pytest.warns(UserWarning, match=r"batch normalisation learns from each batch.*frozen=\"all\""):
+        train(FeatureStatisticsPlugin(), model=MultiLabelClassifier(learning, 6), n=1)
 
 
 def test_models_without_classifiers_and_diverging_networks_are_rejected(train):

@@ -45,6 +45,17 @@ def gap(statistics, exact, t):
     return torch.linalg.matrix_norm(error, 2) / scatter.trace()
 
 
+@pytest.mark.parametrize("mean", [1e3, 1e5])
+def test_features_with_a_large_mean_keep_their_variance(stream, mean):
+    far = [(features + mean * (torch.arange(WIDTH) < 20), targets) for features, targets in stream]
+    covariances = []
+    for images in (stream, far):
+        total = fill(CompactStatistics(), images).total()
+        mean_feature = total[0, 1:] / total[0, 0]
+        covariances.append(total[1:, 1:] / total[0, 0] - torch.outer(mean_feature, mean_feature))
+    torch.testing.assert_close(*covariances, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("rest", [0.02, 0.2, 0.6])
 def test_all_but_the_scatter_is_exact_and_its_error_is_bounded(stream, rest):
     exact, compact = fill(FeatureStatistics(), stream), fill(CompactStatistics(rest), stream)

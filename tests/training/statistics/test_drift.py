@@ -127,9 +127,22 @@ def test_ridge_over_a_trained_network(benchmark, train):
         strategy.forget(benchmark.train_stream[0].dataset)
 
 
+def test_evaluation_after_each_epoch_does_not_change_the_solution(benchmark, make_strategy):
+    models = []
+    for every in (-1, 1):
+        plugin = DecoupledTrainingPlugin()
+        plugins = plugin, DriftCompensationPlugin(n_images=9, teacher=plugin.teacher)
+        settings = {"model": make_model(), "lr": 0.05, "seed": 0, "eval_every": every}
+        strategy = make_strategy(*plugins, kind=StreamingRidge, **settings)
+        for experience in benchmark.train_stream:
+            strategy.train(experience, eval_streams=[benchmark.test_stream])
+        models.append(strategy.model)
+    assert same(*models)
+
+
 def test_missing_parts_and_an_experience_that_is_trained_on_twice_are_named(benchmark, train):
     with pytest.raises(ValueError, match="collects no feature statistics"):
-        train(DriftCompensationPlugin())
+        train(DecoupledTrainingPlugin(), DriftCompensationPlugin())
     first = benchmark.train_stream[0]
     with pytest.raises(ValueError, match=r"Experience 0 was trained on before, .* use train_epochs"):
         train(DriftCompensationPlugin(n_images=0), kind=StreamingRidge, stream=[first, first])
@@ -137,6 +150,8 @@ def test_missing_parts_and_an_experience_that_is_trained_on_twice_are_named(benc
     model.auxiliary = None
     with pytest.raises(TypeError, match="decoupled=True"):
         train(DecoupledTrainingPlugin(), model=model)
+    with pytest.raises(ValueError, match="only its auxiliary head trains the network, but no plugin trains"):
+        train()
     with pytest.raises(ValueError, match="needs an optimizer"):
         StreamingRidge(model=model, plugins=[DecoupledTrainingPlugin()])
     with pytest.raises(KeyError, match="offset"):  # the state of another plugin
