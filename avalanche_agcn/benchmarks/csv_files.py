@@ -3,7 +3,6 @@
 import csv
 import io
 import os
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from avalanche_agcn.benchmarks.image_files import (
     Truncated,
     check_inside,
     check_readable,
+    plain_name,
 )
 from avalanche_agcn.benchmarks.tables import LabelTable
 from avalanche_agcn.checks import is_name, listed, read_file, same_spelling, shown
@@ -273,7 +273,7 @@ def _file_names(rows: Sequence[Row], columns: _Columns) -> list[str]:
         if not file or not file.isprintable():
             raise row.error(f"expected the name of an image file, got {shown(file)}")
         check_inside(file, f"{row.place}: the file")
-        file = posixpath.normpath(file.replace("\\", "/"))  # ./a.jpg is a.jpg
+        file = plain_name(file)
         if file in found and not columns.is_long:
             raise row.error(
                 f"{shown(file)} is already in row {found[file]}; write all labels in one row, or name the "

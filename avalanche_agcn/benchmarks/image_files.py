@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import posixpath
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -275,6 +276,11 @@ def check_inside(file: str, place: str) -> None:
     absolute = PurePosixPath(file).is_absolute() or PureWindowsPath(file).drive or file.startswith("\\")
     if not file or absolute or ".." in re.split(r"[/\\]", file) or "\0" in file:
         reject_value(place, "a file within the folder of images, by its name relative to that folder", file)
+
+
+def plain_name(file: str) -> str:
+    """The name of a file below a folder with slashes and without ``./``, so that each file has one name."""
+    return posixpath.normpath(file.replace("\\", "/"))
 
 
 def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:
