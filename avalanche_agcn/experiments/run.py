@@ -13,7 +13,7 @@ from avalanche.logging import BaseLogger
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.continued import new_part
-from avalanche_agcn.evaluation import find_nested
+from avalanche_agcn.evaluation import MultiLabelCSVLogger, find_nested
 from avalanche_agcn.evaluation.calibration import LEAST_POSITIVES
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments import build, checkpoint, folder
@@ -150,6 +150,11 @@ class Run:
         # After all plugins that take part in training, and before the evaluator.
         end = self.strategy.plugins.index(self.strategy.evaluator)
         self.strategy.plugins.insert(end, self.checkpoints)
+        within = None if state is None else state["position"]["within"]
+        first_epoch = 0 if within is None else within["epoch"]
+        for logger in loggers:
+            if isinstance(logger, MultiLabelCSVLogger):
+                logger.continue_at(self.experience, math.inf if self.trained else first_epoch)
 
     def _log(self, text: str) -> None:
         self.log(f"{self.settings.name}: {text}")
