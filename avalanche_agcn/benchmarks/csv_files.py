@@ -303,11 +303,16 @@ def _read_splits(
     if SPLIT_COLUMN not in names or names.index(SPLIT_COLUMN) in columns.labels:
         return None, ""
     column = names.index(SPLIT_COLUMN)
+    values = [row.cells[column] if column < len(row.cells) else "" for row in rows]
+    if not any(value.lower() in SPLITS for value in values):  # such as the number of a fold
+        return None, f" (column not used: {SPLIT_COLUMN} has {shown(values[0])}, not train and test)"
     splits: dict[str, str] = {}
-    for file, row in zip(files, rows, strict=True):
-        value = row.cells[column] if column < len(row.cells) else ""
+    for file, row, value in zip(files, rows, values, strict=True):
         if value.lower() not in SPLITS:
-            return None, f" (column not used: {SPLIT_COLUMN} has {shown(value)}, not train and test)"
+            raise row.error(
+                f"{SPLIT_COLUMN} has {shown(value)}; write train, test or val, or rename the column to "
+                "divide the photos at random"
+            )
         split = SPLITS[value.lower()]
         if splits.setdefault(file, split) != split:
             raise row.error(f"{shown(file)} is in two splits, {splits[file]} and {split}; choose one")

@@ -141,7 +141,13 @@ def test_photos_of_val_are_tested_on_only_without_test_photos(folder):
     labels.write_text(text.replace("104,4.png,person,train", "104,4.png,person,valid"))
     assert "39 train, 20 test" in repr(SplitPhotos(**data))
     assert any("1 of val are not used" in line for line in lines)
-    labels.write_text(text.replace("104,4.png,person,train", "104,4.png,person,fold 3"))
+    for value in ("", "fold 3"):
+        labels.write_text(text.replace("104,4.png,person,train", f"104,4.png,person,{value}"))
+        with pytest.raises(
+            ValueError, match=f"row 6: split has '{value}'; write train, test or val, or rename"
+        ):
+            SplitPhotos(**data)
+    labels.write_text(text.replace("train", "fold 3").replace("Test", "fold 4"))
     assert "48 train, 12 test" in repr(SplitPhotos(**data))
     assert any("column not used: split has 'fold 3', not train and test" in line for line in lines)
     labels.write_text(text.replace("train", "test"))
