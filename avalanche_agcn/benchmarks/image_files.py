@@ -52,6 +52,8 @@ UPRIGHT = {
 """EXIF orientation → what makes the image upright; orientation 1 is upright."""
 METADATA = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")
 """Where Pillow finds an orientation among an image's ``info``."""
+DEEP_FORMATS = ("PNG", "PPM")
+"""Formats whose 16-bit values Pillow, in some versions, gives in 32 bits; those of others have any range."""
 
 
 def paper_transforms(
@@ -287,15 +289,16 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
     """Read an image file as upright RGB.
 
     Grey, 16-bit, palette and CMYK files are converted, transparent parts become white, and the EXIF
-    orientation is applied. Broken EXIF data is ignored. For ``truncated`` see `ImageFiles`. All errors are
-    OSErrors that name the file.
+    orientation is applied. Broken EXIF data is ignored. Signed, 32-bit and floating-point pixels are
+    rejected, because their range is not known. For ``truncated`` see `ImageFiles`. All errors are OSErrors
+    that name the file.
     """
     try:
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise OSError(f"{path} is not an image file")  # opening a named pipe would wait for a writer
         with Image.open(path) as image:
             _decode(image, path, truncated)
-            return upright_rgb(image)
+            return upright_rgb(image, name=str(path))
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no image {path}; download it, or correct its name.") from None
     except IsADirectoryError:
@@ -327,8 +330,15 @@ def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -
                 ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-def upright_rgb(image: Image.Image) -> Image.Image:
-    """An open image as `load_image` returns it."""
+def upright_rgb(image: Image.Image, *, name: str = "The image") -> Image.Image:
+    """An open image as `load_image` returns it; errors use ``name``."""
+    if image.mode == "F" or (image.mode == "I" and image.format not in DEEP_FORMATS):
+        raise OSError(
+            f"{name} has signed, 32-bit or floating-point pixels (mode {image.mode}), whose range is not "
+            "known; convert it to 8 or 16 bits."
+        )
+    tags = getattr(image, "tag_v2", {})  # of TIFF
+    white_is_zero = tags.get(ExifTags.Base.PhotometricInterpretation) == 0
     # Pillow's exif_transpose copies upright images and rewrites the EXIF data, which fails on broken tags.
     image.load()  # which turns a TIFF image and removes its orientation
     try:
@@ -342,7 +352,9 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion clips at 255
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+        values = (np.asarray(image) >> 8).astype(np.uint8)
+        # With 8 bits, Pillow itself does this.
+        return Image.fromarray(255 - values if white_is_zero else values).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
