@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from avalanche_agcn import load_run
+from avalanche_agcn.__main__ import main
 from avalanche_agcn.benchmarks.continued import join_files
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.checks import relative_path
@@ -318,6 +319,24 @@ def test_a_run_is_not_mixed_with_that_of_another_parent(photos, finished, tmp_pa
     assert cli.main("photos", None, list(map(str, command))) == 1
     assert "was saved with other data; changed: the run that is continued; restore" in capsys.readouterr().err
     run("--continue", parent, *new, "--resume")
+
+
+def test_check_shows_what_a_continued_run_will_do(photos, finished, tmp_path, capsys):
+    """Known classes keep their experience, and a photo without a new class is not trained on."""
+    rows = ["file,labels,split", *(f"1-{k:02}.png,{'cat;dog' if k % 2 else 'dog'},train" for k in range(8))]
+    (tmp_path / "new.csv").write_text("\n".join([*rows, "1-08.png,cat,test", "1-09.png,dog,test"]))
+    command = ["check", "photos", "--images", str(photos / "photos1"), "--labels", str(tmp_path / "new.csv")]
+    assert main([*command, "--continue", str(finished("er"))]) == 0
+    printed = capsys.readouterr().out
+    assert "4 new train photos show known classes only; they are not trained on" in printed
+    table = [line.split() for line in printed.splitlines()]
+    assert [row[:2] for row in table if row and row[0] == "3"] == [["3", "cat"]]
+    assert ["3", "cat", "4", "4", "1", "*"] in table
+    assert ["2", "dog"] in [row[:2] for row in table]
+    assert main([*command, "--continue", str(tmp_path / "absent")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+    assert main([*command, "--continue", str(finished("er")), "--image-size", "32"]) == 1
+    assert "was trained with other settings (image_size: 16, now 32)" in capsys.readouterr().err
 
 
 def test_new_photos_may_show_known_classes(photos, finished, tmp_path):
