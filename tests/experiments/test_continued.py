@@ -453,6 +453,8 @@ DAMAGES = [
     (("sources", "train", "names"), ["a"], "sources.train.names must be a list of 16, the number of files"),
     ((*OF_TRAIN, 0), None, "streams.train.experiences must be photos of 2 experiences, but is a list of 1"),
     ((*OF_TRAIN, 0), [1, 1], "streams.train has an image twice in one experience"),
+    ((*OF_TRAIN, 0), [10**30], "streams.train has positions outside of its 16 images"),
+    (("protocol", "image_size"), 32, "photos.json has image_size 32, but results.json beside it has 16"),
     (("streams", "test"), None, "streams must be train, test and others, but is an object with 1 names"),
 ]
 
@@ -514,6 +516,12 @@ def test_damaged_photos_of_a_run_give_one_sentence(path, value, message, finishe
         ),
         (lambda folder: (folder / "state.bin").write_bytes(b"x"), [], "is not a saved state of this package"),
         (shutil.rmtree, [], "if it was moved, give its present place"),
+        (lambda folder: (folder / "model.json").unlink(), [], "has no model.json, which says what network"),
+        (
+            lambda folder: (folder / "model.json").write_text('{"backbone": []}'),
+            [],
+            "model.json.backbone must be an object with names, but is a list of 0",
+        ),
         (change_digest, [], "the weights of 'small' found here are not those that"),
         (change_benchmark, [], "was trained on a benchmark of your own"),
         (damage_photos, [], "positions outside of its 16 images"),
@@ -538,6 +546,18 @@ def test_messages_say_why_a_run_cannot_be_continued(
     assert code != 0
     assert message in capsys.readouterr().err
     assert not (tmp_path / "ewc-seed0-continued" / RESULTS_FILE).exists()
+
+
+@pytest.mark.parametrize("memories", [None, 5, [{}], [{"keys": torch.tensor([[9, 9]])}]])
+def test_a_state_without_a_usable_memory_gives_one_sentence(memories, photos, finished, tmp_path):
+    folder = tmp_path / "er-seed0"
+    shutil.copytree(finished("er"), folder)
+    state = checkpoint.load_state(folder / "state.bin")
+    state["memories"] = memories
+    checkpoint.save_state(folder / "state.bin", state)
+    new = {"images": photos / "photos1", "labels": photos / "train1.csv"}
+    with pytest.raises(ValueError, match=r"er-seed0/state.bin does not fit \(.*\): run it again with"):
+        load_run(folder, **new, log=lambda text: None)
 
 
 def test_the_folder_of_all_runs_is_not_that_of_one(photos, finished, capsys):
