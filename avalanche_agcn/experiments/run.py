@@ -93,6 +93,7 @@ class Run:
                 folder.check_data(self.folder, self.kept.data, self.data)
             elif state is not None:
                 folder.check_data(self.folder, state.get("data"), self.data)
+                folder.check_data(self.folder, state.get("lists"), self.lists)
             if self.kept is None:
                 self._build(state, loggers)
             self._lock = stack.pop_all()
@@ -115,11 +116,14 @@ class Run:
             new_photos = new_part(self.benchmark.plan, self.continued.n_known)
             self.data = folder.data_fingerprint(new_photos)  # the parent has that of the others
             self.data[folder.PARENT] = self.continued.parent.fingerprint
+            # Test photos of the parent may be missing, but not others than when the state was saved.
+            self.lists = folder.list_fingerprint(self.benchmark.plan)
         else:
             if benchmark is None:
                 benchmark = build.make_benchmark(self.settings, self.backbone, self.log)
             self.benchmark = benchmark
             self.data = folder.data_fingerprint(self.benchmark.plan)
+            self.lists = {}
         self._log(str(self.benchmark))
 
     def _build(self, state: State | None, loggers: Sequence[BaseLogger]) -> None:
@@ -395,6 +399,7 @@ class Run:
         state = {
             "settings": self.settings.as_dict(),
             "data": self.data,
+            "lists": self.lists,
             "position": {"experience": self.experience, "trained": self.trained, "within": within},
             "seconds": seconds,
             **checkpoint.capture(self.strategy),

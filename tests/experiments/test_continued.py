@@ -258,6 +258,20 @@ def test_photos_that_a_method_does_not_need_again_may_be_missing(photos, continu
     assert sum(scores["n_images"]["test"]) == 14
 
 
+def test_test_photos_may_not_vanish_while_a_continued_run_is_stopped(photos, moved, tmp_path, capsys):
+    """Its scores and pictures would be of other photos than before."""
+    folder, old_photos = moved("streaming_ridge", FROZEN)
+    command = list(map(str, ["--continue", folder, *data_of(photos, 1), "--out", tmp_path, "--resume"]))
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after_saves(patch, 1)
+        assert cli.main("photos", None, command) == 130
+    (old_photos / "0-02.png").rename(tmp_path / "0-02.png")
+    assert cli.main("photos", None, command) == 1
+    assert "changed: the images of the test stream; restore them" in capsys.readouterr().err
+    (tmp_path / "0-02.png").rename(old_photos / "0-02.png")
+    run(*command)
+
+
 def test_missing_photos_of_a_memory_are_named(photos, moved, tmp_path, capsys):
     folder, old_photos = moved("er")
     remove(old_photos, [0])
