@@ -56,8 +56,13 @@ N_PROBES = 2  # images, and as many of noise, whose features identify what a net
 
 
 def default_cache() -> Path:
-    """``avalanche_agcn`` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "avalanche_agcn"
+    """``avalanche_agcn`` in the user's cache folder; a ValueError if there is no home directory."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "avalanche_agcn"
+    except RuntimeError:
+        raise ValueError(
+            "There is no home directory for the cache of features: set HOME, or give a folder by --cache."
+        ) from None
 
 
 def feature_benchmark(

@@ -269,6 +269,10 @@ def test_features_are_not_cached_for_a_transform_without_description(tmp_path, c
     assert sum("not cached" in message for message in messages) == 1
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache() == tmp_path / "avalanche_agcn"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as of a user without a home directory
+    with pytest.raises(ValueError, match="no home directory for the cache of features: set HOME, or give a"):
+        default_cache()
 
 
 class Opaque:
