@@ -275,6 +275,27 @@ def test_features_are_not_cached_for_a_transform_without_description(tmp_path, c
         default_cache()
 
 
+def test_a_cache_that_cannot_be_written_is_read_or_named(tmp_path, computed, monkeypatch):
+    """Folders in the place of files, which nobody can replace, not even root."""
+    monkeypatch.setattr(module, "SETTLED_SECONDS", -1.0)  # digests of files that were just written are kept
+    (tmp_path / "photos").mkdir()
+    cache = tmp_path / "cache"
+    benchmark = photos(tmp_path / "photos")
+    assert computed(benchmark, MeanColours(), cache) == 12
+    (digests,) = cache.glob("digests-*.json")
+    digests.unlink()
+    digests.mkdir()
+    assert computed(benchmark, MeanColours(), cache) == 0
+    (features,) = cache.glob("features-*.bin")
+    features.unlink()
+    features.with_suffix(".lock").unlink(missing_ok=True)
+    features.with_suffix(".lock").mkdir()
+    with pytest.raises(
+        OSError, match=r"features cannot be written to .*cache \(.*\): choose another folder by"
+    ):
+        computed(benchmark, MeanColours(), cache)
+
+
 class Opaque:
     """A user's own transform: it does what another one does, but not in torchvision's words."""
 
