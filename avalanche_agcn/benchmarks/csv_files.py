@@ -33,6 +33,8 @@ SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "tes
 SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
 OTHER_COLUMNS = {"id", "index", SPLIT_COLUMN}
 """Headers of columns that are no class, unless they have 0 and 1 only."""
+EXCEL_SEPARATOR = re.compile(r"\Asep=.[\r\n]+")
+"""A first line that tells Excel the delimiter, which Excel does not show as a row."""
 VALUES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 Log = Callable[[str], None]
 EACH_CELL = ""
@@ -419,7 +421,8 @@ def _values(row: Row, header: Row, n_others: int) -> list[int]:
 def _read_rows(path: Path) -> list[Row]:
     """Rows that are not blank, with stripped cells."""
     text = _read_text(path)
-    first_line = text.lstrip().partition("\n")[0]
+    text = EXCEL_SEPARATOR.sub("", text)
+    first_line = re.split(r"[\r\n]", text.lstrip(), maxsplit=1)[0]
     delimiter = next((sign for sign in "\t,;" if sign in first_line), ",")
     # Without skipinitialspace, a quotation mark after a blank is a part of a name.
     lines = io.StringIO(text, newline="")

@@ -116,6 +116,15 @@ def test_a_folder_of_missing_photos_is_listed_once_and_the_first_are_printed(fol
     assert len(wrong[: wrong.index("- and 50 more.")]) == 100
 
 
+def test_names_that_may_be_several_are_named(folder, capsys):
+    text = (folder / "labels.csv").read_text()
+    text = text.replace("103,3.png,person;dog", "103,3.png,person|dog")
+    text = text.replace("105,5.png,person;dog", "105,5.png,[person];dog")
+    (folder / "labels.csv").write_text(text)
+    assert main(arguments(folder)) == 0
+    assert "- These may be several names each: '[person]', 'person|dog'; " in capsys.readouterr().out
+
+
 def test_a_run_starts_with_the_same_in_short(folder):
     (folder / "images" / "45.png").write_bytes((folder / "images" / "5.png").read_bytes())
     labels = folder / "labels.csv"
