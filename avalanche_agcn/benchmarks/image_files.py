@@ -35,7 +35,7 @@ IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
 """Per channel, of images in [0, 1]; torchvision's weights were trained with it."""
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
-IMAGE_FILE = re.compile(r".+\.(jpe?g|jpe|jfif|png|gif|bmp|tiff?|webp|avif)", re.IGNORECASE)
+IMAGE_FILE = re.compile(r".+\.(jpe?g|jpe|jfif|png|gif|bmp|tiff?|webp|avif)", re.IGNORECASE | re.DOTALL)
 """Names of image files; others are opened if they are named, but not searched for."""
 MAX_PATH = 4096  # bytes; of Linux, and more than other systems have
 MAX_NAMED = 10  # images that an error lists

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from avalanche_agcn.experiments.results import (
     none_if_nan,
     train_cooccurrence,
 )
-from avalanche_agcn.experiments.settings import Settings
+from avalanche_agcn.experiments.settings import DATA_PATHS, Settings
 from avalanche_agcn.experiments.thresholds import calibrate_run
 from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.models.forward import check_device, unwrap
@@ -102,6 +103,12 @@ class Run:
         check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
         self.continued: Continued | None = None
+        for path in self.settings.select(*DATA_PATHS).values():
+            if path is not None and os.fspath(path) != os.fsencode(path).decode(errors="replace"):
+                raise ValueError(
+                    f"{path!r} is not UTF-8, so that results.json cannot have this path: rename the folder, "
+                    "or give a link to it."
+                )
         root = self.settings.dataset_root
         if root is not None and not Path(root).is_dir():
             raise FileNotFoundError(f"There is no folder {root} with the data: check --data.")

@@ -258,6 +258,17 @@ def test_photos_that_a_method_does_not_need_again_may_be_missing(photos, continu
     assert sum(scores["n_images"]["test"]) == 14
 
 
+def test_paths_that_results_cannot_have_are_named_before_training(photos, finished, tmp_path, capsys):
+    folder = tmp_path / os.fsdecode(b"caf\xe9") / "ewc-seed0"
+    shutil.copytree(finished("ewc", FROZEN), folder)
+    command = ["--continue", str(folder), *data_of(photos, 1), "--out", str(tmp_path)]
+    assert cli.main("photos", None, command) == 1
+    expected = (
+        r"caf\udce9/ewc-seed0' is not UTF-8, so that results.json cannot have this path: rename the folder"
+    )
+    assert expected in capsys.readouterr().err
+
+
 def test_test_photos_may_not_vanish_while_a_continued_run_is_stopped(photos, moved, tmp_path, capsys):
     """Its scores and pictures would be of other photos than before."""
     folder, old_photos = moved("streaming_ridge", FROZEN)
