@@ -164,11 +164,17 @@ def check(argv: Sequence[str]) -> int:
     given = vars(parser.parse_args(argv))
     from avalanche_agcn.benchmarks.photo_checks import check_photos, count_classes, format_counts
     from avalanche_agcn.experiments.build import make_benchmark
+    from avalanche_agcn.experiments.continued import continue_settings, open_continued, read_parent
     from avalanche_agcn.experiments.settings import make_settings
 
-    benchmark = make_benchmark(make_settings("photos", **given), check_images=False)
+    continues = given.get("continues") is not None
+    if continues:  # with the photos of the earlier run, and after opening the new ones
+        settings = continue_settings(read_parent(given["continues"]), given)
+        benchmark = open_continued(settings, None, print).benchmark
+    else:
+        benchmark = make_benchmark(make_settings("photos", **given), check_images=False)
     print(f"{benchmark}\n\n{format_counts(count_classes(benchmark))}")
-    found = check_photos(benchmark)
+    found = check_photos(benchmark, open_images=not continues)
     for title, sentences in {"Wrong": found.errors, "To look at": found.warnings}.items():
         if sentences:
             lines = [f"- {sentence}." for sentence in sentences[:MAX_LISTED]]

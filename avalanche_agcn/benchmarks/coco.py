@@ -12,7 +12,7 @@ import torch
 from pycocotools.coco import COCO
 from torch import Tensor
 
-from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside, plain_name
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.protocols import Conventions, Crowds, resolve_protocol
 from avalanche_agcn.benchmarks.split import Assignment, ClassOrder, TestImages
@@ -202,25 +202,45 @@ ENTRIES: dict[str, dict[str, Any]] = {
 
 
 def _check_content(content: Any, path: Path) -> None:
-    """Check the fields that are read, and that annotations refer to images and categories of the file."""
+    """Check the fields that are read, and that annotations refer to one image and one category each."""
     check_fields(content, dict.fromkeys(ENTRIES, list), str(path))
     for part, types in ENTRIES.items():
         for k, entry in enumerate(content[part]):
             # First a cheap test: there are hundreds of thousands of annotations.
             if not _has_types(entry, types):
                 check_fields(entry, types, f"{path}: {part}[{k}]")
+    files: dict[str, int] = {}
     for k, image in enumerate(content["images"]):
         check_inside(image["file_name"], f"{path}: images[{k}].file_name")
+        first = files.setdefault(plain_name(image["file_name"]), k)
+        if first != k:
+            raise ValueError(
+                f"{path}: images[{first}] and images[{k}] are both {shown(image['file_name'])}; list each "
+                "file once, and give its annotations that image_id."
+            )
     n_images, n_boxes = len(content["images"]), len(content["annotations"])
     if not n_images or not n_boxes:
         raise ValueError(f"{path} has {n_images} images and {n_boxes} annotations; both are needed.")
-    image_ids = {image["id"] for image in content["images"]}
-    category_ids = {category["id"] for category in content["categories"]}
+    image_ids = _different_ids(content["images"], f"{path}: images")
+    category_ids = _different_ids(content["categories"], f"{path}: categories")
     for k, box in enumerate(content["annotations"]):
         if box["image_id"] not in image_ids:
             reject_value(f"{path}: annotations[{k}].image_id", "the id of an image", box["image_id"])
         if box["category_id"] not in category_ids:
             reject_value(f"{path}: annotations[{k}].category_id", "the id of a category", box["category_id"])
+
+
+def _different_ids(entries: list[dict[str, Any]], place: str) -> set[int]:
+    """The ids of all entries; a ValueError names two entries with the same."""
+    found: dict[int, int] = {}
+    for k, entry in enumerate(entries):
+        first = found.setdefault(entry["id"], k)
+        if first != k:
+            raise ValueError(
+                f"{place}[{first}] and [{k}] have the same id, {shown(entry['id'])}; give each another "
+                "one, also after joining files, and change the annotations that refer to it."
+            )
+    return set(found)
 
 
 def _has_types(entry: Any, types: dict[str, type]) -> bool:

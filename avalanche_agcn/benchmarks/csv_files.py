@@ -3,7 +3,6 @@
 import csv
 import io
 import os
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from avalanche_agcn.benchmarks.image_files import (
     Truncated,
     check_inside,
     check_readable,
+    plain_name,
 )
 from avalanche_agcn.benchmarks.tables import LabelTable
 from avalanche_agcn.checks import is_name, listed, read_file, same_spelling, shown
@@ -33,6 +33,8 @@ SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "tes
 SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "val")
 OTHER_COLUMNS = {"id", "index", SPLIT_COLUMN}
 """Headers of columns that are no class, unless they have 0 and 1 only."""
+EXCEL_SEPARATOR = re.compile(r"\Asep=.[\r\n]+")
+"""A first line that tells Excel the delimiter, which Excel does not show as a row."""
 VALUES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 Log = Callable[[str], None]
 EACH_CELL = ""
@@ -273,7 +275,7 @@ def _file_names(rows: Sequence[Row], columns: _Columns) -> list[str]:
         if not file or not file.isprintable():
             raise row.error(f"expected the name of an image file, got {shown(file)}")
         check_inside(file, f"{row.place}: the file")
-        file = posixpath.normpath(file.replace("\\", "/"))  # ./a.jpg is a.jpg
+        file = plain_name(file)
         if file in found and not columns.is_long:
             raise row.error(
                 f"{shown(file)} is already in row {found[file]}; write all labels in one row, or name the "
@@ -303,11 +305,16 @@ def _read_splits(
     if SPLIT_COLUMN not in names or names.index(SPLIT_COLUMN) in columns.labels:
         return None, ""
     column = names.index(SPLIT_COLUMN)
+    values = [row.cells[column] if column < len(row.cells) else "" for row in rows]
+    if not any(value.lower() in SPLITS for value in values):  # such as the number of a fold
+        return None, f" (column not used: {SPLIT_COLUMN} has {shown(values[0])}, not train and test)"
     splits: dict[str, str] = {}
-    for file, row in zip(files, rows, strict=True):
-        value = row.cells[column] if column < len(row.cells) else ""
+    for file, row, value in zip(files, rows, values, strict=True):
         if value.lower() not in SPLITS:
-            return None, f" (column not used: {SPLIT_COLUMN} has {shown(value)}, not train and test)"
+            raise row.error(
+                f"{SPLIT_COLUMN} has {shown(value)}; write train, test or val, or rename the column to "
+                "divide the photos at random"
+            )
         split = SPLITS[value.lower()]
         if splits.setdefault(file, split) != split:
             raise row.error(f"{shown(file)} is in two splits, {splits[file]} and {split}; choose one")
@@ -414,7 +421,8 @@ def _values(row: Row, header: Row, n_others: int) -> list[int]:
 def _read_rows(path: Path) -> list[Row]:
     """Rows that are not blank, with stripped cells."""
     text = _read_text(path)
-    first_line = text.lstrip().partition("\n")[0]
+    text = EXCEL_SEPARATOR.sub("", text)
+    first_line = re.split(r"[\r\n]", text.lstrip(), maxsplit=1)[0]
     delimiter = next((sign for sign in "\t,;" if sign in first_line), ",")
     # Without skipinitialspace, a quotation mark after a blank is a part of a name.
     lines = io.StringIO(text, newline="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import posixpath
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
 """Per channel, of images in [0, 1]; torchvision's weights were trained with it."""
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
-IMAGE_FILE = re.compile(r".+\.(jpe?g|jpe|jfif|png|gif|bmp|tiff?|webp|avif)", re.IGNORECASE)
+IMAGE_FILE = re.compile(r".+\.(jpe?g|jpe|jfif|png|gif|bmp|tiff?|webp|avif)", re.IGNORECASE | re.DOTALL)
 """Names of image files; others are opened if they are named, but not searched for."""
 MAX_PATH = 4096  # bytes; of Linux, and more than other systems have
 MAX_NAMED = 10  # images that an error lists
@@ -51,6 +52,8 @@ UPRIGHT = {
 """EXIF orientation → what makes the image upright; orientation 1 is upright."""
 METADATA = ("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif")
 """Where Pillow finds an orientation among an image's ``info``."""
+DEEP_FORMATS = ("PNG", "PPM")
+"""Formats whose 16-bit values Pillow, in some versions, gives in 32 bits; those of others have any range."""
 
 
 def paper_transforms(
@@ -277,19 +280,25 @@ def check_inside(file: str, place: str) -> None:
         reject_value(place, "a file within the folder of images, by its name relative to that folder", file)
 
 
+def plain_name(file: str) -> str:
+    """The name of a file below a folder with slashes and without ``./``, so that each file has one name."""
+    return posixpath.normpath(file.replace("\\", "/"))
+
+
 def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Image.Image:
     """Read an image file as upright RGB.
 
     Grey, 16-bit, palette and CMYK files are converted, transparent parts become white, and the EXIF
-    orientation is applied. Broken EXIF data is ignored. For ``truncated`` see `ImageFiles`. All errors are
-    OSErrors that name the file.
+    orientation is applied. Broken EXIF data is ignored. Signed, 32-bit and floating-point pixels are
+    rejected, because their range is not known. For ``truncated`` see `ImageFiles`. All errors are OSErrors
+    that name the file.
     """
     try:
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise OSError(f"{path} is not an image file")  # opening a named pipe would wait for a writer
         with Image.open(path) as image:
             _decode(image, path, truncated)
-            return upright_rgb(image)
+            return upright_rgb(image, name=str(path))
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no image {path}; download it, or correct its name.") from None
     except IsADirectoryError:
@@ -321,8 +330,15 @@ def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -
                 ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-def upright_rgb(image: Image.Image) -> Image.Image:
-    """An open image as `load_image` returns it."""
+def upright_rgb(image: Image.Image, *, name: str = "The image") -> Image.Image:
+    """An open image as `load_image` returns it; errors use ``name``."""
+    if image.mode == "F" or (image.mode == "I" and image.format not in DEEP_FORMATS):
+        raise OSError(
+            f"{name} has signed, 32-bit or floating-point pixels (mode {image.mode}), whose range is not "
+            "known; convert it to 8 or 16 bits."
+        )
+    tags = getattr(image, "tag_v2", {})  # of TIFF
+    white_is_zero = tags.get(ExifTags.Base.PhotometricInterpretation) == 0
     # Pillow's exif_transpose copies upright images and rewrites the EXIF data, which fails on broken tags.
     image.load()  # which turns a TIFF image and removes its orientation
     try:
@@ -336,7 +352,9 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I"):  # 16 bits; Pillow's own conversion clips at 255
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+        values = (np.asarray(image) >> 8).astype(np.uint8)
+        # With 8 bits, Pillow itself does this.
+        return Image.fromarray(255 - values if white_is_zero else values).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")

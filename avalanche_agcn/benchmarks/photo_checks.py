@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from avalanche_agcn.checks import listed
 FEW_POSITIVES = 10
 """With fewer positives in the test photos, the AP of a class is mostly noise."""
 SEPARATORS = str.maketrans("_-", "  ")
+SEVERAL_NAMES = re.compile(r"[;|,\[\]{}\"]")
+"""Characters of names that may be several names, or a list as Python or JSON writes it."""
 
 
 class ClassCounts(NamedTuple):
@@ -111,6 +114,11 @@ def check_photos(benchmark: MultiLabelBenchmark, *, open_images: bool = True) ->
     untested = [row.name for row in count_classes(benchmark) if row.n_test == 0]
     if untested:
         warnings.append(f"No test photo shows {listed(untested)}; a class without test photos has no AP")
+    several = sorted(repr(name) for name in benchmark.class_names if SEVERAL_NAMES.search(name))
+    if several:
+        warnings.append(
+            f"These may be several names each: {listed(several)}; separate all by one sign, as in cat;dog"
+        )
     copies = find_copies(train, test)
     if copies:
         pairs = listed(f"{one} = {other}" if one != other else one for one, other in copies)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avalanche_agcn.benchmarks.coco import read_instances
 from avalanche_agcn.benchmarks.csv_files import AS_USUAL, CSVColumns, Log, PhotoLabels, open_photos, read_csv
-from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside
+from avalanche_agcn.benchmarks.image_files import ImageOptions, Transform, Truncated, check_inside, plain_name
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.photo_checks import check_photos, summarise_experiences
 from avalanche_agcn.benchmarks.protocols import B_PROTOCOL, Conventions, resolve_protocol
@@ -24,7 +24,7 @@ from avalanche_agcn.benchmarks.split import (
 )
 from avalanche_agcn.benchmarks.tables import LabelTable, benchmark_from_tables
 from avalanche_agcn.benchmarks.voc import read_objects
-from avalanche_agcn.checks import check_range, listed
+from avalanche_agcn.checks import check_range, listed, shown
 
 N_EXPERIENCES = 5
 SPLIT_SEED = 0  # not the run's: runs with any seed are scored on the same test photos
@@ -280,9 +280,16 @@ def _read_coco(path: Path, images: Path) -> LabelTable:
 def _read_xml(annotations: Sequence[Path]) -> LabelTable:
     files: list[str] = []
     names_of_rows: list[set[str]] = []
+    found: dict[str, Path] = {}
     for path in annotations:
         file, objects = read_objects(path)
         check_inside(file, f"{path}: the filename")
+        first = found.setdefault(plain_name(file), path)
+        if first != path:
+            raise ValueError(
+                f"{path}: the filename {shown(file)} is also that of {first}; write all objects of a photo "
+                "in one file."
+            )
         files.append(file)
         names_of_rows.append({name for name, _ in objects})
     class_names = sorted(set().union(*names_of_rows))

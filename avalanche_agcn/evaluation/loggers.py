@@ -51,6 +51,17 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
         self._train_values: Row = {}
         self._eval_values: dict[tuple[str, str], Row] = {}  # by stream and experience
 
+    def continue_at(self, experience: int, epoch: float) -> None:
+        """Discard rows of an earlier run at or after the epoch that it continues with.
+
+        These were written after its last state was saved. ``epoch`` is infinity if only the evaluation of the
+        experience is left.
+        """
+        self._training_exp = experience
+        trained = [row for row in self._rows["training"] if _numbers(row, "epoch") < (experience, epoch)]
+        evaluated = [row for row in self._rows["eval"] if _numbers(row) < (experience,)]
+        self._rows = {"training": trained, "eval": evaluated}
+
     def log_single_metric(self, name: str, value: Any, x_plot: int) -> None:
         """Keep a number until its row is written; plots are ignored."""
         found = _PHASE.search(name)
@@ -103,6 +114,12 @@ class MultiLabelCSVLogger(BaseLogger, SupervisedPlugin):
             writer.writeheader()
             writer.writerows(self._rows[phase])
         temporary.replace(path)
+
+
+def _numbers(row: Row, *columns: str) -> tuple[float, ...]:
+    """``training_exp`` and further columns of a row; -1 where there is no number, as before any training."""
+    cells = [str(row.get(column)) for column in ("training_exp", *columns)]
+    return tuple(int(cell) if cell.isdecimal() else -1 for cell in cells)
 
 
 class MultiLabelWandBLogger(WandBLogger):

@@ -565,6 +565,8 @@ def main(
 
     Without data, drawn scenes replace the benchmark. With ``variants``, AGCN and these variants of it run.
     """
+    if sys.stdout is None:  # closed; the results of a run are in files
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     parser = make_parser(benchmark, description, prog=prog, usage=usage)
     is_first = is_first_by_environment()
     with contextlib.nullcontext() if is_first else contextlib.redirect_stderr(None):

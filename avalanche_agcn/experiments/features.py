@@ -56,8 +56,13 @@ N_PROBES = 2  # images, and as many of noise, whose features identify what a net
 
 
 def default_cache() -> Path:
-    """``avalanche_agcn`` in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "avalanche_agcn"
+    """``avalanche_agcn`` in the user's cache folder; a ValueError if there is no home directory."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "avalanche_agcn"
+    except RuntimeError:
+        raise ValueError(
+            "There is no home directory for the cache of features: set HOME, or give a folder by --cache."
+        ) from None
 
 
 def feature_benchmark(
@@ -268,14 +273,19 @@ class _Network:
         if not distributed.largest_of_processes(int(features is None)):
             assert features is not None
             return features
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")) if is_first_process() else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if is_first_process():
+                with _naming_cache(path.parent):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    # Other users of the cache may lock it, too, if this process is killed.
+                    stack.enter_context(FileLock(path.with_suffix(".lock"), mode=0o666))
             features = _read(path, len(positions), log=lambda message: None) if is_first_process() else None
             features = from_first_process(features)
             if features is None:
                 features = self._compute(source, positions, bar)
                 if is_first_process():
-                    save_state(path, {"features": features})
+                    with _naming_cache(path.parent):
+                        save_state(path, {"features": features})
         return features
 
     def _compute(self, source: MultiLabelSource, positions: Tensor, bar: tqdm) -> Tensor:
@@ -325,6 +335,18 @@ class _Network:
         return self.backbone(inputs).float().cpu()
 
 
+@contextlib.contextmanager
+def _naming_cache(folder: Path) -> Iterator[None]:
+    """Name the cache in errors of writing to it."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(
+            f"features cannot be written to {folder} ({reason}): choose another folder by --cache."
+        ) from error
+
+
 def _concatenate(blocks: Iterable[Tensor], n_rows: int) -> Tensor:
     """All rows of the blocks, with memory for one block beside the result; torch.cat needs it twice."""
     rows = torch.empty(0)
@@ -363,7 +385,8 @@ def _file_digests(source: ImageFiles, positions: Sequence[int], folder: Path) ->
                 is_new = True
         digests.append(str(row[-1]).encode())
     if is_new:
-        write_json(cache, known)
+        with contextlib.suppress(OSError, ValueError):  # of another user, or with a name that is not UTF-8
+            write_json(cache, known)
     return digests
 
 

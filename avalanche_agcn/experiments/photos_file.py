@@ -119,8 +119,8 @@ def _make_plan(content: dict[str, Any], path: Path, backbone: Any) -> Plan:
         fits = len(stream["experiences"]) == n_experiences
         wanted = f"photos of {n_experiences} experiences"
         _check(fits, f"{path}: streams.{name}.experiences", wanted, stream["experiences"])
+        _check_positions(stream["experiences"], len(source), f"{path}: streams.{name}")
         positions = [torch.tensor(part, dtype=torch.long) for part in stream["experiences"]]
-        _check_positions(positions, len(source), f"{path}: streams.{name}")
         streams[name] = Images(source, torch.as_tensor(source.targets), positions)
     transforms = ImageOptions(backbone=backbone).transforms(protocol.image_size, flip=bool(protocol.flip))
     return Plan(
@@ -176,9 +176,9 @@ def _make_source(described: dict[str, Any], path: Path, n_classes: int) -> Image
     return ImageFiles(folder, described["files"], labels, names=described["names"])
 
 
-def _check_positions(experiences: Sequence[torch.Tensor], n_images: int, place: str) -> None:
+def _check_positions(experiences: Sequence[Sequence[int]], n_images: int, place: str) -> None:
     for positions in experiences:
-        if len(positions) and not 0 <= positions.min() <= positions.max() < n_images:
+        if positions and not 0 <= min(positions) <= max(positions) < n_images:
             raise ValueError(f"{place} has positions outside of its {n_images} images: run it again.")
-        if len(positions.unique()) < len(positions):
+        if len(set(positions)) < len(positions):
             raise ValueError(f"{place} has an image twice in one experience: run it again.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from avalanche.logging import BaseLogger
 
 from avalanche_agcn.benchmarks import MultiLabelBenchmark
 from avalanche_agcn.benchmarks.continued import new_part
-from avalanche_agcn.evaluation import find_nested
+from avalanche_agcn.evaluation import MultiLabelCSVLogger, find_nested
 from avalanche_agcn.evaluation.calibration import LEAST_POSITIVES
 from avalanche_agcn.evaluation.functional import StageScores
 from avalanche_agcn.experiments import build, checkpoint, folder
@@ -30,7 +31,7 @@ from avalanche_agcn.experiments.results import (
     none_if_nan,
     train_cooccurrence,
 )
-from avalanche_agcn.experiments.settings import Settings
+from avalanche_agcn.experiments.settings import DATA_PATHS, Settings
 from avalanche_agcn.experiments.thresholds import calibrate_run
 from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.models.forward import check_device, unwrap
@@ -93,6 +94,7 @@ class Run:
                 folder.check_data(self.folder, self.kept.data, self.data)
             elif state is not None:
                 folder.check_data(self.folder, state.get("data"), self.data)
+                folder.check_data(self.folder, state.get("lists"), self.lists)
             if self.kept is None:
                 self._build(state, loggers)
             self._lock = stack.pop_all()
@@ -101,6 +103,12 @@ class Run:
         check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
         self.continued: Continued | None = None
+        for path in self.settings.select(*DATA_PATHS).values():
+            if path is not None and os.fspath(path) != os.fsencode(path).decode(errors="replace"):
+                raise ValueError(
+                    f"{path!r} is not UTF-8, so that results.json cannot have this path: rename the folder, "
+                    "or give a link to it."
+                )
         root = self.settings.dataset_root
         if root is not None and not Path(root).is_dir():
             raise FileNotFoundError(f"There is no folder {root} with the data: check --data.")
@@ -115,11 +123,14 @@ class Run:
             new_photos = new_part(self.benchmark.plan, self.continued.n_known)
             self.data = folder.data_fingerprint(new_photos)  # the parent has that of the others
             self.data[folder.PARENT] = self.continued.parent.fingerprint
+            # Test photos of the parent may be missing, but not others than when the state was saved.
+            self.lists = folder.list_fingerprint(self.benchmark.plan)
         else:
             if benchmark is None:
                 benchmark = build.make_benchmark(self.settings, self.backbone, self.log)
             self.benchmark = benchmark
             self.data = folder.data_fingerprint(self.benchmark.plan)
+            self.lists = {}
         self._log(str(self.benchmark))
 
     def _build(self, state: State | None, loggers: Sequence[BaseLogger]) -> None:
@@ -150,6 +161,11 @@ class Run:
         # After all plugins that take part in training, and before the evaluator.
         end = self.strategy.plugins.index(self.strategy.evaluator)
         self.strategy.plugins.insert(end, self.checkpoints)
+        within = None if state is None else state["position"]["within"]
+        first_epoch = 0 if within is None else within["epoch"]
+        for logger in loggers:
+            if isinstance(logger, MultiLabelCSVLogger):
+                logger.continue_at(self.experience, math.inf if self.trained else first_epoch)
 
     def _log(self, text: str) -> None:
         self.log(f"{self.settings.name}: {text}")
@@ -390,6 +406,7 @@ class Run:
         state = {
             "settings": self.settings.as_dict(),
             "data": self.data,
+            "lists": self.lists,
             "position": {"experience": self.experience, "trained": self.trained, "within": within},
             "seconds": seconds,
             **checkpoint.capture(self.strategy),

@@ -67,6 +67,12 @@ def process_group(device: str | torch.device = "cpu", *, timeout: timedelta = TI
     if is_distributed() or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         yield
         return
+    for name in ("RANK", "WORLD_SIZE"):
+        if not os.environ[name].isdecimal():
+            raise ValueError(
+                f"the variable {name} must be a whole number, not {os.environ[name]!r}: set it as torchrun "
+                "does, or unset it to run in one process."
+            )
     on_cuda = torch.device(device).type == "cuda"
     if on_cuda:
         local_rank = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID")

@@ -65,6 +65,8 @@ ALL = [[1, 0, 1], [0, 1, 0], [0, 1, 1]]  # of the classes car, dog, person
             'id, file, labels\n7, a.jpg, "person;car"\n8, b.jpg, dog\n9, c.png, "dog;person"\n',
             "not used: 'id'",
         ),
+        ("file;labels\ra.jpg;person,car\rb.jpg;dog\rc.png;dog,person\r", "separated by ','"),
+        ("sep=;\r\nfile;labels\r\na.jpg;person|car\r\nb.jpg;dog\r\nc.png;dog|person\r\n", "separated by '|'"),
         ("\ufefffile\tcar\tdog\tperson\na.jpg\t1\t0\t1\nb.jpg\t0\t1\t0\nc.png\t0\t1\t1\n", "a column of 0"),
     ],
 )

@@ -58,6 +58,21 @@ def test_grey_16_bit_and_transparent_files_come_out_as_rgb(tmp_path):
     assert (image == image[..., :1]).all()
 
 
+def test_white_may_be_0_and_pixels_of_unknown_range_are_rejected(tmp_path):
+    values = np.array([[0, 0x4000], [0x8000, 0xFFFF]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / "inverse.tif", tiffinfo={262: 0})
+    image = np.asarray(load_image(tmp_path / "inverse.tif"))
+    assert image[..., 0].tolist() == [[0xFF, 0xBF], [0x7F, 0]]
+    message = r"unknown.tif has signed, 32-bit or floating-point pixels \(mode [IF]\), .* to 8 or 16 bits\."
+    for dtype, tags in ((np.float32, {}), (np.int32, {}), (np.uint16, {339: 2})):  # 339: 16 bits with a sign
+        photo = Image.fromarray(values.astype(dtype))
+        photo.save(tmp_path / "unknown.tif", tiffinfo=tags)
+        with pytest.raises(OSError, match=message):
+            load_image(tmp_path / "unknown.tif")
+    with pytest.raises(OSError, match=r"The image has .* \(mode F\)"):
+        upright_rgb(Image.fromarray(values.astype(np.float32)))
+
+
 STORED = {1: None, 2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"}
 STORED |= {6: "ROTATE_90", 7: "TRANSVERSE", 8: "ROTATE_270"}
 

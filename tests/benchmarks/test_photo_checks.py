@@ -116,6 +116,15 @@ def test_a_folder_of_missing_photos_is_listed_once_and_the_first_are_printed(fol
     assert len(wrong[: wrong.index("- and 50 more.")]) == 100
 
 
+def test_names_that_may_be_several_are_named(folder, capsys):
+    text = (folder / "labels.csv").read_text()
+    text = text.replace("103,3.png,person;dog", "103,3.png,person|dog")
+    text = text.replace("105,5.png,person;dog", "105,5.png,[person];dog")
+    (folder / "labels.csv").write_text(text)
+    assert main(arguments(folder)) == 0
+    assert "- These may be several names each: '[person]', 'person|dog'; " in capsys.readouterr().out
+
+
 def test_a_run_starts_with_the_same_in_short(folder):
     (folder / "images" / "45.png").write_bytes((folder / "images" / "5.png").read_bytes())
     labels = folder / "labels.csv"
@@ -141,7 +150,13 @@ def test_photos_of_val_are_tested_on_only_without_test_photos(folder):
     labels.write_text(text.replace("104,4.png,person,train", "104,4.png,person,valid"))
     assert "39 train, 20 test" in repr(SplitPhotos(**data))
     assert any("1 of val are not used" in line for line in lines)
-    labels.write_text(text.replace("104,4.png,person,train", "104,4.png,person,fold 3"))
+    for value in ("", "fold 3"):
+        labels.write_text(text.replace("104,4.png,person,train", f"104,4.png,person,{value}"))
+        with pytest.raises(
+            ValueError, match=f"row 6: split has '{value}'; write train, test or val, or rename"
+        ):
+            SplitPhotos(**data)
+    labels.write_text(text.replace("train", "fold 3").replace("Test", "fold 4"))
     assert "48 train, 12 test" in repr(SplitPhotos(**data))
     assert any("column not used: split has 'fold 3', not train and test" in line for line in lines)
     labels.write_text(text.replace("train", "test"))

@@ -126,6 +126,32 @@ def test_annotations_outside_the_folder_are_named(folder):
             read_photos(folder / "images", folder / labels)
 
 
+@pytest.mark.parametrize("file", ["0.jpg", "./0.jpg"])
+def test_a_photo_that_is_listed_twice_is_named(folder, file):
+    """It would be trained on twice, or be in train and test, with two sets of labels."""
+    write_coco(folder / "labels.json", {**SHOWN, "other": ["dog"]})
+    text = (folder / "labels.json").read_text().replace("other", file)
+    (folder / "labels.json").write_text(text)
+    message = rf"images\[0\] and images\[20\] are both '{file}'; list each file once"
+    with pytest.raises(ValueError, match=message):
+        read_photos(folder / "images", folder / "labels.json")
+    (folder / "xml" / "z.xml").write_text(f"<annotation><filename>{file}</filename></annotation>")
+    message = rf"z\.xml: the filename '{file}' is also that of .*0\.xml; write all objects of a photo in one"
+    with pytest.raises(ValueError, match=message):
+        read_photos(folder / "images", folder / "xml")
+
+
+@pytest.mark.parametrize("part", ["images", "categories"])
+def test_ids_that_two_entries_share_are_named(folder, part):
+    """As in files that were joined: of the two images or categories only one would remain."""
+    content = json.loads((folder / "labels.json").read_text())
+    content[part].append({"id": 3, "file_name": "other.jpg", "name": "other"})
+    (folder / "labels.json").write_text(json.dumps(content))
+    n = len(content[part]) - 1
+    with pytest.raises(ValueError, match=rf"labels\.json: {part}\[3\] and \[{n}\] have the same id, 3; give"):
+        read_photos(folder / "images", folder / "labels.json")
+
+
 @given(st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=60), st.floats(0.05, 0.6))
 def test_the_test_share_of_each_class_is_at_most_the_requested_one(rows, share):
     targets = torch.zeros(len(rows), 4)

@@ -172,6 +172,29 @@ def test_logs_of_a_resumed_run_continue_with_the_next_epoch(tmp_path):
     assert [row["training_exp"] + row["epoch"] for row in rows] == ["00", "01", "02", "10", "11", "12"]
 
 
+@pytest.mark.parametrize("minutes", [0, 60])  # between saves within an experience
+@pytest.mark.parametrize("n_writes", [2, 3, 4, 6, 8])  # of three epochs and an evaluation, twice
+def test_logs_have_each_row_once_after_a_run_was_killed_and_resumed(tmp_path, n_writes, minutes):
+    """Rows are written at once, also those that the saved state does not have yet."""
+    settings = smoke(method="finetuning", train_epochs=3, checkpoint_minutes=minutes)
+    write, writes = MultiLabelCSVLogger._write, itertools.count(1)
+
+    def write_and_stop(self, phase, rows):
+        write(self, phase, rows)
+        if next(writes) == n_writes:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MultiLabelCSVLogger, "_write", write_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            make_run(settings, tmp_path, loggers=[MultiLabelCSVLogger(tmp_path)]).run()
+    make_run(settings, tmp_path, loggers=[MultiLabelCSVLogger(tmp_path, append=True)], resume=True).run()
+    rows = csv.DictReader((tmp_path / "training_results.csv").open())
+    assert [row["training_exp"] + row["epoch"] for row in rows] == ["00", "01", "02", "10", "11", "12"]
+    rows = csv.DictReader((tmp_path / "eval_results.csv").open())
+    assert [row["training_exp"] + row["eval_exp"] for row in rows] == ["00", "0", "10", "11", "1"]
+
+
 def test_a_file_is_written_for_all_readers_and_a_failure_leaves_the_old_one_and_nothing_else(tmp_path):
     checkpoint.write_json(tmp_path / "new" / "a.json", {"ä": [1, None]})
     assert (tmp_path / "new" / "a.json").read_text() == '{\n "ä": [\n  1,\n  null\n ]\n}\n'

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from avalanche_agcn import load_run
+from avalanche_agcn.__main__ import main
 from avalanche_agcn.benchmarks.continued import join_files
 from avalanche_agcn.benchmarks.image_files import ImageFiles
 from avalanche_agcn.checks import relative_path
@@ -272,6 +273,31 @@ def test_photos_that_a_method_does_not_need_again_may_be_missing(photos, continu
     assert sum(scores["n_images"]["test"]) == 14
 
 
+def test_paths_that_results_cannot_have_are_named_before_training(photos, finished, tmp_path, capsys):
+    folder = tmp_path / os.fsdecode(b"caf\xe9") / "ewc-seed0"
+    shutil.copytree(finished("ewc", FROZEN), folder)
+    command = ["--continue", str(folder), *data_of(photos, 1), "--out", str(tmp_path)]
+    assert cli.main("photos", None, command) == 1
+    expected = (
+        r"caf\udce9/ewc-seed0' is not UTF-8, so that results.json cannot have this path: rename the folder"
+    )
+    assert expected in capsys.readouterr().err
+
+
+def test_test_photos_may_not_vanish_while_a_continued_run_is_stopped(photos, moved, tmp_path, capsys):
+    """Its scores and pictures would be of other photos than before."""
+    folder, old_photos = moved("streaming_ridge", FROZEN)
+    command = list(map(str, ["--continue", folder, *data_of(photos, 1), "--out", tmp_path, "--resume"]))
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after_saves(patch, 1)
+        assert cli.main("photos", None, command) == 130
+    (old_photos / "0-02.png").rename(tmp_path / "0-02.png")
+    assert cli.main("photos", None, command) == 1
+    assert "changed: the images of the test stream; restore them" in capsys.readouterr().err
+    (tmp_path / "0-02.png").rename(old_photos / "0-02.png")
+    run(*command)
+
+
 def test_missing_photos_of_a_memory_are_named(photos, moved, tmp_path, capsys):
     folder, old_photos = moved("er")
     remove(old_photos, [0])
@@ -333,6 +359,24 @@ def test_a_run_is_not_mixed_with_that_of_another_parent(photos, finished, tmp_pa
     assert cli.main("photos", None, list(map(str, command))) == 1
     assert "was saved with other data; changed: the run that is continued; restore" in capsys.readouterr().err
     run("--continue", parent, *new, "--resume")
+
+
+def test_check_shows_what_a_continued_run_will_do(photos, finished, tmp_path, capsys):
+    """Known classes keep their experience, and a photo without a new class is not trained on."""
+    rows = ["file,labels,split", *(f"1-{k:02}.png,{'cat;dog' if k % 2 else 'dog'},train" for k in range(8))]
+    (tmp_path / "new.csv").write_text("\n".join([*rows, "1-08.png,cat,test", "1-09.png,dog,test"]))
+    command = ["check", "photos", "--images", str(photos / "photos1"), "--labels", str(tmp_path / "new.csv")]
+    assert main([*command, "--continue", str(finished("er"))]) == 0
+    printed = capsys.readouterr().out
+    assert "4 new train photos show known classes only; they are not trained on" in printed
+    table = [line.split() for line in printed.splitlines()]
+    assert [row[:2] for row in table if row and row[0] == "3"] == [["3", "cat"]]
+    assert ["3", "cat", "4", "4", "1", "*"] in table
+    assert ["2", "dog"] in [row[:2] for row in table]
+    assert main([*command, "--continue", str(tmp_path / "absent")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+    assert main([*command, "--continue", str(finished("er")), "--image-size", "32"]) == 1
+    assert "was trained with other settings (image_size: 16, now 32)" in capsys.readouterr().err
 
 
 def test_new_photos_may_show_known_classes(photos, finished, tmp_path):
@@ -449,6 +493,8 @@ DAMAGES = [
     (("sources", "train", "names"), ["a"], "sources.train.names must be a list of 16, the number of files"),
     ((*OF_TRAIN, 0), None, "streams.train.experiences must be photos of 2 experiences, but is a list of 1"),
     ((*OF_TRAIN, 0), [1, 1], "streams.train has an image twice in one experience"),
+    ((*OF_TRAIN, 0), [10**30], "streams.train has positions outside of its 16 images"),
+    (("protocol", "image_size"), 32, "photos.json has image_size 32, but results.json beside it has 16"),
     (("streams", "test"), None, "streams must be train, test and others, but is an object with 1 names"),
 ]
 
@@ -510,6 +556,12 @@ def test_damaged_photos_of_a_run_give_one_sentence(path, value, message, finishe
         ),
         (lambda folder: (folder / "state.bin").write_bytes(b"x"), [], "is not a saved state of this package"),
         (shutil.rmtree, [], "if it was moved, give its present place"),
+        (lambda folder: (folder / "model.json").unlink(), [], "has no model.json, which says what network"),
+        (
+            lambda folder: (folder / "model.json").write_text('{"backbone": []}'),
+            [],
+            "model.json.backbone must be an object with names, but is a list of 0",
+        ),
         (change_digest, [], "the weights of 'small' found here are not those that"),
         (change_benchmark, [], "was trained on a benchmark of your own"),
         (damage_photos, [], "positions outside of its 16 images"),
@@ -534,6 +586,18 @@ def test_messages_say_why_a_run_cannot_be_continued(
     assert code != 0
     assert message in capsys.readouterr().err
     assert not (tmp_path / "ewc-seed0-continued" / RESULTS_FILE).exists()
+
+
+@pytest.mark.parametrize("memories", [None, 5, [{}], [{"keys": torch.tensor([[9, 9]])}]])
+def test_a_state_without_a_usable_memory_gives_one_sentence(memories, photos, finished, tmp_path):
+    folder = tmp_path / "er-seed0"
+    shutil.copytree(finished("er"), folder)
+    state = checkpoint.load_state(folder / "state.bin")
+    state["memories"] = memories
+    checkpoint.save_state(folder / "state.bin", state)
+    new = {"images": photos / "photos1", "labels": photos / "train1.csv"}
+    with pytest.raises(ValueError, match=r"er-seed0/state.bin does not fit \(.*\): run it again with"):
+        load_run(folder, **new, log=lambda text: None)
 
 
 def test_the_folder_of_all_runs_is_not_that_of_one(photos, finished, capsys):

@@ -180,6 +180,28 @@ def test_a_refused_state_and_a_finished_run_are_not_said_to_be_resumable(tmp_pat
     assert "state of the run" not in capsys.readouterr().err
 
 
+def test_a_run_needs_no_standard_output(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as Python sets it for `>&-`
+    assert main("coco", None, [*OPTIONS, "--out", str(tmp_path)]) == 0
+    assert nested(tmp_path)["mAP"]
+
+
+def test_a_rank_without_a_number_of_processes_is_that_of_the_only_process(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    assert main("coco", None, ["--bogus"]) == 2
+    assert "unrecognized arguments: --bogus" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rank", "size", "named"), [("0", "abc", "WORLD_SIZE"), ("x", "2", "RANK")])
+def test_variables_of_processes_that_are_no_numbers_are_named(
+    rank, size, named, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    assert main("coco", None, [*OPTIONS, "--out", str(tmp_path)]) == 1
+    assert f"the variable {named} must be a whole number, not '" in capsys.readouterr().err
+
+
 def test_a_terminal_without_unicode_shows_other_characters_as_escapes():
     code = (
         "from avalanche_agcn.experiments.exit_codes import returns_exit_code\n"

@@ -269,6 +269,31 @@ def test_features_are_not_cached_for_a_transform_without_description(tmp_path, c
     assert sum("not cached" in message for message in messages) == 1
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache() == tmp_path / "avalanche_agcn"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as of a user without a home directory
+    with pytest.raises(ValueError, match="no home directory for the cache of features: set HOME, or give a"):
+        default_cache()
+
+
+def test_a_cache_that_cannot_be_written_is_read_or_named(tmp_path, computed, monkeypatch):
+    """Folders in the place of files, which nobody can replace, not even root."""
+    monkeypatch.setattr(module, "SETTLED_SECONDS", -1.0)  # digests of files that were just written are kept
+    (tmp_path / "photos").mkdir()
+    cache = tmp_path / "cache"
+    benchmark = photos(tmp_path / "photos")
+    assert computed(benchmark, MeanColours(), cache) == 12
+    (digests,) = cache.glob("digests-*.json")
+    digests.unlink()
+    digests.mkdir()
+    assert computed(benchmark, MeanColours(), cache) == 0
+    (features,) = cache.glob("features-*.bin")
+    features.unlink()
+    features.with_suffix(".lock").unlink(missing_ok=True)
+    features.with_suffix(".lock").mkdir()
+    with pytest.raises(
+        OSError, match=r"features cannot be written to .*cache \(.*\): choose another folder by"
+    ):
+        computed(benchmark, MeanColours(), cache)
 
 
 class Opaque:

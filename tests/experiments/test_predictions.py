@@ -105,6 +105,11 @@ def test_files_folders_patterns_and_lists_are_found_in_order(photos, tmp_path, m
             list(find_photos([str(empty)]))
 
 
+def test_photos_with_a_line_break_in_their_name_are_found(tmp_path):
+    (tmp_path / "a\nb.png").write_bytes(b"")
+    assert list(find_photos([str(tmp_path)])) == [f"{tmp_path}/a\nb.png"]
+
+
 def test_links_to_folders_are_followed_once_and_those_that_lead_nowhere_are_photos(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "b.png").write_bytes(b"")
