@@ -284,20 +284,6 @@ def test_paths_that_results_cannot_have_are_named_before_training(photos, finish
     assert expected in capsys.readouterr().err
 
 
-def test_test_photos_may_not_vanish_while_a_continued_run_is_stopped(photos, moved, tmp_path, capsys):
-    """Its scores and pictures would be of other photos than before."""
-    folder, old_photos = moved("streaming_ridge", FROZEN)
-    command = list(map(str, ["--continue", folder, *data_of(photos, 1), "--out", tmp_path, "--resume"]))
-    with pytest.MonkeyPatch.context() as patch:
-        stop_after_saves(patch, 1)
-        assert cli.main("photos", None, command) == 130
-    (old_photos / "0-02.png").rename(tmp_path / "0-02.png")
-    assert cli.main("photos", None, command) == 1
-    assert "changed: the images of the test stream; restore them" in capsys.readouterr().err
-    (tmp_path / "0-02.png").rename(old_photos / "0-02.png")
-    run(*command)
-
-
 def test_missing_photos_of_a_memory_are_named(photos, moved, tmp_path, capsys):
     folder, old_photos = moved("er")
     remove(old_photos, [0])
@@ -359,6 +345,20 @@ def test_a_run_is_not_mixed_with_that_of_another_parent(photos, finished, tmp_pa
     assert cli.main("photos", None, list(map(str, command))) == 1
     assert "was saved with other data; changed: the run that is continued; restore" in capsys.readouterr().err
     run("--continue", parent, *new, "--resume")
+
+
+def test_test_photos_may_not_vanish_while_a_continued_run_is_stopped(photos, moved, tmp_path, capsys):
+    """Its scores and pictures would be of other photos than before."""
+    folder, old_photos = moved("streaming_ridge", FROZEN)
+    command = list(map(str, ["--continue", folder, *data_of(photos, 1), "--out", tmp_path, "--resume"]))
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after_saves(patch, 1)
+        assert cli.main("photos", None, command) == 130
+    (old_photos / "0-02.png").rename(tmp_path / "0-02.png")
+    assert cli.main("photos", None, command) == 1
+    assert "changed: the images of the test stream; restore them" in capsys.readouterr().err
+    (tmp_path / "0-02.png").rename(old_photos / "0-02.png")
+    run(*command)
 
 
 def test_check_shows_what_a_continued_run_will_do(photos, finished, tmp_path, capsys):
