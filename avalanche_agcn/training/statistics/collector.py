@@ -81,14 +81,26 @@ class FeatureCollector(StreamCounter):
 
     def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
         number = origin_of(experience).current_experience
+        n_forgotten = n_images = 0
+        if images in self._counted:
+            n_forgotten, n_images = self._count_forgotten(experience)
+        if n_forgotten and n_forgotten == n_images:  # all can be added again
+            self._counted.remove(images)
         if images not in self._counted and (number, experience.current_experience) not in self._counted:
             return True
-        if not self.resumed:  # it may have been interrupted in a later epoch
-            warnings.warn(
-                f"The images of experience {number} are in the sums already; they are not added again.",
-                stacklevel=4,
+        problem = f"The images of experience {number} are in the sums already; they are not added again."
+        if n_forgotten:
+            problem = (
+                f"The images of experience {number} are in the sums, except {n_forgotten} that were "
+                "forgotten; none is added. To add these again, train on an experience of them alone."
             )
+        if n_forgotten or not self.resumed:  # it may have been interrupted in a later epoch
+            warnings.warn(problem, stacklevel=4)
         return False
+
+    def _count_forgotten(self, experience: Any) -> tuple[int, int]:
+        """How many images of an experience were removed from the sums, and how many it has."""
+        return 0, len(experience.dataset)
 
 
 class FeatureStatisticsPlugin(FeatureCollector):
@@ -206,21 +218,11 @@ class FeatureStatisticsPlugin(FeatureCollector):
         self._places = copy.deepcopy([state.get("places", {}), *state.get("merged_places", [])])
         self._forgotten = set(state.get("forgotten", []))
 
-    def _are_counted(self, experience: Any, images: Fingerprint) -> bool:
-        if images in self._counted and self._forgotten:
-            digests = _image_digests(experience.dataset)
-            n_forgotten = len(self._forgotten.intersection(digests))
-            if n_forgotten == len(set(digests)):  # all can be added again
-                self._counted.remove(images)
-            elif n_forgotten:
-                warnings.warn(
-                    f"The images of experience {origin_of(experience).current_experience} are in the sums, "
-                    f"except {n_forgotten} that were forgotten; none is added. To add these again, train on "
-                    "an experience of them alone.",
-                    stacklevel=3,
-                )
-                return False
-        return super()._are_counted(experience, images)
+    def _count_forgotten(self, experience: Any) -> tuple[int, int]:
+        if not self._forgotten:
+            return super()._count_forgotten(experience)
+        digests = set(_image_digests(experience.dataset))
+        return len(self._forgotten & digests), len(digests)
 
     def _add(self, features: Any, targets: Tensor) -> None:
         self.statistics.update(features, targets, experience=self.block)
