@@ -449,8 +449,8 @@
       const maps = h("div", { class: "maps" });
       content.append(...title("Reliability", "Mean probability (horizontal) against how often the label is there (vertical), in percent of the test images. On the diagonal, probabilities are right."), maps);
       drawDiagonal(maps, "Probabilities of all classes, in bins", `Reliability of the probabilities of ${method.name}`, 100, (X, Y) => [
-        s("polyline", { points: probability.map((p, k) => `${X(p)},${Y(share[k])}`).join(" "), fill: "none", stroke: method.colour, "stroke-width": 2 }),
-        ...probability.map((p, k) => s("circle", { cx: X(p), cy: Y(share[k]), r: 4, fill: method.colour }, s("title", {}, `mean probability ${number(p)} %: the label is there in ${number(share[k])} % of ${cells[k].toLocaleString("en")}`)))]);
+        inked(method, "polyline", { points: probability.map((p, k) => `${X(p)},${Y(share[k])}`).join(" "), class: "curve" }),
+        ...probability.map((p, k) => inked(method, "circle", { cx: X(p), cy: Y(share[k]), r: 4 }, s("title", {}, `mean probability ${number(p)} %: the label is there in ${number(share[k])} % of ${cells[k].toLocaleString("en")}`)))]);
       const drawn = classes.map((_, c) => c).filter((c) => known(ofClass[c]) && known(shares[c]));
       if (!drawn.length) return;
       const top = 1.05 * Math.max(...drawn.flatMap((c) => [ofClass[c], shares[c]])) || 1;
