@@ -184,10 +184,12 @@ def test_a_run_that_is_continued_twice_ends_as_one_run(case, photos, continued, 
 @pytest.mark.parametrize("method", CHOICES)
 def test_every_method_continues_in_new_processes_as_one_run(method, options, photos, tmp_path):
     folder = begin(photos, tmp_path / "parts", method, *options)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # torch rounds by it
     for number, suffix in ((1, ""), (2, "-continued")):
         parent = folder.with_name(folder.name + suffix)
         command = [sys.executable, "-m", "avalanche_agcn", "run", "photos", "--continue", str(parent)]
-        subprocess.run([*command, *data_of(photos, number), "--out", str(tmp_path / "parts")], check=True)
+        command += [*data_of(photos, number), "--out", str(tmp_path / "parts")]
+        subprocess.run(command, check=True, env=environment)
     whole = whole_run(photos, tmp_path / "whole", method, *options)
     # Statistics of a trained network differ by the rounding of float32.
     is_rounded = not options and method in ("streaming_ridge", "agcn_statistics", "finetuning_statistics")
