@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 from features import measure_time
 from measure import Row, Topic, best_times, run_script
+from pycocotools.coco import COCO
 from sklearn.metrics import average_precision_score
 
 from avalanche_agcn.benchmarks.image_files import load_image
@@ -87,7 +90,10 @@ def measure_memory(features: Any, n_photos: int) -> Row:
 
 
 def measure_first_batch(settings: Any, backbone: Any, sample: list[Path], repeats: int) -> Row:
-    """From nothing to the first train batch of photos, against reading the lists and as many photos."""
+    """From nothing to the first train batch of photos, against reading what it needs.
+
+    The lists are matched with COCO's own labels, so both annotation files are read as well.
+    """
 
     def ours() -> None:
         benchmark = make_benchmark(settings, backbone, log=ignore)
@@ -95,6 +101,9 @@ def measure_first_batch(settings: Any, backbone: Any, sample: list[Path], repeat
         torch.stack([row[0] for row in islice(dataset, BATCH)])
 
     def plain() -> None:
+        for file in sorted(Path(data.data, "annotations").glob("instances_*2014.json")):
+            with redirect_stdout(StringIO()):  # pycocotools prints
+                COCO(file)
         for file in Path(data.split_lists).rglob("*.csv"):
             with file.open(newline="") as lines:
                 list(csv.reader(lines))
@@ -103,8 +112,8 @@ def measure_first_batch(settings: Any, backbone: Any, sample: list[Path], repeat
     settings_transform = make_benchmark(settings, backbone, log=ignore).plan.train_transform
     seconds = best_times({"ours": ours, "plain": plain}, repeats, clock=time.perf_counter)
     note = f"{seconds['ours']:.2f} s"
-    what = "time to the first batch / parsing the lists and reading 8 photos"
-    return Row(what, seconds["ours"] / seconds["plain"], 3, note=note)
+    what = "time to the first batch / `pycocotools`, parsing the lists and reading 8 photos"
+    return Row(what, seconds["ours"] / seconds["plain"], 1.5, note=note)
 
 
 def measure_features(sample: list[Path], size: int, repeats: int) -> Row:

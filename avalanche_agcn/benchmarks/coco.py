@@ -247,7 +247,10 @@ def _has_types(entry: Any, types: dict[str, type]) -> bool:
     """Whether an entry is a dictionary with values of exactly these types."""
     if type(entry) is not dict:
         return False
-    return all(type(entry.get(name)) is expected for name, expected in types.items())
+    for name, expected in types.items():
+        if type(entry.get(name)) is not expected:
+            return False
+    return True
 
 
 def _find_release(root: Path, year: int | None) -> int | None:
