@@ -1,7 +1,5 @@
 """Plugins that add the features and labels of the stream to sums."""
 
-import copy
-import hashlib
 import warnings
 from typing import Any
 
@@ -14,6 +12,7 @@ from avalanche_agcn.models.forward import OutputRecorder, unwrap
 from avalanche_agcn.training.statistics.compact import StatisticsKind, make_statistics
 from avalanche_agcn.training.statistics.counter import Fingerprint, StreamCounter, fingerprint
 from avalanche_agcn.training.statistics.features import FeatureStatistics
+from avalanche_agcn.training.statistics.places import ImagePlaces, labelled_experiences
 from avalanche_agcn.training.statistics.provenance import Provenance, find_plans
 from avalanche_agcn.training.teacher import FrozenTeacher
 
@@ -116,10 +115,7 @@ class FeatureStatisticsPlugin(FeatureCollector):
         super().__init__()
         self.statistics = make_statistics(statistics)
         self.provenance: Provenance | None = None  # of the features; None before training
-        # Experiences of each image by name, where images may return in later experiences (`repeat_images`);
-        # separately of each merged strategy, which may have other images of the same names.
-        self._places: list[dict[str, list[int]]] = [{}]
-        self._forgotten: set[str] = set()  # digests of images that were removed, and not added since
+        self._places = ImagePlaces()
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Open the experience, and note where its features come from."""
@@ -139,15 +135,12 @@ class FeatureStatisticsPlugin(FeatureCollector):
             self.provenance = found if self.provenance is None else self.provenance.joined(found)
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Note that all images of the experience are counted, and their names if they may return."""
-        dataset = strategy.experience.dataset
-        plans = find_plans(dataset)
-        if self.counting and any(plan is not None and plan.protocol.repeat_images for plan in plans):
-            for name in dataset.image_names:
-                places = self._places[0].setdefault(name, [])
-                places += [self.block] if self.block not in places else []
-        if self.counting and self._forgotten:
-            self._forgotten.difference_update(_image_digests(dataset))
+        """Note that all images of the experience are counted, and where they are."""
+        if self.counting:
+            dataset = strategy.experience.dataset
+            plans = find_plans(dataset)
+            may_return = any(plan is not None and plan.protocol.repeat_images for plan in plans)
+            self._places.add(dataset, self.block, may_return=may_return)
         super().after_training_epoch(strategy, **kwargs)
 
     def merge(self, other: "FeatureStatisticsPlugin") -> None:
@@ -162,38 +155,16 @@ class FeatureStatisticsPlugin(FeatureCollector):
             )
         self.statistics.merge(other.statistics)
         self._counted += other._counted
-        self._forgotten |= other._forgotten
-        self._places += copy.deepcopy(other._places)
+        self._places.merge(other._places)
 
     def remaining_places(self, dataset: Any) -> dict[str, list[int]]:
-        """Where images of a dataset are still after its removal: experiences by name."""
-        remaining = {}
-        for name, removed in self._experiences_by_name(dataset).items():
-            images = [places[name] for places in self._places if removed.intersection(places.get(name, []))]
-            left = [sorted(set(experiences) - removed) for experiences in images]
-            if left and all(left):  # of no image with this name all places are given
-                remaining[name] = left[0]
-        return remaining
-
-    def _experiences_by_name(self, dataset: Any) -> dict[str, set[int]]:
-        """Experiences that images are given with, known by the columns that are labelled."""
-        names = list(getattr(dataset, "image_names", []))
-        targets: Tensor = dataset.targets[:]
-        found: dict[str, set[int]] = {}
-        for t in range(self.statistics.n_experiences):
-            labelled = ~targets[:, self.statistics.columns(t)].isnan().all(dim=1)
-            for row in labelled.nonzero().flatten().tolist() if names else []:
-                found.setdefault(names[row], set()).add(t)
-        return found
+        """Where images of a dataset would still be after its removal: experiences by name."""
+        return self._places.remaining(self._experiences_of(dataset))
 
     def forget(self, removed: FeatureStatistics, dataset: Any) -> None:
         """Subtract the sums of a dataset's images, all or none of them."""
         self.statistics.subtract(removed)
-        self._forgotten.update(_image_digests(dataset))
-        for name, experiences in self._experiences_by_name(dataset).items():
-            for places in self._places:
-                if experiences.issuperset(places.get(name, [])):
-                    places.pop(name, None)
+        self._places.forget(dataset, self._experiences_of(dataset))
         images = fingerprint(dataset, contents=True)
         if images in self._counted:  # they may be added again
             self._counted.remove(images)
@@ -204,9 +175,7 @@ class FeatureStatisticsPlugin(FeatureCollector):
             "statistics": super().state_dict(),
             "counted": [list(images) for images in self._counted],
             "provenance": None if self.provenance is None else list(self.provenance),
-            "places": copy.deepcopy(self._places[0]),
-            "merged_places": copy.deepcopy(self._places[1:]),
-            "forgotten": sorted(self._forgotten),
+            **self._places.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -214,15 +183,14 @@ class FeatureStatisticsPlugin(FeatureCollector):
         super().load_state_dict(state["statistics"])
         self._counted = [(first, second) for first, second in state["counted"]]
         self.provenance = None if state["provenance"] is None else Provenance(*state["provenance"])
-        # States of earlier versions have none of these.
-        self._places = copy.deepcopy([state.get("places", {}), *state.get("merged_places", [])])
-        self._forgotten = set(state.get("forgotten", []))
+        self._places.load_state_dict(state)
 
     def _count_forgotten(self, experience: Any) -> tuple[int, int]:
-        if not self._forgotten:
-            return super()._count_forgotten(experience)
-        digests = set(_image_digests(experience.dataset))
-        return len(self._forgotten & digests), len(digests)
+        return self._places.count_forgotten(experience.dataset)
+
+    def _experiences_of(self, dataset: Any) -> dict[str, set[int]]:
+        n_experiences = self.statistics.n_experiences
+        return labelled_experiences(dataset, [self.statistics.columns(t) for t in range(n_experiences)])
 
     def _add(self, features: Any, targets: Tensor) -> None:
         self.statistics.update(features, targets, experience=self.block)
@@ -239,13 +207,3 @@ def _warn_of_batch_normalisation(backbone: nn.Module) -> None:
             'sums are not those of its features: make it with create_backbone(..., frozen="all").',
             stacklevel=2,
         )
-
-
-def _image_digests(dataset: Any) -> list[str]:
-    """Digest of the name and the positive labels of each image."""
-    digests = []
-    shown = [row.nonzero().flatten().tolist() for row in dataset.targets[:] == 1]
-    names = getattr(dataset, "image_names", range(len(dataset)))
-    for name, columns in zip(names, shown, strict=True):
-        digests.append(hashlib.sha256(f"{name}\n{columns}".encode()).hexdigest()[:16])
-    return digests
