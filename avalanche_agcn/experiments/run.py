@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from avalanche_agcn.experiments.results import (
     none_if_nan,
     train_cooccurrence,
 )
-from avalanche_agcn.experiments.settings import DATA_PATHS, Settings
+from avalanche_agcn.experiments.settings import Settings, check_data_paths
 from avalanche_agcn.experiments.thresholds import calibrate_run
 from avalanche_agcn.methods.multi_task import TrainsJointly
 from avalanche_agcn.models.forward import check_device, unwrap
@@ -103,35 +102,31 @@ class Run:
         check_device(self.settings.device)
         checkpoint.seed_everything(self.settings.seed)
         self.continued: Continued | None = None
-        for path in self.settings.select(*DATA_PATHS).values():
-            if path is not None and os.fspath(path) != os.fsencode(path).decode(errors="replace"):
-                raise ValueError(
-                    f"{path!r} is not UTF-8, so that results.json cannot have this path: rename the folder, "
-                    "or give a link to it."
-                )
-        root = self.settings.dataset_root
-        if root is not None and not Path(root).is_dir():
-            raise FileNotFoundError(f"There is no folder {root} with the data: check --data.")
+        self.lists: dict[str, Any] = {}  # further fingerprints of a continued run
+        check_data_paths(self.settings)
         # The network comes first, because photos are normalised for it. A finished run needs none.
         self.backbone: Any = build.make_backbone(self.settings) if self.kept is None else None
         if benchmark is None and self.backbone is not None:
             self.backbone.check_image_size(self.settings.image_size)
         if self.settings.continues is not None:
-            self.continued = open_continued(self.settings, self.backbone, self.log)
-            self.settings = self.continued.settings
-            self.benchmark = self.continued.benchmark
-            new_photos = new_part(self.benchmark.plan, self.continued.n_known)
-            self.data = folder.data_fingerprint(new_photos)  # the parent has that of the others
-            self.data[folder.PARENT] = self.continued.parent.fingerprint
-            # Test photos of the parent may be missing, but not others than when the state was saved.
-            self.lists = folder.list_fingerprint(self.benchmark.plan)
+            self._open_continued()
         else:
             if benchmark is None:
                 benchmark = build.make_benchmark(self.settings, self.backbone, self.log)
             self.benchmark = benchmark
             self.data = folder.data_fingerprint(self.benchmark.plan)
-            self.lists = {}
         self._log(str(self.benchmark))
+
+    def _open_continued(self) -> None:
+        """Open the parent's photos and the new ones, with the parent's settings."""
+        self.continued = open_continued(self.settings, self.backbone, self.log)
+        self.settings = self.continued.settings
+        self.benchmark = self.continued.benchmark
+        new_photos = new_part(self.benchmark.plan, self.continued.n_known)
+        self.data = folder.data_fingerprint(new_photos)  # the parent has that of the others
+        self.data[folder.PARENT] = self.continued.parent.fingerprint
+        # Test photos of the parent may be missing, but not others than when the state was saved.
+        self.lists = folder.list_fingerprint(self.benchmark.plan)
 
     def _build(self, state: State | None, loggers: Sequence[BaseLogger]) -> None:
         """Make the strategy, and restore the state if there is one."""

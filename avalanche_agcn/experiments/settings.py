@@ -606,3 +606,21 @@ def check_folders(wanted: Sequence[Settings]) -> None:
             f"several runs would have the folder {shared}: give each method and seed once, and a label to "
             "one method only."
         )
+
+
+def check_data_paths(settings: Settings) -> None:
+    """Check that the folder of the data is there, and that results.json can have all paths of data.
+
+    Raises:
+        ValueError: if a path is not UTF-8.
+        FileNotFoundError: if there is no folder of the data.
+    """
+    for path in settings.select(*DATA_PATHS).values():
+        if path is not None and os.fspath(path) != os.fsencode(path).decode(errors="replace"):
+            raise ValueError(
+                f"{path!r} is not UTF-8, so that results.json cannot have this path: rename the folder, "
+                "or give a link to it."
+            )
+    root = settings.dataset_root
+    if root is not None and not Path(root).is_dir():
+        raise FileNotFoundError(f"There is no folder {root} with the data: check --data.")
