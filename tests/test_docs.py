@@ -27,7 +27,7 @@ def test_the_paper_stands_beside_the_lines_that_are_in_the_code():
         for line in re.findall(r"```python\n(.*)\n```", section):
             assert re.search(rf"^ +{re.escape(line)}$", code, re.MULTILINE), line
             shown += 1
-    assert shown == 10  # nine equations and the graph
+    assert shown == 11  # nine equations, and two lines of the graph
     equations = re.findall(r"^\*\*Eq\. (\d)\.\*\*", "\n".join(sections), re.MULTILINE)
     assert equations == [str(number) for number in range(1, 10)]
 

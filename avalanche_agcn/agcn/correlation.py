@@ -55,7 +55,7 @@ class AugmentedCorrelationMatrix(ClassBlocks):
     def begin(self, n_new: int) -> None:
         """Open an experience with ``n_new`` new classes; relations among earlier classes are frozen."""
         check_range("n_new", n_new, least=0)
-        self._old = self.matrix()
+        self._old = self.matrix()  # before the open sums, which it reads, are emptied
         self._earlier = torch.cat([self._earlier + self._soft, self._hard.diagonal()])
         self._sizes.append(n_new)
         self.restart()
@@ -99,7 +99,7 @@ class AugmentedCorrelationMatrix(ClassBlocks):
         """
         count_new = self._hard.diagonal() + self.hard_start  # N_j
         count_old = self._soft + self._earlier if self.q_counts == "stream" else self._soft
-        count_old = count_old + self.soft_start  # Σ ẑ_i
+        count_old = count_old + self.soft_start  # Σ ẑ_i, with "stream" and earlier counts
         new_new = _divide(self._hard, count_new).fill_diagonal_(1.0)  # B, Eq. 2
         old_new = _divide(self._cross, count_new)  # R, Eq. 3
         new_old = _divide(self._cross.T, count_old)  # Q, Eq. 4, where R_ij N_j is Σ ẑ_i y_j

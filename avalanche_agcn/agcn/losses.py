@@ -21,7 +21,7 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, *, reduction: Redu
     student = at_least_float32(logits[..., :n_old])
     check_shape("logits of the old classes", student, (n_images, n_old), " as the teacher's")
     soft_labels = teacher_logits.detach().to(student.dtype).sigmoid()  # ẑ
-    total = F.binary_cross_entropy_with_logits(student, soft_labels, reduction="sum")  # Σ_x of Eq. 7
+    total = F.binary_cross_entropy_with_logits(student, soft_labels, reduction="sum")  # Eq. 7, over x
     return mean_of(total, student.numel() if reduction == "mean" else len(student))
 
 

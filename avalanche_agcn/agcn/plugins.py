@@ -74,7 +74,7 @@ class AGCNPlugin(TeacherPlugin):
 
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Compute the loss: Eq. 9, or ℓ_cls alone in the first experience."""
-        loss_cls = strategy.loss  # ℓ_cls(y, ŷ_new): the criterion skips old classes, whose targets are NaN
+        loss_cls = strategy.loss  # so far the criterion's value, without old classes: their targets are NaN
         if self.reduction == "sum":
             loss_cls = loss_cls * labels_per_image(strategy.mb_output, strategy.mb_y)
         if self.teacher.n_old == 0:

@@ -205,14 +205,15 @@ def _plan_new_classes(known: Plan, further: FurtherPhotos, train: LabelTable, te
 
 def _widen(table: LabelTable, names: Sequence[str], path: str | os.PathLike) -> LabelTable:
     """The same labels with a column for each of the names."""
-    unknown = [name for name in table.class_names if name not in names]
+    columns = {name: column for column, name in enumerate(names)}
+    unknown = [name for name in table.class_names if name not in columns]
     if unknown:
         raise ValueError(
             f"{path} has classes that neither the run nor the train labels have: {listed(unknown)}; remove "
             "them."
         )
     labels = torch.zeros(len(table.files), len(names), dtype=torch.int8)
-    labels[:, [list(names).index(name) for name in table.class_names]] = table.labels
+    labels[:, [columns[name] for name in table.class_names]] = table.labels
     return LabelTable(table.files, labels, list(names))
 
 

@@ -140,16 +140,21 @@ def multilabel_csv(
 
 
 def open_photos(
-    images: str | os.PathLike, read: PhotoLabels, *, truncated: Truncated, log: Log, check_images: bool = True
+    images: str | os.PathLike,
+    labels: PhotoLabels,
+    *,
+    truncated: Truncated,
+    log: Log,
+    check_images: bool = True,
 ) -> ImageFiles:
-    """The photos of labels that were read; logs one line about these. See `multilabel_csv`."""
-    files, targets, names, _ = read.table
-    n_unlabelled = int((~targets.any(1)).sum())
+    """Open the photos of a file of labels, and log one line about the file. See `multilabel_csv`."""
+    table = labels.table
+    n_unlabelled = int((~table.labels.any(1)).sum())
     without = f", {n_unlabelled} without any label" if n_unlabelled else ""
-    log(f"{read.layout}; {len(files)} images{without}, {len(names)} classes.")
-    photos = ImageFiles(images, files, targets, class_names=names, truncated=truncated)
+    log(f"{labels.layout}; {len(table.files)} images{without}, {len(table.class_names)} classes.")
+    photos = ImageFiles(images, table.files, table.labels, class_names=table.class_names, truncated=truncated)
     if check_images:
-        check_readable(photos, read.places)
+        check_readable(photos, labels.places)
     return photos
 
 

@@ -57,14 +57,17 @@ Log = Callable[[str], None]
 
 
 def count_epochs(settings: Settings, n_images: int) -> int:
-    """Epochs of each experience; unless the settings have a number, one for methods in closed form.
+    """Number of epochs of each experience, for a run with ``n_images`` train images.
 
-    ``n_images`` is the number of train images of the run.
+    A number in the settings decides. Otherwise methods in closed form take one epoch, because they need each
+    image once, and others about as many steps as in the study that chose their settings.
     """
-    is_closed = issubclass(METHODS[settings.method].strategy_class, ClosedForm)
-    if settings.train_epochs is not None or is_closed:
-        return settings.train_epochs or 1
-    return max(1, min(MAX_EPOCHS, round(STUDY_STEPS * settings.train_mb_size / n_images)))
+    if settings.train_epochs is not None:
+        return settings.train_epochs
+    if issubclass(METHODS[settings.method].strategy_class, ClosedForm):
+        return 1
+    epochs = round(STUDY_STEPS * settings.train_mb_size / n_images)
+    return max(1, min(MAX_EPOCHS, epochs))
 
 
 @dataclass(frozen=True)

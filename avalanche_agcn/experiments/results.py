@@ -499,12 +499,14 @@ def group_by_label(results: Iterable[Results]) -> dict[str, list[Results]]:
         groups.setdefault(result.label, []).append(result)
     for label, group in groups.items():
         _check_comparable(label, group)
-    rank = {name: k for k, name in enumerate([*METHODS, *ABLATIONS])}
+    ranks = {name: rank for rank, name in enumerate([*METHODS, *ABLATIONS])}
+    last = len(ranks)
 
-    def place(label: str) -> tuple[int, int, str]:
-        return rank.get(groups[label][0].method, len(rank)), rank.get(label, len(rank)), label
+    def sort_key(label: str) -> tuple[int, int, str]:
+        method = groups[label][0].method
+        return ranks.get(method, last), ranks.get(label, last), label
 
-    return {label: groups[label] for label in sorted(groups, key=place)}
+    return {label: groups[label] for label in sorted(groups, key=sort_key)}
 
 
 def _check_comparable(label: str, group: Sequence[Results]) -> None:

@@ -35,7 +35,7 @@ class LwFPlugin(TeacherPlugin):
         self.alpha, self.temperature = alpha, temperature
 
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Add the loss."""
+        """Add the distillation loss, from the second experience on."""
         if self.teacher.n_old:
             logits = self.teacher.logits(strategy)
             loss = lwf_loss(strategy.mb_output, logits, temperature=self.temperature)

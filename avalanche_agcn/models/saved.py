@@ -191,10 +191,11 @@ class SavedModel(MultiLabelClassifier):
         return self.logits(features)
 
     def _folded_network(self) -> nn.Module:
+        """The folded copy of the network, made again if the network has changed since the last call."""
         network = _find_network(self)
         state = _describe_state(network)
         if state != self._folded_state:
-            with torch.inference_mode(False):
+            with torch.inference_mode(False):  # inference tensors could not be used outside `_predict`
                 self._folded = [folded_copy(network, self.classifier.weight.device)]
             self._folded_state = state
         return self._folded[0]
@@ -509,8 +510,8 @@ def _find(run: Path, after: int | None) -> Path:
     hint = "has a run ended there?"
     if (run / f"{model_name()}{DESCRIPTION}").is_file():  # a run without the model after this experience
         kept = [p.name for p in run.glob(f"model-after*{DESCRIPTION}")]
-        listed = ", ".join(sorted(kept, key=lambda name: (len(name), name)))
-        hint = f"there are {listed}." if kept else "run with --keep-models for it."
+        kept.sort(key=lambda name: (len(name), name))  # model-after10 after model-after9
+        hint = f"there are {', '.join(kept)}." if kept else "run with --keep-models for it."
     elif runs := sorted(str(p.parent) for p in run.glob(f"*/{model_name()}{DESCRIPTION}")):
         hint = f"give the folder of one run: {', '.join(runs[:20])}."
     raise FileNotFoundError(f"There is no {path}; {hint}")

@@ -48,15 +48,17 @@ class FeatureCollector(StreamCounter):
             self._add(features, strategy.mb_y[:, self.columns])
 
     def after_training_epoch(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
-        """Note that all images of the experience are counted, unless training was stopped before."""
+        """Stop counting after the first epoch: later ones would count each image again."""
         self.features = None
-        if self.counting and self._running is not None:
-            is_stopped = strategy._stop_training  # at the next batch, if there is one
-            if not is_stopped or strategy.clock.train_epoch_iterations == len(strategy.dataloader):
-                self._counted.append(self._running)
-            self.counting = False
-            self.synchronize(strategy)
-            self.statistics.flush()
+        if not self.counting or self._running is None:
+            return
+        # Training that was stopped within the last batch has still seen all images.
+        has_seen_all = strategy.clock.train_epoch_iterations == len(strategy.dataloader)
+        if has_seen_all or not strategy._stop_training:
+            self._counted.append(self._running)
+        self.counting = False
+        self.synchronize(strategy)
+        self.statistics.flush()
 
     def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: Any) -> None:
         """Note that the experience has ended; one that was stopped starts again if it is trained on again."""

@@ -250,33 +250,42 @@ class CompactStatistics(FeatureStatistics):
         return self._rests
 
     def _approximate(self, t: int) -> None:
-        moments, all_images = self.moments(t), self.total()
+        """Replace the exact sums of an experience by a summary, and add its new images to the total."""
+        moments = self.moments(t)  # with those of an earlier summary, if images came after it
+        all_images = self.total()
+        summary = _summarise(moments, inverse_deviations(all_images), self._rest)
+        new_images = self._sums[t].total()  # images of an earlier summary are in the total already
+        assert new_images is not None
         size = len(all_images)
-        inverse_std = inverse_deviations(all_images)
-        n, mean = moments[0, 0], moments[0, 1:size] / moments[0, 0]
-        scatter = moments[1:size, 1:size].addr(mean, mean, alpha=-n.item())
-        eigenvalues, vectors = torch.linalg.eigh(scatter.mul_(inverse_std).mul_(inverse_std[:, None]))
-        variances = eigenvalues.clamp(min=0).flip(0)  # the largest first
-        rests = variances.sum() - variances.cumsum(0)  # with 1, 2, … directions
-        rank = 1 + int((rests > self._rest * variances.sum()).sum())
-        directions = vectors.flip(1)[:, :rank] * variances[:rank].sqrt()
-        deviations = torch.where(inverse_std > 0, 1 / inverse_std, 0.0)
-        self._summaries[t] = Summary(
-            row=moments[0].clone(),
-            cross=moments[1:size, size:].float(),
-            label_products=moments[size:, size:].clone(),
-            factor=(directions * deviations[:, None]).T.float().contiguous(),
-            rest=rests[rank - 1].clamp(min=0),
-        )
-        later = self._sums[t].total()
-        assert later is not None
-        self._set_total(
-            _rounded(later[:size, :size] if self._total is None else self._total + later[:size, :size])
-        )
+        new_images = new_images[:size, :size]
+        self._summaries[t] = summary
+        self._set_total(_rounded(new_images if self._total is None else self._total + new_images))
         self._sums[t] = MomentSums(self._sizes[t])
 
     def _total_of_sums(self) -> Tensor | None:
         return add_moments(super()._total_of_sums(), self._total)
+
+
+def _summarise(moments: Tensor, inverse_std: Tensor, largest_rest: float) -> Summary:
+    """Keep the fewest directions without which at most this share of the standardised variance remains."""
+    size = 1 + len(inverse_std)
+    n = moments[0, 0]
+    mean = moments[0, 1:size] / n
+    scatter = moments[1:size, 1:size].addr(mean, mean, alpha=-n.item())
+    scatter.mul_(inverse_std).mul_(inverse_std[:, None])  # of standardised features
+    eigenvalues, vectors = torch.linalg.eigh(scatter)
+    variances = eigenvalues.clamp(min=0).flip(0)  # the largest first
+    rests = variances.sum() - variances.cumsum(0)  # with 1, 2, … directions
+    rank = 1 + int((rests > largest_rest * variances.sum()).sum())
+    directions = vectors.flip(1)[:, :rank] * variances[:rank].sqrt()
+    deviations = torch.where(inverse_std > 0, 1 / inverse_std, 0.0)  # back in the units of the features
+    return Summary(
+        row=moments[0].clone(),
+        cross=moments[1:size, size:].float(),
+        label_products=moments[size:, size:].clone(),
+        factor=(directions * deviations[:, None]).T.float().contiguous(),
+        rest=rests[rank - 1].clamp(min=0),
+    )
 
 
 def _rounded(total: Tensor) -> Tensor:

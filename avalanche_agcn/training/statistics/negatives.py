@@ -149,7 +149,9 @@ def score_variances(weight: Tensor, covariances: Tensor) -> Tensor:
     with torch.no_grad():
         products = covariances.reshape(n * width, width) @ weight.T.to(covariances)
         products = products.view(n, width, len(weight)).to(weight)  # Σw, [T, D, K]
-    variances = (products * weight.T).sum(dim=1)  # with Σw taken as constant its gradient is halved
+    # Autograd takes the products for constants, and so finds half of the gradient, Σw: the result below has
+    # the value of the variances and the gradient of twice the variances.
+    variances = (products * weight.T).sum(dim=1)
     return 2 * variances - variances.detach()
 
 

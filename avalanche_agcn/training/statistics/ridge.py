@@ -120,7 +120,9 @@ def _solve_experience(
     bias = problem.positives / problem.n - weight @ problem.mean
     leverage = freedom / problem.n
     calibration = calibrate(weight, bias, moments, total, leverage=leverage)
-    return RidgeClassifiers(weight, bias, calibration, *weight.new_tensor([[used_ridge], [leverage]]))
+    return RidgeClassifiers(
+        weight, bias, calibration, weight.new_tensor([used_ridge]), weight.new_tensor([leverage])
+    )
 
 
 def _solve_few(
@@ -139,9 +141,17 @@ def _solve_few(
     count = torch.lerp(own[:, 0].square().sum().round(), total[0, 0], OTHERS_WEIGHT)
     summed = torch.lerp(classifiers @ own.T @ own, classifiers @ total, OTHERS_WEIGHT)
     leverage = freedom / problem.n
-    positives = (own[:, 0] @ labels).round()
-    calibration = _calibrate_sums(classifiers, summed, count, positives, own.T @ labels, leverage)
-    return RidgeClassifiers(weight, bias, calibration, *weight.new_tensor([[used_ridge], [leverage]]))
+    calibration = _calibrate_sums(
+        classifiers,
+        summed=summed,
+        count=count,
+        positives=(own[:, 0] @ labels).round(),
+        cross=own.T @ labels,
+        leverage=leverage,
+    )
+    return RidgeClassifiers(
+        weight, bias, calibration, weight.new_tensor([used_ridge]), weight.new_tensor([leverage])
+    )
 
 
 def check_ridge(gamma: float, ridge: float | None) -> None:
@@ -232,25 +242,26 @@ def calibrate(
 ) -> Calibration:
     """Calibration of the classifiers ``weight [K, D]``, ``bias [K]`` from sums as in `make_problem`.
 
-    An image's own label pulls its score: by leave-one-out, its score without itself is (s − h·y) / (1 − h),
-    with h its leverage, here the mean over images: degrees of freedom / number of images, or 0 if the images
-    were not used to fit the weights. Without this step probabilities are too confident.
+    The score s of an image that the weights were fitted to is too close to its label y, which would make
+    probabilities too confident. Without the image, its score would be (s − h·y) / (1 − h). ``leverage`` is h,
+    the mean over the images: degrees of freedom divided by the number of images. It is 0 for images that
+    the weights were not fitted to.
     """
     width = len(total)  # 1 + D
     population = torch.lerp(moments[:width, :width], total, OTHERS_WEIGHT)
     classifiers = torch.cat([bias[:, None], weight], dim=1)  # [K, 1 + D]: scores are [1, f] · classifiers
     return _calibrate_sums(
         classifiers,
-        classifiers @ population,
-        population[0, 0],
-        moments[0, width:],
-        moments[:width, width:],
-        leverage,
+        summed=classifiers @ population,
+        count=population[0, 0],
+        positives=moments[0, width:],
+        cross=moments[:width, width:],
+        leverage=leverage,
     )
 
 
 def _calibrate_sums(
-    classifiers: Tensor, summed: Tensor, count: Tensor, positives: Tensor, cross: Tensor, leverage: float
+    classifiers: Tensor, *, summed: Tensor, count: Tensor, positives: Tensor, cross: Tensor, leverage: float
 ) -> Calibration:
     """The same from the products of the classifiers with the sums P of a population of ``count`` images.
 
@@ -275,6 +286,7 @@ def _calibrate_sums(
 def _discriminant(
     share: Tensor, mean: Tensor, variance: Tensor, positive_mean: Tensor, prior: Tensor
 ) -> Calibration:
+    """Logistic calibration of scores that are Gaussian among positives and negatives, of one variance."""
     rest = 1 - share  # share of negatives
     negative_mean = torch.where(rest > 0, (mean - share * positive_mean) / rest, mean)
     distance = positive_mean - negative_mean
