@@ -13,10 +13,10 @@ with p the share of positives among all images. p is not the share in the own ex
 chosen because they show one of its classes: it is counted where the labels are known, or estimated
 (`estimate_shares`). m₋ is the mean of all negatives, those among the unlabelled included.
 
-**Separation**: m₊ − m₋, in standard deviations, is the uncertain part. From few positives it is noisy, so it
-moves towards that of all classes: half of the way with `SEPARATION_WEIGHT` positives. Where the scored images
-were trained on, positives score too high and negatives too low: then it is at most `MOST_SEPARATION`, around
-the mean of all images, which training hardly moves.
+**Separation**: m₊ − m₋, in standard deviations, is the uncertain part. If the scored images were not trained
+on, it is noisy with few positives, so it moves towards that of all classes: half of the way with
+`SEPARATION_WEIGHT` positives. If they were, positives score too high and negatives too low: then it is at
+most `MOST_SEPARATION`, around the mean of all images, which training hardly moves.
 
 **Thresholds**: the same normal distributions give the expected precision and F1 of a class at every
 threshold. The best F1 among the thresholds with a precision of at least `LEAST_PRECISION` decides. A class

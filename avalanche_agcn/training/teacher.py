@@ -188,7 +188,8 @@ class PseudoLabelPlugin(TeacherPlugin):
             targets = strategy.mb_y.clone()
             shown = ~targets.isnan().all(dim=1)  # a memory may have hidden others since
             targets[shown, : self.teacher.n_old] = self._hidden[shown]
-            strategy.mbatch[1], self._hidden = targets, None
+            strategy.mbatch[1] = targets
+            self._hidden = None
 
 
 def add_pseudo_labels(

@@ -159,7 +159,8 @@ class MomentSums:
         if is_distributed():  # all processes have the same rows: they count once
             self.replace(self.total())
         else:  # continue adding to the same matrix, or the last bits would differ
-            self._shared, self._own = None, self._shared
+            self._own = self._shared
+            self._shared = None
 
     def synchronize(self) -> None:
         """Collective: add up the sums of all processes; each row counts once however often it is called."""
@@ -180,10 +181,9 @@ class MomentSums:
 
     def _waiting_rows(self) -> tuple[Tensor, Tensor]:
         device = self._waiting[-1][0].device  # rows of a state that was read are on the CPU
-        features, targets = zip(*self._waiting, strict=True)
-        return torch.cat([rows.to(device) for rows in features]), torch.cat(
-            [rows.to(device) for rows in targets]
-        )
+        features = torch.cat([rows.to(device) for rows, _ in self._waiting])
+        targets = torch.cat([rows.to(device) for _, rows in self._waiting])
+        return features, targets
 
     def _joined_rows(self) -> Tensor:
         """Waiting rows as [1, f, y], in float64."""
