@@ -42,6 +42,7 @@ REMARKS = {
     "Replay, ParametricBuffer by class": "likewise",
     "GDumb": "an image counts for its rarest label",
     "AGEM": "`AGEM` of this package also works with several processes",
+    "GEM": "needs `pip install quadprog`, which Avalanche does not install",
     "EWC": "`EWC` of this package estimates importance from single images, not from batches",
     "SynapticIntelligence": "in Avalanche 0.6 also with one label per image; use `EWC`",
 }
