@@ -17,6 +17,8 @@ from avalanche_agcn.experiments.exit_codes import handle_signals, returns_exit_c
 PROG = "avalanche-agcn"
 UNREADABLE = 3
 """Exit code of `predict` if it had to skip photos."""
+OF_PHOTOS = ("--images", "--continue")
+"""Options that only your own photos have."""
 MAX_LISTED = 100
 """Sentences that `check` prints of a kind."""
 EXPORT_SUFFIXES = {"onnx": ".onnx", "torchscript": ".pt", "pt2": ".pt2"}  # models/ would import torch
@@ -28,6 +30,8 @@ def run(argv: Sequence[str]) -> int:
     benchmark = "coco"
     if argv and not argv[0].startswith("-"):
         benchmark, *argv = argv
+    elif any(option.partition("=")[0] in OF_PHOTOS for option in argv):
+        benchmark = "photos"
     if benchmark not in known:
         suggestion = did_you_mean(benchmark, known)
         names = ", ".join(known)
@@ -202,13 +206,14 @@ def export(argv: Sequence[str]) -> int:
     if arguments.format is None and not arguments.with_backbone:
         parser.error("say what to write: --format onnx, torchscript or pt2, or --with-backbone.")
     from avalanche_agcn.models import load_model
-    from avalanche_agcn.models.export import N_CHECKED, export_model
+    from avalanche_agcn.models.export import N_CHECKED, check_packages, export_model
     from avalanche_agcn.models.saved import model_name, store_backbone
 
     if arguments.with_backbone:
         path = store_backbone(arguments.run, after=arguments.after)
         print(f"{path} has all weights now ({_megabytes(path)}).")
     if arguments.format is not None:
+        check_packages(arguments.format)
         default = arguments.run / f"{model_name(arguments.after)}{EXPORT_SUFFIXES[arguments.format]}"
         model = load_model(arguments.run, after=arguments.after)
         path, difference = export_model(

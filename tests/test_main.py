@@ -69,6 +69,15 @@ def test_misspelled_data_are_named_with_a_suggestion(capsys):
     assert message in capsys.readouterr().err
 
 
+def test_options_of_own_photos_choose_them(tmp_path, capsys):
+    assert (
+        main(["run", "--images", str(tmp_path / "absent"), "--labels", "x.csv", "--out", str(tmp_path)]) == 1
+    )
+    assert (
+        f"There is no folder {tmp_path / 'absent'} with the data: check --images." in capsys.readouterr().err
+    )
+
+
 def test_avalanche_is_imported_without_the_advice_to_install_qp_solvers():
     done = python("-W", "default", "-c", "from avalanche_agcn import AGCN; print(AGCN.__name__)")
     assert done.stdout == "AGCN\n"

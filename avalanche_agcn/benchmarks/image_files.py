@@ -309,9 +309,10 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
             _decode(image, path, truncated)
             return upright_rgb(image, name=str(path))
     except FileNotFoundError:
-        raise FileNotFoundError(f"There is no image {path}; download it, or correct its name.") from None
-    except IsADirectoryError:
-        raise IsADirectoryError(f"{path} is a folder; give the files in it.") from None
+        kind = "image" if IMAGE_FILE.fullmatch(os.path.basename(path)) else "file or folder"
+        raise FileNotFoundError(f"There is no {kind} {path}; correct its name, or download it.") from None
+    except (IsADirectoryError, PermissionError) as error:  # Windows raises the latter for folders
+        raise _explain_no_file(path, error) from None
     except UnidentifiedImageError:
         raise OSError(f"{path} is not an image that can be read; download it again or remove it.") from None
     except Exception as error:  # Pillow's decoders raise exceptions of any type
@@ -319,6 +320,16 @@ def load_image(path: str | os.PathLike, *, truncated: Truncated = "warn") -> Ima
             raise
         reason = f"{type(error).__name__}: {error}"
         raise OSError(f"{path} cannot be read ({reason}); download it again or remove it.") from error
+
+
+def _explain_no_file(path: str | os.PathLike, error: OSError) -> OSError:
+    if not os.path.isdir(path):
+        return PermissionError(f"{path} cannot be opened ({error.strerror}): check its permissions.")
+    try:
+        os.listdir(path)
+    except PermissionError:
+        return PermissionError(f"{path} is a folder that cannot be listed: check its permissions.")
+    return IsADirectoryError(f"{path} is a folder; give the files in it.")
 
 
 def _decode(image: Image.Image, path: str | os.PathLike, truncated: Truncated) -> None:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
+from warnings import catch_warnings, simplefilter
 
 from avalanche_agcn.benchmarks.image_files import ImageFiles, find_unreadable
 from avalanche_agcn.benchmarks.multilabel import MultiLabelBenchmark
@@ -13,6 +14,8 @@ from avalanche_agcn.checks import listed
 
 FEW_POSITIVES = 10
 """With fewer positives in the test photos, the AP of a class is mostly noise."""
+LEAST_OWN_SHARE = 1 / 3
+"""A class with a smaller share of its train photos in its own experience is learned from too few of them."""
 SEPARATORS = str.maketrans("_-", "  ")
 SEVERAL_NAMES = re.compile(r"[;|,\[\]{}\"]")
 """Characters of names that may be several names, or a list as Python or JSON writes it."""
@@ -103,10 +106,16 @@ def check_photos(benchmark: MultiLabelBenchmark, *, open_images: bool = True) ->
     assert isinstance(test, ImageFiles)
     names = [" and ".join(map(repr, group)) for group in similar_names(benchmark.class_names)]
     errors = [f"{group} are different classes: use one spelling" for group in names]
-    if open_images:
-        for images in (train, test):
-            errors += [reason for _, reason in find_unreadable(images)]
     warnings = []
+    if open_images:
+        with catch_warnings(record=True) as caught:
+            simplefilter("always")
+            for images in (train, test):
+                errors += [reason for _, reason in find_unreadable(images)]
+        warnings += [str(one.message).rstrip(".") for one in caught]  # truncated photos
+    unused = _find_unused_labels(benchmark)
+    if unused:
+        warnings.append(unused)
     few = [row for row in count_classes(benchmark) if 0 < row.n_test < FEW_POSITIVES]
     if few:
         counts = listed(f"{row.name} {row.n_test}" for row in few)
@@ -125,6 +134,20 @@ def check_photos(benchmark: MultiLabelBenchmark, *, open_images: bool = True) ->
         photos = "1 test photo is" if len(copies) == 1 else f"{len(copies)} test photos are"
         warnings.append(f"{photos} also in train, which flatters the scores: {pairs}")
     return PhotoChecks(errors, warnings)
+
+
+def _find_unused_labels(benchmark: MultiLabelBenchmark) -> str:
+    """A sentence about classes most of whose train photos are trained on without their label; or empty."""
+    rows = [row for row in count_classes(benchmark) if row.n_train >= FEW_POSITIVES]
+    few = [row for row in rows if row.n_own < LEAST_OWN_SHARE * row.n_train]
+    if not few:
+        return ""
+    counts = listed(f"{row.name} from {row.n_own} of {row.n_train}" for row in few)
+    return (
+        f"These classes are learned from few of the train photos that show them: {counts}. A photo is "
+        "trained on in one experience, with the labels of that one; with repeat_images=True "
+        "(--repeat-images), in every experience that it shows a class of"
+    )
 
 
 def summarise_experiences(benchmark: MultiLabelBenchmark) -> list[str]:

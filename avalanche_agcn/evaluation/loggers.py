@@ -164,15 +164,18 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
 
     The bar of an epoch replaces that of the epoch before, so that an experience leaves one line. Experiences
     are counted from 1. ``file`` is standard output if None; ``seconds`` between updates are, if None, 0.1 on
-    a terminal and 30 elsewhere.
+    a terminal and 30 elsewhere. A bar that ends within ``delay`` seconds is not shown.
     """
 
-    def __init__(self, file: TextIO | None = None, *, seconds: float | None = None) -> None:
+    def __init__(
+        self, file: TextIO | None = None, *, seconds: float | None = None, delay: float = 0.0
+    ) -> None:
         super().__init__()
         self.file = sys.stdout if file is None else file
         if seconds is None:
             seconds = 0.1 if self.file.isatty() else 30.0
         self._seconds = seconds
+        self._delay = delay
         self._bars: list[_LossBar] = []  # of training, and of an evaluation during training
 
     def before_training_epoch(self, strategy: SupervisedTemplate, *args: Any, **kwargs: Any) -> None:
@@ -219,6 +222,7 @@ class ProgressBar(BaseLogger, SupervisedPlugin):
             unit="batch",
             leave=leave,
             mininterval=self._seconds,
+            delay=self._delay,
             miniters=1,
         )
         self._bars.append(bar)

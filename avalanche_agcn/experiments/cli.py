@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from avalanche_agcn.checks import did_you_mean, read_json, read_text, shown
 from avalanche_agcn.experiments.exit_codes import (
@@ -58,6 +58,9 @@ from avalanche_agcn.experiments.settings import (
     usable_negatives,
 )
 
+if TYPE_CHECKING:
+    from avalanche_agcn.experiments.results import Results
+
 FLAGS = {
     "continues": "continue",
     "dataset_root": "data",
@@ -73,8 +76,8 @@ OPTIONS_OF = {
 }
 """Options that only some data sets have."""
 DOWNLOADS = {
-    "coco": "COCO 2014: 20.4 GB, which need 27.3 GB of free room",
-    "voc": "PASCAL VOC 2007: 0.9 GB, which need 1.4 GB of free room",
+    "coco": "COCO 2014: 20.4 GB, which need 27.3 GB of free space",
+    "voc": "PASCAL VOC 2007: 0.9 GB, which need 1.4 GB of free space",
 }
 """Data sets that can be downloaded, and what that takes."""
 METHOD_FLAGS: dict[str, tuple[str, type, str]] = {
@@ -87,6 +90,8 @@ METHOD_FLAGS: dict[str, tuple[str, type, str]] = {
 Their defaults are text here, since strategies would import torch."""
 OUT = "results"
 SMOKE_OUT = "results-smoke"
+DELAY_IN_LOGS = 30.0
+"""Seconds after which a progress bar appears where standard output is not a terminal."""
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 Variants = Mapping[str, Variant]
 
@@ -138,7 +143,7 @@ def _add_run_options(parser: argparse.ArgumentParser, benchmark: BenchmarkName) 
         f"paper's (default: {'small' if benchmark == 'photos' else 'paper, with no options small'})",
     )
     parser.add_argument("--seed", nargs="+", type=int, metavar="N", help="one or several (default: 0)")
-    out = f"folder for results (default: {OUT}, smoke: {SMOKE_OUT})"
+    out = f"folder for results (default: {OUT}, smoke: {SMOKE_OUT}, of a continued run: its parent's)"
     parser.add_argument("--out", metavar="DIR", help=out)
     existing = parser.add_mutually_exclusive_group()
     add_flag(existing, "--resume", "continue runs that were stopped")
@@ -618,16 +623,17 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
     from avalanche_agcn.evaluation.loggers import ProgressBar
     from avalanche_agcn.experiments import report
     from avalanche_agcn.experiments.build import open_loggers
-    from avalanche_agcn.experiments.results import RESULTS_FILE, Results
+    from avalanche_agcn.experiments.results import RESULTS_FILE
     from avalanche_agcn.experiments.run import Run
     from avalanche_agcn.training.distributed import is_first_process, process_group
 
-    out = Path(getattr(arguments, "out", SMOKE_OUT if "smoke" in arguments else OUT))
+    out = _folder_of_results(wanted[0], arguments)
     resume = "resume" in arguments
     overwrite = "overwrite" in arguments
     finished: list[Results] = []
     refresh = partial(report.refresh_page, out, finished, len(wanted))
     log = Log()
+    delay = 0.0 if sys.stdout.isatty() else DELAY_IN_LOGS
     with process_group(wanted[0].device):
         for settings in wanted:
             log.begin_run()
@@ -649,12 +655,38 @@ def _run_all(wanted: Sequence[Settings], arguments: argparse.Namespace) -> None:
                     overwrite=overwrite,
                     after_experience=refresh,
                     log=log,
-                    loggers=[ProgressBar(), *more] if is_first_process() else [],
+                    loggers=[ProgressBar(delay=delay), *more] if is_first_process() else [],
                 )
                 progress.has_begun = True
                 finished.append(run.run())
         if is_first_process():
-            report.write_report(finished, out)
+            _report_folder(out, finished)
+
+
+def _folder_of_results(settings: Settings, arguments: argparse.Namespace) -> Path:
+    """The folder of ``--out``; by default a continued run is beside its parent, others are in ``results``."""
+    if "out" in arguments:
+        return Path(arguments.out)
+    if settings.continues is not None:
+        parent = Path(settings.continues)
+        return parent.parent if parent.name not in ("", "..") else parent.resolve().parent
+    return Path(SMOKE_OUT if "smoke" in arguments else OUT)
+
+
+def _report_folder(out: Path, finished: Sequence[Results]) -> None:
+    """Report these runs and all others in their folder, so that no run leaves the tables and the page."""
+    from avalanche_agcn.experiments import report
+    from avalanche_agcn.experiments.results import RESULTS_FILE, read_results
+
+    names = {result.name for result in finished}
+    try:
+        paths = sorted(out.glob(f"*/{RESULTS_FILE}"))
+        others = [read_results(path) for path in paths if path.parent.name not in names]
+        report.check_comparable([*finished, *others])
+    except (OSError, ValueError) as error:
+        print(f"Other runs in {out} are left out of the report: {one_sentence(error)}")
+        others = []
+    report.write_report([*finished, *others], out)
 
 
 class Log:
@@ -697,7 +729,8 @@ def _report_saved_state(folder: Path) -> Iterator[SimpleNamespace]:
         state = folder / STATE_FILE
         is_refused = isinstance(error, ValueError) and state.is_file() and not progress.has_begun
         is_finished = (folder / RESULTS_FILE).is_file()
-        if is_first_by_environment() and not is_refused and not is_finished:
+        nothing_happened = not progress.has_begun and not state.is_file()
+        if is_first_by_environment() and not (is_refused or is_finished or nothing_happened):
             saved = f"The state of the run is saved in {state}; the same command with --resume continues it."
             print(f"\n{saved}" if state.is_file() else "\nNo state of the run was saved.", file=sys.stderr)
         raise

@@ -415,9 +415,9 @@ class _Transformed(Dataset):
 
 
 def _bar(n_images: int) -> tqdm:
-    seconds = 0.2 if sys.stderr.isatty() else 30.0
     hidden = n_images == 0 or not is_first_process()
-    return tqdm(total=n_images, desc="Features", unit=" images", mininterval=seconds, disable=hidden)
+    options = {"mininterval": 0.2} if sys.stderr.isatty() else {"mininterval": 30.0, "delay": 30.0}
+    return tqdm(total=n_images, desc="Features", unit=" images", disable=hidden, **options)
 
 
 def _read(path: Path, n_images: int, log: Callable[[str], None]) -> Tensor | None:

@@ -66,8 +66,10 @@ def find_photos(names: Iterable[str]) -> Iterator[str]:
 
 
 def _photos_below(folder: str) -> Iterator[str]:
+    """Photos of a folder and its subfolders, then folders that cannot be listed, which reading will name."""
     visited = set()  # folders, since links may lead back
-    for parent, folders, files in os.walk(folder, followlinks=True):
+    unreadable: list[OSError] = []
+    for parent, folders, files in os.walk(folder, followlinks=True, onerror=unreadable.append):
         if os.path.realpath(parent) in visited:
             folders.clear()
             continue
@@ -75,6 +77,7 @@ def _photos_below(folder: str) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))  # the order of the walk
         paths = (os.path.join(parent, name) for name in sorted(files) if not name.startswith("."))
         yield from filter(_is_photo, paths)
+    yield from (str(error.filename) for error in unreadable)
 
 
 def _is_photo(path: str) -> bool:

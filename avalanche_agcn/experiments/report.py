@@ -20,7 +20,7 @@ from avalanche_agcn.experiments.methods import ABLATIONS, name_of
 from avalanche_agcn.experiments.page import PAGE_FILE, write_html
 from avalanche_agcn.experiments.plots import count_of
 from avalanche_agcn.experiments.results import Results, group_by_label, mean_and_deviation
-from avalanche_agcn.experiments.settings import ascii_name
+from avalanche_agcn.experiments.settings import CONVENTIONS, ascii_name
 from avalanche_agcn.experiments.tables import Column, Table, conclusion, score
 
 
@@ -88,31 +88,69 @@ def refresh_page(out: Path, finished: Sequence[Results], n_runs: int, running: R
         print(f"{out / PAGE_FILE} was not written: {error}")
 
 
+def check_comparable(results: Sequence[Results]) -> None:
+    """Raise a ValueError if results of one label in one stream have different settings."""
+    for group in _by_benchmark(results).values():
+        group_by_label(group)
+
+
 class _Stream(NamedTuple):
-    """What distinguishes streams of one benchmark."""
+    """What distinguishes streams of one benchmark, in words; results of different ones are not compared."""
 
     benchmark: str
     sizes: str
     order: str
+    conventions: str
+    test_photos: str
+
+    @classmethod
+    def of(cls, result: Results) -> _Stream:
+        """The stream of a run."""
+        classes = count_of(len(result.class_names), "class")
+        experiences = count_of(len(result.classes_per_experience), "experience")
+        test_photos = ""
+        if result.benchmark == OWN_PHOTOS and result.data is not None:
+            test = result.data.get("test", {})
+            n_photos = sum((result.n_images or {}).get("test", []))
+            digest = (test.get("images", "") + test.get("labels", ""))[:DIGEST_LENGTH]
+            test_photos = f"{n_photos} test photos {digest}"
+        return cls(
+            benchmark=result.benchmark,
+            sizes=f"{classes} in {experiences}",
+            order=f"order {result.class_order}",
+            conventions=_describe_conventions(result.settings),
+            test_photos=test_photos,
+        )
+
+
+OWN_PHOTOS = "SplitPhotos"
+"""The benchmark whose data differ from user to user, and from folder to folder."""
+DIGEST_LENGTH = 6  # in a name; enough to tell a few data sets apart
+
+
+def _describe_conventions(settings: Mapping[str, Any]) -> str:
+    """The protocol and the conventions that were set, such as ``"protocol B0-C10, repeat_images"``."""
+    chosen = []
+    for name in ("protocol", *CONVENTIONS):
+        value = settings.get(name)
+        if value is not None and name != "class_order":  # the order has a part of its own
+            chosen.append(name if value is True else f"{name} {value}")
+    return ", ".join(chosen) or "usual protocol"
 
 
 def _by_benchmark(results: Sequence[Results]) -> dict[str, list[Results]]:
     """Results by the name of their stream: the benchmark, and what distinguishes several streams of it."""
     streams: dict[_Stream, list[Results]] = {}
     for result in results:
-        classes = count_of(len(result.class_names), "class")
-        experiences = count_of(len(result.classes_per_experience), "experience")
-        stream = _Stream(result.benchmark, f"{classes} in {experiences}", f"order {result.class_order}")
-        streams.setdefault(stream, []).append(result)
+        streams.setdefault(_Stream.of(result), []).append(result)
     named: dict[str, list[Results]] = {}
     for stream, results_of_stream in streams.items():
         same_benchmark = [other for other in streams if other.benchmark == stream.benchmark]
-        name = stream.benchmark
-        if len({other.sizes for other in same_benchmark}) > 1:
-            name += f", {stream.sizes}"
-        if len({other.order for other in same_benchmark}) > 1:
-            name += f", {stream.order}"
-        named[name] = results_of_stream
+        parts = [stream.benchmark]
+        for part, others in zip(stream, zip(*same_benchmark, strict=True), strict=True):
+            if len(set(others)) > 1:
+                parts.append(part)
+        named[", ".join(parts)] = results_of_stream
     return named
 
 

@@ -623,4 +623,5 @@ def check_data_paths(settings: Settings) -> None:
             )
     root = settings.dataset_root
     if root is not None and not Path(root).is_dir():
-        raise FileNotFoundError(f"There is no folder {root} with the data: check --data.")
+        option = "--images" if settings.benchmark == "photos" else "--data"
+        raise FileNotFoundError(f"There is no folder {root} with the data: check {option}.")

@@ -57,6 +57,16 @@ class _PhotoNetwork(nn.Module):
         return self.model.probabilities(self.model.logits(self.model.features(images)))
 
 
+def check_packages(format: ExportFormat) -> None:
+    """Raise a ModuleNotFoundError if packages that a format needs are missing."""
+    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
+    if format == "onnx" and missing:
+        raise ModuleNotFoundError(
+            f"ONNX needs {', '.join(missing)}, not installed here: pip install 'avalanche-agcn[onnx]', or "
+            "choose torchscript or pt2."
+        )
+
+
 def export_model(
     model: SavedModel,
     path: str | os.PathLike,
@@ -192,12 +202,7 @@ def _read_pt2(content: bytes) -> Callable[[Tensor], Tensor]:
 
 @torch.no_grad()
 def _write_onnx(network: nn.Module, example: Tensor, metadata: str) -> bytes:
-    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"ONNX needs {', '.join(missing)}, not installed here: pip install 'avalanche-agcn[onnx]', or "
-            "choose torchscript or pt2."
-        )
+    check_packages("onnx")
     program = torch.onnx.export(
         network,
         (example,),

@@ -28,6 +28,7 @@ from avalanche_agcn.checks import (
     check_fields,
     check_range,
     cut,
+    did_you_mean,
     is_name,
     listed,
     read_file,
@@ -514,6 +515,10 @@ def _find(run: Path, after: int | None) -> Path:
         hint = f"there are {', '.join(kept)}." if kept else "run with --keep-models for it."
     elif runs := sorted(str(p.parent) for p in run.glob(f"*/{model_name()}{DESCRIPTION}")):
         hint = f"give the folder of one run: {', '.join(runs[:20])}."
+    elif not run.is_dir():
+        beside = [str(p.parent) for p in run.parent.glob(f"*/{model_name()}{DESCRIPTION}")]
+        suggestion = did_you_mean(run, beside)
+        hint = f"there is no folder {run}{suggestion}."
     raise FileNotFoundError(f"There is no {path}; {hint}")
 
 

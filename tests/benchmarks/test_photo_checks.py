@@ -116,6 +116,33 @@ def test_a_folder_of_missing_photos_is_listed_once_and_the_first_are_printed(fol
     assert len(wrong[: wrong.index("- and 50 more.")]) == 100
 
 
+@pytest.mark.parametrize("repeat", [False, True])
+def test_classes_that_lose_most_of_their_labels_are_named(folder, capsys, repeat):
+    rows = [
+        f"{k}.png,person{';dog' if k % 5 else ''},{'test' if k >= 40 else 'train'}" for k in range(N_PHOTOS)
+    ]
+    (folder / "labels.csv").write_text("\n".join(["file,labels,split", *rows]))
+    options = ["--n-experiences", "2", "--class-order", "alphabetical", *["--repeat-images"] * repeat]
+    assert main(arguments(folder, *options)) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "learned from few of the train photos that show them: person from 8 of 40. A photo" in printed
+    ) != repeat
+
+
+def test_truncated_photos_are_listed(folder, capsys):
+    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    path = folder / "images" / "7.jpg"
+    Image.fromarray(pixels).save(path)
+    path.write_bytes(path.read_bytes()[:2000])
+    labels = folder / "labels.csv"
+    labels.write_text(labels.read_text().replace("7.png", "7.jpg", 1))
+    assert main(arguments(folder)) == 0
+    printed = capsys.readouterr()
+    assert f"To look at:\n- {path} is truncated; the missing part is grey." in printed.out
+    assert "truncated" not in printed.err
+
+
 def test_names_that_may_be_several_are_named(folder, capsys):
     text = (folder / "labels.csv").read_text()
     text = text.replace("103,3.png,person;dog", "103,3.png,person|dog")

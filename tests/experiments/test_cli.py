@@ -258,7 +258,9 @@ def test_a_missing_folder_of_data_is_named_before_weights_are_loaded(tmp_path, c
     monkeypatch.setattr(build, "make_backbone", lambda settings: pytest.fail("loaded"))
     options = ["--data", str(tmp_path / "absent"), "--backbone", "small", "--out", str(tmp_path)]
     assert main("coco", None, options) == 1
-    assert re.search(r"No state of the run was saved.\nStopped: There is no folder", capsys.readouterr().err)
+    error = capsys.readouterr().err
+    assert re.search(r"^Stopped: There is no folder .* with the data: check --data.", error, re.MULTILINE)
+    assert "state" not in error  # nothing has begun
 
 
 def test_a_class_name_without_a_word_vector_ends_in_advice_not_in_a_traceback(tmp_path, capsys):
@@ -285,6 +287,19 @@ def test_tables_and_plots_come_from_stored_results(tmp_path, capsys):
     pages = [(tmp_path / folder / "report.html").read_text("utf-8") for folder in ("runs", "report")]
     assert pages[0] == pages[1]
     assert all((tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG") for name in drawings)
+
+
+def test_a_later_command_reports_all_runs_of_the_folder(tmp_path, capsys):
+    options = ["--smoke", "--out", str(tmp_path)]
+    assert main("coco", None, [*options, "--method", "finetuning"]) == 0
+    assert main("coco", None, [*options, "--method", "lwf"]) == 0
+    page = (tmp_path / "report.html").read_text("utf-8")
+    table = (tmp_path / "table-SplitScenes.md").read_text()
+    assert "Fine-Tuning" in page
+    assert all(f"| {name} |" in table for name in ("Fine-Tuning", "LwF"))
+    assert main("coco", None, [*options, "--method", "lwf", "--seed", "1", "--lr", "0.01"]) == 0
+    assert f"Other runs in {tmp_path} are left out of the report: " in capsys.readouterr().out
+    assert "Fine-Tuning" not in (tmp_path / "table-SplitScenes.md").read_text()  # nothing is compared wrongly
 
 
 def test_flags_log_metrics_classes_and_plots_everywhere(tmp_path, monkeypatch):
@@ -396,4 +411,4 @@ def test_download_belongs_to_the_data_that_can_be_downloaded(tmp_path):
         with pytest.raises(OSError, match="are needed") as error:
             download_archives(archives, tmp_path, free_bytes=0)
         needed = re.search(r"but (\S+ GB) are needed", str(error.value))[1]
-        assert f"which need {needed} of free room" in DOWNLOADS[name]
+        assert f"which need {needed} of free space" in DOWNLOADS[name]

@@ -306,6 +306,17 @@ def test_features_of_earlier_photos_are_read_from_the_cache(photos, finished, tm
     assert lines[2].startswith("Features of 8 of 8")
 
 
+def test_a_continued_run_is_beside_its_parent_by_default(photos, tmp_path, monkeypatch):
+    parent = begin(photos, tmp_path / "here", "finetuning", FROZEN)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run("--continue", parent, *data_of(photos, 1))
+    assert (parent.with_name(f"{parent.name}-continued") / RESULTS_FILE).is_file()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    monkeypatch.chdir(parent)
+    run("--continue", ".", *data_of(photos, 1))  # the same run: finished before
+
+
 def stop_after_saves(patch, n):
     """Stop runs as Ctrl-C does once they have saved their state ``n`` times."""
     save, saves = checkpoint.save_state, itertools.count(1)

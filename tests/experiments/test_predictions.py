@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from itertools import count
@@ -21,6 +22,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from avalanche_agcn.__main__ import UNREADABLE, main
+from avalanche_agcn.benchmarks.image_files import load_image
 from avalanche_agcn.experiments.prediction_files import OutputFile, format_begin, format_rows
 from avalanche_agcn.experiments.predictions import find_photos, predict_files, read_list
 from avalanche_agcn.models import MultiLabelClassifier, create_backbone, load_model, save_model
@@ -28,6 +30,7 @@ from avalanche_agcn.models.saved import Prediction
 
 NAMES = ["cat", "dog", "=1+1"]
 TO_FLOAT = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+NOBODY = 65534  # a user without rights
 N_PHOTOS = 12
 BROKEN = 5
 
@@ -55,6 +58,27 @@ def photos(tmp_path):
     (folder / "notes.txt").write_text("no photo")
     (folder / ".hidden.png").write_bytes(b"")
     return folder
+
+
+def test_a_folder_that_cannot_be_listed_is_named():
+    with tempfile.TemporaryDirectory() as name:  # pytest's folders are those of one user
+        folder = Path(name)
+        for inner in ("open", "secret"):
+            (folder / inner).mkdir()
+            Image.new("RGB", (8, 8)).save(folder / inner / "1.png")
+        folder.chmod(0o755)
+        (folder / "secret").chmod(0)
+        user = os.geteuid()
+        if user == 0:  # root may list everything
+            os.seteuid(NOBODY)
+        try:
+            found = list(find_photos([name]))
+            assert found == [str(folder / "open" / "1.png"), str(folder / "secret")]
+            with pytest.raises(PermissionError, match=r"secret is a folder that cannot be listed: check its"):
+                load_image(found[1])
+        finally:
+            os.seteuid(user)
+            (folder / "secret").chmod(0o755)
 
 
 def all_photos(folder):

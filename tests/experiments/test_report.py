@@ -85,6 +85,31 @@ def test_streams_of_one_benchmark_have_tables_of_their_own(store, report, tmp_pa
     assert "SplitScenes, order shuffled-1. All methods, in percent" in capsys.readouterr().out
 
 
+def test_own_photos_of_other_data_or_conventions_have_tables_of_their_own(make_result, report, tmp_path):
+    counts = {"train": [5, 5], "test": [3, 4]}
+    runs = {
+        "er": ("a", None),
+        "lwf": ("a", None),
+        "ewc": ("a", True),  # with repeat_images
+        "agem": ("b", None),  # other photos of the same classes
+    }
+    for method, (digest, repeat) in runs.items():
+        settings = make_settings("photos", method=method, dataset_root="absent", labels="absent.csv")
+        settings = change_settings(settings, repeat_images=repeat)
+        data = {"train": {"images": "", "labels": ""}, "test": {"images": digest, "labels": ""}}
+        result = make_result(
+            method, benchmark="SplitPhotos", settings=settings.as_dict(), data=data, n_images=counts
+        )
+        result.write(tmp_path / "runs" / result.name / "results.json")
+    tables = sorted(name for name in report() if name.startswith("table") and name.endswith(".md"))
+    rows = [(tmp_path / "out" / name).read_text().count("\n") - 2 for name in tables]
+    assert dict(zip(tables, rows, strict=True)) == {
+        "table-SplitPhotos-repeat_images-7-test-photos-a.md": 1,
+        "table-SplitPhotos-usual-protocol-7-test-photos-a.md": 2,
+        "table-SplitPhotos-usual-protocol-7-test-photos-b.md": 1,
+    }
+
+
 def test_missing_results_folders_and_plots_are_named(store, tmp_path, capsys):
     def error_of(*arguments):
         assert main(["report", *map(str, arguments)]) == 1

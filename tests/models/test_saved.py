@@ -334,6 +334,9 @@ def test_missing_model_or_photo_is_named(finished, tmp_path, capsys):
         load_model(run.folder.parent)
     with pytest.raises(FileNotFoundError, match="has a run ended there"):
         load_model(tmp_path)
+    misspelled = run.folder.with_name(run.folder.name.replace("-", "_"))
+    with pytest.raises(FileNotFoundError, match=rf"no folder {misspelled} \(did you mean {run.folder}\?\)"):
+        load_model(misspelled)
     for name, message, code in [
         ("gone.jpg", "There is no image", UNREADABLE),
         (".", "There is no photo in", 1),
