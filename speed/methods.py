@@ -4,7 +4,7 @@
 
 Both sides of a ratio use the same network and batch size, and take turns. The bound counts passes: a backward
 pass costs as much as two forward passes, so one more forward pass makes a step 4/3 as long. 5 % are added for
-everything else.
+everything else. `run_all.py` runs this script in an environment that keeps freed memory.
 """
 
 import argparse

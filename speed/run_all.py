@@ -42,6 +42,11 @@ SCRIPTS = (
     "real_stream",
 )
 """In the order of the page."""
+ENVIRONMENTS = {"methods": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**33)}}
+"""Variables with which glibc keeps the memory of freed tensors.
+
+Otherwise it returns temporaries of more than 32 MB to the system and gets them again, page by page. That takes up
+to a third of a step with 32 images, and differs from process to process."""
 WITH_DATA = "real_stream"
 """Measured only with ``--data``."""
 
@@ -88,7 +93,8 @@ def run_script(script: Path, options: Sequence[str] = (), *, quick: bool) -> lis
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.json"
         command = [sys.executable, str(script), "--json", str(rows), *options]
-        subprocess.run([*command, "--quick"] if quick else command, check=False)
+        environment = {**os.environ, **ENVIRONMENTS.get(script.stem, {})}
+        subprocess.run([*command, "--quick"] if quick else command, check=False, env=environment)
         return json.loads(rows.read_text(encoding="utf-8")) if rows.exists() else None
 
 
