@@ -45,8 +45,8 @@ SCRIPTS = (
 ENVIRONMENTS = {"methods": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**33)}}
 """Variables with which glibc keeps the memory of freed tensors.
 
-Otherwise it returns temporaries of more than 32 MB to the system and gets them again, page by page. That takes
-up to a third of a step with 32 images, and differs from process to process."""
+Otherwise it returns temporaries of more than 32 MB to the system and gets them again, page by page. That
+takes up to a third of a step with 32 images, and differs from process to process."""
 WITH_DATA = "real_stream"
 """Measured only with ``--data``."""
 
