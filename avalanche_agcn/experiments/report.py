@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -101,31 +102,47 @@ class _Stream(NamedTuple):
     sizes: str
     order: str
     conventions: str
-    test_photos: str
+    n_test: str  # of own photos, like the next
+    test_digest: str
 
     @classmethod
     def of(cls, result: Results) -> _Stream:
         """The stream of a run."""
         classes = count_of(len(result.class_names), "class")
         experiences = count_of(len(result.classes_per_experience), "experience")
-        test_photos = ""
+        n_test = test_digest = ""
         if result.benchmark == OWN_PHOTOS and result.data is not None:
             test = result.data.get("test", {})
-            n_photos = sum((result.n_images or {}).get("test", []))
-            digest = (test.get("images", "") + test.get("labels", ""))[:DIGEST_LENGTH]
-            test_photos = f"{n_photos} test photos {digest}"
+            n_test = count_of(sum((result.n_images or {}).get("test", [])), "test photo")
+            content = f"{test.get('images')} {test.get('labels')}"
+            test_digest = f"{zlib.crc32(content.encode()):08x}"
         return cls(
             benchmark=result.benchmark,
             sizes=f"{classes} in {experiences}",
             order=f"order {result.class_order}",
             conventions=_describe_conventions(result.settings),
-            test_photos=test_photos,
+            n_test=n_test,
+            test_digest=test_digest,
         )
+
+    def name_among(self, streams: Collection[_Stream]) -> str:
+        """A name that no other of the streams has."""
+        others = [other for other in streams if other.benchmark == self.benchmark and other != self]
+        parts = [self.benchmark]
+        for part in ("sizes", "order", "conventions"):
+            text = getattr(self, part)
+            if any(getattr(other, part) != text for other in others):
+                parts.append(text)
+        same = [other for other in others if other[:4] == self[:4]]  # but for their photos
+        if same:
+            parts.append(self.n_test)
+        if any(other.n_test == self.n_test for other in same):
+            parts.append(self.test_digest)
+        return ", ".join(parts)
 
 
 OWN_PHOTOS = "SplitPhotos"
 """The benchmark whose data differ from user to user, and from folder to folder."""
-DIGEST_LENGTH = 6  # in a name; enough to tell a few data sets apart
 
 
 def _describe_conventions(settings: Mapping[str, Any]) -> str:
@@ -143,15 +160,7 @@ def _by_benchmark(results: Sequence[Results]) -> dict[str, list[Results]]:
     streams: dict[_Stream, list[Results]] = {}
     for result in results:
         streams.setdefault(_Stream.of(result), []).append(result)
-    named: dict[str, list[Results]] = {}
-    for stream, results_of_stream in streams.items():
-        same_benchmark = [other for other in streams if other.benchmark == stream.benchmark]
-        parts = [stream.benchmark]
-        for part, others in zip(stream, zip(*same_benchmark, strict=True), strict=True):
-            if len(set(others)) > 1:
-                parts.append(part)
-        named[", ".join(parts)] = results_of_stream
-    return named
+    return {stream.name_among(streams): found for stream, found in streams.items()}
 
 
 def _plots_of(results: Sequence[Results]) -> dict[str, Callable[[], Figure]]:

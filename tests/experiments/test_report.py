@@ -1,6 +1,7 @@
 """Reports and pages from stored results, and comparisons of methods."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -103,11 +104,12 @@ def test_own_photos_of_other_data_or_conventions_have_tables_of_their_own(make_r
         result.write(tmp_path / "runs" / result.name / "results.json")
     tables = sorted(name for name in report() if name.startswith("table") and name.endswith(".md"))
     rows = [(tmp_path / "out" / name).read_text().count("\n") - 2 for name in tables]
-    assert dict(zip(tables, rows, strict=True)) == {
-        "table-SplitPhotos-repeat_images-7-test-photos-a.md": 1,
-        "table-SplitPhotos-usual-protocol-7-test-photos-a.md": 2,
-        "table-SplitPhotos-usual-protocol-7-test-photos-b.md": 1,
-    }
+    names = [re.sub(r"-[0-9a-f]{8}\.md", "", name) for name in tables]
+    assert sorted(zip(names, rows, strict=True)) == [
+        ("table-SplitPhotos-repeat_images.md", 1),
+        ("table-SplitPhotos-usual-protocol-7-test-photos", 1),
+        ("table-SplitPhotos-usual-protocol-7-test-photos", 2),
+    ]
 
 
 def test_missing_results_folders_and_plots_are_named(store, tmp_path, capsys):
