@@ -41,6 +41,8 @@ REGIMES = {"frozen": "Frozen backbone", "paper": "Whole network trained, the pap
 """Parts of Split-COCO's study with rows of the paper's Table 1, by the title of their section."""
 BOUND = "multitask"
 """Label of the row that bounds the others and has no place among them."""
+SMALL_MEMORY = "200 photos"
+"""End of the labels of rows with a small memory: the paper does not say how many photos its memories hold."""
 GPU_SPEEDUP = 100
 """Assumed: how much faster a data-centre GPU trains than the two cores on which a step was measured."""
 
@@ -180,12 +182,31 @@ def regime_section(part: str, groups: Rows) -> str:
     sections.append(regime_table(shared, groups).markdown().strip())
     ranked = [label for label in shared if label != BOUND]
     if len(ranked) >= 3:
-        taus = [f"{metric} {_order_agreement(ranked, groups, metric):+.2f}" for metric in METRICS]
         sections.append(
             f"Kendall's τ between the paper's order of the {len(ranked)} methods and the order here "
-            f"(1: the same, −1: reversed): {', '.join(taus)}."
+            f"(1: the same, −1: reversed): {_order_agreements(ranked, groups)}."
         )
+    small = {
+        label: groups[f"{label}, {SMALL_MEMORY}"] for label in ranked if f"{label}, {SMALL_MEMORY}" in groups
+    }
+    if small:
+        names = ", ".join(name_of(label) for label in small)
+        agreements = _order_agreements(ranked, {**groups, **small})
+        sections.append(f"With {SMALL_MEMORY} in the memories of {names}: {agreements}.")
+    others = [label for label in groups if label not in shared]
+    if part == "paper" and others:
+        sections.append("Variants of these rows, which the paper does not have:")
+        sections.append(variants_table(others, groups).markdown().strip())
     return "\n\n".join(sections) + "\n"
+
+
+def variants_table(labels: Sequence[str], groups: Rows) -> Table:
+    """Scores of rows that the paper's Table 1 does not have, the best first."""
+    rows = []
+    for label in sorted(labels, key=lambda label: _mean(groups[label], "mAP"), reverse=True):
+        scores = [score(metric, "nested")(groups[label]) for metric in METRICS]
+        rows.append([name_of(label), str(len(groups[label])), *scores, _share(label, groups)])
+    return Table(["Row", "seeds", *METRICS, "share of mAP"], rows)
 
 
 def _describe_runs(result: Results) -> str:
@@ -239,6 +260,10 @@ def _papers_share(label: str) -> str:
 def _mean(group: Sequence[Results], metric: str) -> float:
     """Mean over seeds of a score that the paper reports: the mean over the nested test sets."""
     return fmean(result.summary[metric]["nested"] or 0.0 for result in group)
+
+
+def _order_agreements(labels: Sequence[str], groups: Rows) -> str:
+    return ", ".join(f"{metric} {_order_agreement(labels, groups, metric):+.2f}" for metric in METRICS)
 
 
 def _order_agreement(labels: Sequence[str], groups: Rows, metric: str) -> float:
