@@ -84,9 +84,12 @@ def fill_readme(readme: Path, results: Sequence[Results]) -> None:
 def plots_of(results: Mapping[str, Sequence[Results]]) -> dict[str, tuple[str, Callable[[], Figure]]]:
     """Caption of each plot and a function that draws it, by file name."""
     made: dict[str, tuple[str, Callable[[], Figure]]] = {}
-    regimes = {"frozen": "Frozen backbone at 224 pixels", "paper": "Whole network, the paper's settings"}
-    for part, title in regimes.items():
-        shown = [result for result in results.get(part, []) if result.label in IN_CURVES]
+    regimes = {
+        "frozen": ("Frozen backbone at 224 pixels", IN_CURVES),
+        "paper": ("Whole network, the paper's settings", tuple(TABLE_1["SplitCOCO"])),
+    }
+    for part, (title, labels) in regimes.items():
+        shown = [result for result in results.get(part, []) if result.label in labels]
         if shown:
             name = f"split_coco-{part}-mAP-after-each-experience"
             made[name] = (f"{title}: mAP on the classes seen", partial(plots.curves, shown))
